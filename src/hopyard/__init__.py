@@ -1,0 +1,1 @@
+"""Hopyard: a deep-learning platform in one pip install."""

@@ -1,0 +1,119 @@
+"""One launch of a run on an engine: its phases, and how it ended, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hopyard.domain.ids import AttemptId
+
+
+class AttemptPhase(StrEnum):
+    STARTING = "starting"  # placed; the engine prepares code, data and environment
+    RUNNING = "running"  # the user's process of every replica has started
+    STOPPING = "stopping"  # asked to end
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"  # ended because somebody asked
+    LOST = "lost"  # its processes vanished without a word
+
+    @property
+    def live(self) -> bool:
+        return self in _LIVE
+
+
+_LIVE = frozenset({AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING})
+
+
+class ExitKind(StrEnum):
+    EXIT_CODE = "exit-code"
+    SIGNAL = "signal"
+    OUT_OF_MEMORY = "out-of-memory"
+    TIME_LIMIT = "time-limit"
+    STOPPED = "stopped"
+    LOST = "lost"
+    PREPARE_FAILED = "prepare-failed"  # code, data or environment could not be put in place
+    PEER_FAILED = "peer-failed"  # ended because another replica of the gang ended badly
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a replica or an attempt ended.
+
+    code: what the script returned; for a signal 128 + its number, as a shell says it.
+    reason: one sentence for people, with the numbers ("used 1.2 GiB of 1.0 GiB memory").
+    """
+
+    kind: ExitKind
+    code: int
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        return self.kind is ExitKind.EXIT_CODE and self.code == 0
+
+
+class ReplicaPhase(StrEnum):
+    PREPARING = "preparing"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """What one replica says of itself. `exit` is set exactly when `phase` is EXITED.
+
+    detail: while preparing, what it is doing ("building environment 3f2a…").
+    """
+
+    rank: int
+    phase: ReplicaPhase
+    detail: str = ""
+    exit: Exit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStatus:
+    """All replicas of an attempt that an engine knows. One that it launched and no longer finds alive has exited as LOST."""
+
+    attempt: AttemptId
+    replicas: tuple[ReplicaStatus, ...]
+
+
+# When several replicas end badly, the cause is told, not its consequences.
+_BLAME = (
+    ExitKind.OUT_OF_MEMORY,
+    ExitKind.TIME_LIMIT,
+    ExitKind.PREPARE_FAILED,
+    ExitKind.EXIT_CODE,
+    ExitKind.SIGNAL,
+    ExitKind.LOST,
+    ExitKind.STOPPED,
+    ExitKind.PEER_FAILED,
+)
+
+
+def summarise(status: AttemptStatus, *, size: int) -> tuple[AttemptPhase, Exit | None]:
+    """The phase of a gang of `size` replicas from what its replicas say.
+
+    It runs when all run, succeeds when all succeed; once any ended badly the whole has failed (the engine ends the others),
+    and the exit is that of the replica to blame, with its rank named when there are several.
+    A gang is over only when every replica has exited: until then a bad exit shows as STOPPING.
+    """
+    exits = [(r.rank, r.exit) for r in status.replicas if r.exit is not None]
+    bad = [(rank, e) for rank, e in exits if not e.ok]
+    if bad:
+        rank, worst = min(bad, key=lambda pair: (_BLAME.index(pair[1].kind), pair[0]))
+        reason = worst.reason if size == 1 else f"replica {rank}: {worst.reason}"
+        told = Exit(worst.kind, worst.code, reason)
+        if len(exits) < size:
+            return AttemptPhase.STOPPING, told
+        if worst.kind is ExitKind.LOST:
+            return AttemptPhase.LOST, told
+        if worst.kind is ExitKind.STOPPED:
+            return AttemptPhase.STOPPED, told
+        return AttemptPhase.FAILED, told
+    if len(exits) == size:
+        return AttemptPhase.SUCCEEDED, Exit(ExitKind.EXIT_CODE, 0, "finished")
+    begun = sum(r.phase is not ReplicaPhase.PREPARING for r in status.replicas)
+    return (AttemptPhase.RUNNING if begun == size else AttemptPhase.STARTING), None

@@ -1,0 +1,29 @@
+"""A state to resume from: complete or absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hopyard.domain.ids import AttemptId, Digest, RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a run saved at `step`.
+
+    offsets: length of each of the saving replica's streams at that moment; on resume everything after it is rolled back
+    from what users see. kept: exempt from clean-up (best of a leaderboard, or asked for).
+    """
+
+    run: RunId
+    attempt: AttemptId
+    rank: int
+    step: int
+    manifest: Digest
+    size_bytes: int
+    created_at: datetime
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    kept: bool = False

@@ -1,0 +1,83 @@
+"""Identifiers, and the names that people type."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from hopyard.errors import SpecError
+
+RunId = NewType("RunId", str)  # opaque, sorts by time of submission
+GangId = NewType("GangId", str)  # a run has one gang: the same text as its RunId
+AttemptId = NewType("AttemptId", str)  # "<run id>.<number>", number counts from 1
+NodeId = NewType("NodeId", str)
+QueueName = NewType("QueueName", str)
+PoolName = NewType("PoolName", str)
+Digest = NewType("Digest", str)  # BLAKE3, 64 lower-case hex digits
+Version = NewType("Version", int)
+
+DEFAULT_QUEUE = QueueName("default")
+DEFAULT_POOL = PoolName("default")
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+NAME_RULE = "letters, digits, `.`, `_` and `-`, beginning with a letter or digit, at most 128"
+
+
+def check_name(value: str, *, what: str) -> str:
+    """Return `value` if it is a legal name of a dataset, project, user, role …; else raise SpecError.
+
+    A name becomes a folder and a part of an address, so separators, `..` and control characters are refused.
+    """
+    if not _NAME.fullmatch(value) or ".." in value:
+        raise SpecError(f"{what}: `{value}` is not a name", hints=(f"a name is made of {NAME_RULE}",))
+    return value
+
+
+def is_digest(value: str) -> bool:
+    return _DIGEST.fullmatch(value) is not None
+
+
+def check_digest(value: str, *, what: str = "digest") -> Digest:
+    if not is_digest(value):
+        raise SpecError(f"{what}: `{value[:80]}` is not a BLAKE3 digest", hints=("a digest is 64 lower-case hexadecimal digits",))
+    return Digest(value)
+
+
+def slug(text: str, *, fallback: str = "run") -> str:
+    """Make a legal name from free text such as a folder's name."""
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text)
+    cleaned = re.sub(r"\.{2,}", ".", cleaned).strip("._-")[:128].rstrip("._-")
+    return cleaned or fallback
+
+
+def attempt_id(run: RunId, number: int) -> AttemptId:
+    return AttemptId(f"{run}.{number}")
+
+
+def split_attempt(attempt: AttemptId) -> tuple[RunId, int]:
+    """The run and the number of an attempt. Raises SpecError if the text is not an attempt's id."""
+    run, dot, number = attempt.rpartition(".")
+    if not dot or not number.isdecimal() or not run:
+        raise SpecError(f"`{attempt}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",))
+    return RunId(run), int(number)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RunName:
+    """What people call a run: `alice/mnist/12`."""
+
+    user: str
+    project: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.user}/{self.project}/{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> RunName:
+        parts = text.split("/")
+        if len(parts) != 3 or not parts[2].isdecimal():
+            raise SpecError(f"`{text}` is not the name of a run", hints=("a run is named USER/PROJECT/NUMBER, for example alice/mnist/12",))
+        return cls(check_name(parts[0], what="user"), check_name(parts[1], what="project"), int(parts[2]))

@@ -1,0 +1,52 @@
+"""What an engine is told to start, and what each replica is told to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import AttemptId, Digest, RunId
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import DatasetRef, Environment, ParamValue
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The checkpoint that an attempt starts from."""
+
+    step: int
+    manifest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLaunch:
+    """All that one replica needs to know, as values that JSON can carry. The engine adds what only the node knows."""
+
+    attempt: AttemptId
+    run: RunId
+    run_name: str
+    rank: int
+    role: str
+    role_rank: int  # rank among the replicas of its role
+    world_size: int
+    command: tuple[str, ...]
+    resources: Resources
+    server_url: str
+    token: str
+    code: Digest | None = None
+    datasets: tuple[DatasetRef, ...] = ()
+    params: Mapping[str, ParamValue] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    environment: Environment = Environment()
+    time_limit_s: float | None = None
+    restore: Restore | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One gang to start; `replicas[i]` has rank i and goes where `placement.assignments[i]` says."""
+
+    attempt: AttemptId
+    placement: Placement
+    replicas: tuple[ReplicaLaunch, ...]

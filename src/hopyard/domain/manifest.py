@@ -1,0 +1,156 @@
+"""A tree of files by content: paths, modes and the digests of their bytes.
+
+The encoding is canonical, so equal trees have equal digests whoever packs them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hopyard.domain.ids import Digest, is_digest
+from hopyard.errors import IntegrityError, SpecError
+
+CHUNK_BYTES = 8 * 1024 * 1024  # a file larger than this is cut into blobs of this size
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file: bytes = the blobs `chunks` one after another (none for an empty file)."""
+
+    path: str  # relative, "/" between parts
+    size: int
+    chunks: tuple[Digest, ...]
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEntry:
+    """A symbolic link inside the tree; `target` is relative and stays inside."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Sorted by path; each path once. Empty folders are kept in `folders`."""
+
+    files: tuple[FileEntry, ...] = ()
+    links: tuple[LinkEntry, ...] = ()
+    folders: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(f.size for f in self.files)
+
+    def blobs(self) -> Iterator[Digest]:
+        """Every blob that the files need, in file order, repeats included."""
+        for entry in self.files:
+            yield from entry.chunks
+
+    def encode(self) -> bytes:
+        """The canonical bytes; their BLAKE3 digest names the manifest."""
+        body = {
+            "files": [[f.path, f.size, 1 if f.executable else 0, list(f.chunks)] for f in self.files],
+            "folders": list(self.folders),
+            "links": [[link.path, link.target] for link in self.links],
+            "v": 1,
+        }
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def build(cls, files: Iterable[FileEntry], links: Iterable[LinkEntry] = (), folders: Iterable[str] = ()) -> Manifest:
+        return cls(
+            tuple(sorted(files, key=lambda f: f.path)),
+            tuple(sorted(links, key=lambda link: link.path)),
+            tuple(sorted(folders)),
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Parse and check. Raises IntegrityError for anything that no packer of ours would write: a path that leaves the
+        tree, a path twice, a file inside a link, sizes that do not agree, an encoding that is not the canonical one."""
+        try:
+            body = json.loads(data)
+            if body["v"] != 1:
+                raise IntegrityError(f"manifest of version {body['v']!r}, this program knows version 1", hints=("upgrade hopyard",))
+            found = cls(
+                tuple(FileEntry(p, s, tuple(c), bool(x)) for p, s, x, c in body["files"]),
+                tuple(LinkEntry(p, t) for p, t in body["links"]),
+                tuple(body["folders"]),
+            )
+            found.check()
+            again = found.encode()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as bad:
+            raise IntegrityError(f"not a manifest: {bad}") from bad
+        if again != data:
+            raise IntegrityError("not a manifest in its canonical form")
+        return found
+
+    def check(self) -> None:
+        """Raise IntegrityError unless paths are safe, sorted and unique, and sizes agree with the chunks."""
+        seen: set[str] = set()
+        links = {link.path for link in self.links}
+        for paths in ([f.path for f in self.files], [link.path for link in self.links], list(self.folders)):
+            if paths != sorted(paths):
+                raise IntegrityError("manifest is not sorted")
+            for path in paths:
+                try:
+                    check_path(path)
+                except SpecError as bad:
+                    raise IntegrityError(bad.message) from bad
+                if path in seen:
+                    raise IntegrityError(f"manifest holds `{path}` twice")
+                seen.add(path)
+        files = {f.path for f in self.files}
+        for path in seen:
+            for parent in _parents(path):
+                if parent in links or parent in files:
+                    raise IntegrityError(f"manifest puts `{path}` below `{parent}`, which is no folder")
+        for entry in self.files:
+            want = -(-entry.size // CHUNK_BYTES)
+            if not isinstance(entry.size, int) or entry.size < 0 or len(entry.chunks) != want or not all(is_digest(c) for c in entry.chunks):
+                raise IntegrityError(f"manifest: size and chunks of `{entry.path}` do not agree")
+        for link in self.links:
+            if not link_stays_inside(link.path, link.target):
+                raise IntegrityError(f"manifest: link `{link.path}` leads out of the tree")
+
+
+def _parents(path: str) -> Iterator[str]:
+    at = path.rfind("/")
+    while at > 0:
+        path = path[:at]
+        yield path
+        at = path.rfind("/")
+
+
+def check_path(path: str) -> str:
+    """Return `path` if it may stand in a manifest: relative, normal, no `..`, no control characters; else raise SpecError."""
+    if not isinstance(path, str) or not path or path.startswith("/") or "\\" in path or _CONTROL.search(path):
+        raise SpecError(f"`{path!s}` is not a path inside a tree", hints=("paths are relative, with `/` between parts",))
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise SpecError(f"`{path}` would leave the tree or is not in normal form", hints=("no `..`, `.` or empty parts",))
+    try:
+        path.encode()
+    except UnicodeEncodeError as bad:
+        raise SpecError(f"the path {path!r} is not valid UTF-8", hints=("rename the file",)) from bad
+    return path
+
+
+def link_stays_inside(path: str, target: str) -> bool:
+    """Whether a symbolic link at `path` with text `target` points into the tree."""
+    if not target or target.startswith("/") or _CONTROL.search(target):
+        return False
+    depth = path.count("/")
+    for part in target.split("/"):
+        if part == "..":
+            depth -= 1
+            if depth < 0:
+                return False
+        elif part not in ("", "."):
+            depth += 1
+    return True

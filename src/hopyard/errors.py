@@ -1,0 +1,94 @@
+"""Every error the platform raises on purpose, by what a caller would do about it.
+
+HopyardError
+├── UsageError              the caller can fix it; carries hints
+│   ├── SpecError           a value in a command, file or request is wrong; names its path
+│   ├── NotFound            no run, dataset, version … of that name
+│   ├── AuthError           no token, or one that may not do this
+│   └── DoesNotFit          larger than any node there is
+├── Conflict                the world moved; look again and retry
+│   └── MissingBlobs        the server lacks bytes that the request refers to; upload and retry
+├── IntegrityError          bytes do not match their digest, or a stored structure is damaged
+├── StorageFull             no space left where the bytes have to go
+├── ServerUnavailable       no server answers, or it could not be started
+└── EngineError
+    ├── NotSupported        the engine lacks an ability
+    └── LaunchFailed        the gang could not be started; nothing of it is left
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HopyardError(Exception):
+    """Base of all deliberate errors.
+
+    `code` is the stable word that the API sends and clients match on; `hints` say what to do next.
+    """
+
+    code = "error"
+    hints: tuple[str, ...] = ()
+
+    def __init__(self, message: str, *, hints: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hints = tuple(hints)
+
+
+class UsageError(HopyardError):
+    code = "usage"
+
+
+class SpecError(UsageError):
+    code = "bad_spec"
+
+
+class NotFound(UsageError):
+    code = "not_found"
+
+
+class AuthError(UsageError):
+    code = "not_authorised"
+
+
+class DoesNotFit(UsageError):
+    code = "does_not_fit"
+
+
+class Conflict(HopyardError):
+    code = "conflict"
+
+
+class MissingBlobs(Conflict):
+    """The server lacks some blobs; `digests` names them (hex)."""
+
+    code = "missing_blobs"
+
+    def __init__(self, message: str, *, digests: Sequence[str], hints: Sequence[str] = ()) -> None:
+        super().__init__(message, hints=hints)
+        self.digests = tuple(digests)
+
+
+class IntegrityError(HopyardError):
+    code = "damaged"
+
+
+class StorageFull(HopyardError):
+    code = "storage_full"
+
+
+class ServerUnavailable(HopyardError):
+    code = "server_unavailable"
+
+
+class EngineError(HopyardError):
+    code = "engine"
+
+
+class NotSupported(EngineError):
+    code = "not_supported"
+
+
+class LaunchFailed(EngineError):
+    code = "launch_failed"

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Only the controller and the composition root hold one. Times are UTC and aware."""
+
+    def now(self) -> datetime: ...
+    async def sleep_until(self, when: datetime, /) -> None: ...

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from hopyard.domain.attempt import AttemptStatus
+from hopyard.domain.cluster import Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.ids import AttemptId, RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt whose end was recorded by this write (told once)."""
+
+    run: RunId
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a `record` changed. changed: runs whose phase or exit is another now; ended: attempts that ended by it;
+    requeued: runs put back to the queue because their attempt was lost."""
+
+    changed: tuple[RunId, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    requeued: tuple[RunId, ...] = ()
+
+
+class ClusterStore(Protocol):
+    """The truth about what waits and what runs. Every change of phase goes through here, one guarded write each."""
+
+    async def snapshot(self, *, now: datetime) -> Snapshot:
+        """Nodes, queued gangs, and the placements of live attempts, all of one moment."""
+        ...
+
+    async def apply(self, plan: Plan, /, *, now: datetime) -> PlanResult:
+        """Re-check the plan gang by gang against today's state and commit what still fits: the run goes from `queued` to
+        `starting` with a new attempt (its number = attempts so far + 1, resuming from the run's newest checkpoint).
+        Holds are written as position, reason and detail of runs that still wait."""
+        ...
+
+    async def record(self, engine: str, seen: Observation, /, *, now: datetime, complete: bool = True) -> Recorded:
+        """Take in what an engine saw. News of an attempt that is not its run's newest live one is ignored.
+
+        Nodes of the engine are replaced by those seen (absent ones become not ready). When `complete`, a live attempt of
+        this engine in phase `running` that is absent from `seen` is lost; one in `starting` is left (it may not have been
+        launched yet). A lost attempt puts its run back to `queued`, unless a stop was requested (then `cancelled`) or
+        `max_attempts` is used up (then `failed`). With complete=False only the attempts given are looked at, nodes ignored.
+        """
+        ...
+
+    async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> Recorded:
+        """`record` for one attempt, as its replicas report it; replicas not named keep what they said before."""
+        ...
+
+    async def replicas(self, attempt: AttemptId, /) -> AttemptStatus:
+        """What the replicas of an attempt said last. Raises NotFound."""
+        ...
+
+    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime) -> Recorded:
+        """The engine could not start it: counts as a lost attempt with this reason."""
+        ...
+
+    async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:
+        """A queued run is cancelled at once; a live one goes to `stopping`; a final one is left. Raises NotFound."""
+        ...
+
+    async def live_attempts(self) -> Mapping[AttemptId, str]:
+        """Attempts that are not over, with their phase (AttemptPhase value)."""
+        ...
+
+    async def nodes(self) -> Sequence[Node]: ...

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from hopyard.domain.dataset import Dataset, DatasetVersion
+from hopyard.domain.ids import Digest
+
+
+class DatasetStore(Protocol):
+    async def push(
+        self, name: str, manifest: Digest, /, *, size_bytes: int, files: int, user: str, message: str, now: datetime
+    ) -> tuple[DatasetVersion, bool]:
+        """The version with this manifest: the newest one if it has it already (False), else a new one (True). Two pushes
+        at once give two versions, or one if they are equal."""
+        ...
+
+    async def list(self) -> Sequence[Dataset]: ...
+    async def find(self, name: str, /) -> Dataset | None: ...
+    async def versions(self, name: str, /) -> Sequence[DatasetVersion]:
+        """Newest first. Raises NotFound (with close names as hints)."""
+        ...
+
+    async def version(self, name: str, number: int, /) -> DatasetVersion:
+        """Number 0 is the newest. Raises NotFound."""
+        ...
+
+    async def set_metric(self, name: str, metric: str, higher_is_better: bool | None, /) -> None: ...
+    async def delete(self, name: str, number: int | None, /) -> int:
+        """One version, or all with the dataset; how many went. Raises NotFound; Conflict while a live run uses it."""
+        ...

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from hopyard.domain.attempt import AttemptPhase, Exit
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.ids import AttemptId, Digest, RunId, RunName
+from hopyard.domain.run import Attempt, ParamValue, Run, RunPhase, RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    id: RunId
+    user: str
+    spec: RunSpec
+    offline: bool = False  # created directly as ended (see `finish_offline`), never queued
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """All that are given must hold. `label` and `text` are matched exactly / as a part of name, label or tag."""
+
+    phases: frozenset[RunPhase] | None = None
+    user: str | None = None
+    project: str | None = None
+    label: str | None = None
+    tags: Mapping[str, str] | None = None
+    dataset: str | None = None
+    text: str | None = None
+    limit: int = 50
+    before: RunId | None = None  # for the next page: older than this
+
+
+class RunStore(Protocol):
+    """Runs and what belongs to them. Changes of phase are the ClusterStore's."""
+
+    async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
+        """Accept runs durably, all or none; each gets the next number of its user and project. Many calls at once share a
+        commit. Creating an id that exists with an equal spec returns the run that is there (a retry); else Conflict."""
+        ...
+
+    async def get(self, run: RunId, /) -> Run: ...
+    async def find_by_name(self, name: RunName, /) -> Run | None: ...
+    async def list(self, where: RunFilter, /) -> Sequence[Run]:
+        """Newest first."""
+        ...
+
+    async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
+        """In order of their number."""
+        ...
+
+    async def delete(self, run: RunId, /) -> None:
+        """Forget a final run with its attempts and checkpoints. Raises Conflict while it is live, NotFound."""
+
+    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /) -> None: ...
+    async def record_summary(self, run: RunId, values: Mapping[str, float], /) -> None:
+        """Merge into the run's summary, name by name."""
+
+    async def record_metrics(self, run: RunId, latest: Mapping[str, tuple[int, float]], /) -> None:
+        """The latest (step, value) of each metric, merged name by name."""
+
+    async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]: ...
+    async def record_artifact(self, run: RunId, manifest: Digest, /) -> None: ...
+    async def record_lock(self, run: RunId, lock: Digest, packages: Mapping[str, str], /) -> None:
+        """Write the resolved environment into the run's spec."""
+
+    async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
+        """Idempotent on (run, attempt, rank, step)."""
+
+    async def checkpoints(self, run: RunId, /) -> Sequence[Checkpoint]:
+        """In the order in which they were saved."""
+        ...
+
+    async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None: ...
+    async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None: ...
+    async def finish_offline(
+        self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
+    ) -> None:
+        """Give an offline run its one attempt (number 1) and its end. Idempotent."""
+
+    async def board(self, dataset: str, /, *, limit: int) -> Sequence[Run]:
+        """Runs on this dataset that have a summary, newest first, at most `limit`."""
+        ...

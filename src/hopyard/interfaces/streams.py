@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hopyard.domain.ids import AttemptId, RunId
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamKey:
+    attempt: AttemptId
+    rank: int
+    name: str  # stdout, stderr, metrics, tensorboard, events, system
+
+
+class Streams(Protocol):
+    """Append-only bytes of replicas. Accepts bytes at offset n only when it holds exactly n."""
+
+    async def append(self, key: StreamKey, offset: int, data: bytes, /) -> int:
+        """Append if the stream's length is `offset`; bytes that are already there are skipped when they overlap the end.
+        Returns the length afterwards, whether or not anything was taken (a gap takes nothing). Raises StorageFull."""
+        ...
+
+    async def read(self, key: StreamKey, offset: int, limit: int, /) -> bytes:
+        """At most `limit` bytes from `offset`; empty at or after the end, or when there is no such stream."""
+        ...
+
+    async def lengths(self, attempt: AttemptId, rank: int, /) -> Mapping[str, int]: ...
+    async def list(self, run: RunId, /) -> Sequence[StreamKey]: ...
+    async def sync(self, attempt: AttemptId, rank: int, /) -> None:
+        """Make everything taken so far of this replica durable."""
+
+    async def delete(self, run: RunId, /) -> None: ...
