@@ -1,0 +1,207 @@
+"""A small HTTP client for the API: one connection kept open per thread, errors rebuilt as `hopyard.errors`.
+
+Standard library only, because it also runs inside users' processes and because importing it must be cheap.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import hopyard.errors as errors
+from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable
+
+API = "/api/v1"
+_FRAME = struct.Struct("<32sQ")
+_STALE = (http.client.RemoteDisconnected, http.client.CannotSendRequest, BrokenPipeError, ConnectionResetError)
+_BY_CODE: dict[str, type[HopyardError]] = {
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HopyardError)
+}
+
+Query = Mapping[str, str | int | float | None]
+
+
+class _Connection(http.client.HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+class Response:
+    """An answer whose body is still to be read."""
+
+    def __init__(self, raw: http.client.HTTPResponse) -> None:
+        self._raw = raw
+        self.status = raw.status
+        self.headers = raw.headers
+
+    def read(self, size: int | None = None) -> bytes:
+        return self._raw.read(size)
+
+    def read_exactly(self, size: int) -> bytes:
+        """Raises ServerUnavailable when the stream ends before."""
+        parts: list[bytes] = []
+        while size:
+            part = self._raw.read(size)
+            if not part:
+                raise ServerUnavailable("the server broke off in the middle of an answer")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def readline(self) -> bytes:
+        return self._raw.readline()
+
+
+class Client:
+    """Speaks to one server. `url` is the server's address without `/api/v1`. Safe to use from several threads."""
+
+    def __init__(self, url: str, token: str, *, timeout_s: float = 60.0) -> None:
+        split = urlsplit(url)
+        if split.scheme != "http" or not split.hostname:
+            raise errors.SpecError(f"`{url}` is not the address of a server", hints=("it looks like http://127.0.0.1:8765",))
+        self.url, self.token = url.rstrip("/"), token
+        self._host, self._port, self._timeout = split.hostname, split.port or 80, timeout_s
+        self._local = threading.local()
+
+    # -- one request ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | Iterable[bytes] | None = None,
+        content_type: str = "application/octet-stream",
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Iterator[Response]:
+        """Send a request and yield the answer with its body unread. Raises what the server's error says, or
+        ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`."""
+        target = API + path
+        if query:
+            given = {k: v for k, v in query.items() if v is not None}
+            target += "?" + urlencode(given, quote_via=quote) if given else ""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        connection, raw = self._send(method, target, body, headers, timeout_s or self._timeout, retry)
+        try:
+            if raw.status >= 400:
+                raise rebuild(raw.status, raw.read())
+            yield Response(raw)
+        except (OSError, http.client.HTTPException) as broken:
+            connection.close()
+            raise ServerUnavailable(f"the connection to {self.url} broke: {broken}") from broken
+        except BaseException:
+            connection.close()
+            raise
+        if not raw.isclosed():
+            connection.close()  # unread rest: the connection cannot be used again
+
+    def _send(
+        self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool
+    ) -> tuple[_Connection, http.client.HTTPResponse]:
+        fresh = False
+        while True:
+            connection: _Connection | None = getattr(self._local, "connection", None)
+            if connection is None or connection.sock is None:
+                connection, fresh = _Connection(self._host, self._port, timeout=timeout_s), True
+                self._local.connection = connection
+            else:
+                connection.sock.settimeout(timeout_s)
+            try:
+                connection.request(method, target, body=body, headers=headers)
+                return connection, connection.getresponse()
+            except _STALE as gone:
+                connection.close()
+                if fresh or not retry or not (body is None or isinstance(body, bytes)):
+                    raise ServerUnavailable(f"the server at {self.url} broke the connection: {gone}") from gone
+            except (OSError, http.client.HTTPException) as broken:
+                connection.close()
+                raise ServerUnavailable(f"no server answers at {self.url}: {broken}", hints=("`hop status` tells whether one runs; `hop up` starts it",)) from broken
+
+    def call(self, method: str, path: str, *, json_body: Any = None, query: Query | None = None, timeout_s: float | None = None) -> Any:
+        """A request with JSON in and out; None for an empty answer."""
+        body = None if json_body is None else json.dumps(json_body).encode()
+        with self.open(method, path, query=query, body=body, content_type="application/json", timeout_s=timeout_s) as response:
+            data = response.read()
+        return json.loads(data) if data else None
+
+    def get(self, path: str, **query: str | int | float | None) -> Any:
+        return self.call("GET", path, query=query)
+
+    def post(self, path: str, json_body: Any = None, **query: str | int | float | None) -> Any:
+        return self.call("POST", path, json_body={} if json_body is None else json_body, query=query)
+
+    def delete(self, path: str, **query: str | int | float | None) -> Any:
+        return self.call("DELETE", path, query=query)
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        connection: _Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+
+    def wait_ready(self, *, timeout_s: float) -> bool:
+        """Whether the server answers its health check within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.call("GET", "/health", timeout_s=max(0.2, deadline - time.monotonic()))
+                return True
+            except (ServerUnavailable, HopyardError):
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(0.02)
+
+    # -- blobs: what `datasets` asks of a transport -----------------------------------------------------------------
+
+    def missing(self, digests: Sequence[str]) -> list[str]:
+        return list(self.post("/blobs/missing", {"digests": list(digests)})["missing"]) if digests else []
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        with self.open("PUT", f"/blobs/{digest}", body=data) as response:
+            response.read()
+
+    def put_pack(self, blobs: Sequence[tuple[str, bytes]]) -> None:
+        """Many small blobs in one request, all or none."""
+        parts: list[bytes] = []
+        for digest, data in blobs:
+            parts.append(_FRAME.pack(bytes.fromhex(digest), len(data)))
+            parts.append(data)
+        with self.open("POST", "/blobs/pack", body=b"".join(parts)) as response:
+            response.read()
+
+    def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """The blobs in the order asked for. The bytes are not checked here: whoever stores them does."""
+        body = json.dumps({"manifest": manifest, "digests": list(digests)}).encode()
+        with self.open("POST", "/blobs/fetch", body=body, content_type="application/json") as response:
+            for wanted in digests:
+                raw, size = _FRAME.unpack(response.read_exactly(_FRAME.size))
+                if raw.hex() != wanted:
+                    raise IntegrityError(f"asked for blob {wanted[:12]}, was sent {raw.hex()[:12]}")
+                yield wanted, response.read_exactly(size)
+            response.read()
+
+
+def rebuild(status: int, data: bytes) -> HopyardError:
+    """The exception that an error answer stands for."""
+    try:
+        body = json.loads(data)["error"]
+        code, message, hints = str(body["code"]), str(body["message"]), tuple(map(str, body.get("hints") or ()))
+    except (ValueError, KeyError, TypeError):
+        return HopyardError(f"the server answered {status}: {data[:200].decode(errors='replace')}")
+    if code == MissingBlobs.code:
+        return MissingBlobs(message, digests=body.get("digests") or (), hints=hints)
+    return _BY_CODE.get(code, HopyardError)(message, hints=hints)
