@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.ids import AttemptId, Digest, RunId, RunName
+from hopyard.domain.ids import Digest, RunId, RunName
 from hopyard.domain.run import Attempt, ParamValue, Run, RunPhase, RunSpec
 
 
