@@ -40,6 +40,11 @@ class Home:
         return self.root / "token"
 
     @property
+    def login_file(self) -> Path:
+        """`{"url","token"}` of the team's server that `hop login` chose, 0600; where it is missing, the embedded one serves."""
+        return self.root / "login.json"
+
+    @property
     def settings_file(self) -> Path:
         return self.root / "config.yaml"
 

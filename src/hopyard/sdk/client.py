@@ -147,6 +147,17 @@ class Client:
     def delete(self, path: str, **query: str | int | float | None) -> Any:
         return self.call("DELETE", path, query=query)
 
+    def reach(self, *, timeout_s: float = 2.0) -> bool:
+        """Whether the server's port takes a connection. It is kept for this thread's first request, so asking costs nothing."""
+        self.close()
+        connection = _Connection(self._host, self._port, timeout=timeout_s)
+        try:
+            connection.connect()
+        except OSError:
+            return False
+        self._local.connection = connection
+        return True
+
     def close(self) -> None:
         """Close this thread's connection."""
         connection: _Connection | None = getattr(self._local, "connection", None)

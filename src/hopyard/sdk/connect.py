@@ -1,0 +1,364 @@
+"""Finds the server that commands talk to, and starts the embedded one when there is none.
+
+Looked for in this order: `HOPYARD_URL` with `HOPYARD_TOKEN`, the login file of the home folder (`hop login`), the home
+folder's embedded server. Light: what starting needs is imported only when something has to be started.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hopyard.config.home import Home, write_atomically
+from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError
+from hopyard.sdk.client import Client
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+URL_VARIABLE, TOKEN_VARIABLE = "HOPYARD_URL", "HOPYARD_TOKEN"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+_TELL_AFTER_S = 0.5
+_POLL_S = 0.01
+_TAIL_LINES = 12
+_SERVER_MODULE = "hopyard.app"
+_OF_A_RUN = {  # what a command inside a run has in its environment, and a server must not
+    *(URL_VARIABLE, TOKEN_VARIABLE, "HOPYARD_RUN", "HOPYARD_RUN_ID", "HOPYARD_ATTEMPT", "HOPYARD_REPLICA_DIR", "HOPYARD_PARAMS"),
+    *("HOPYARD_DATASETS", "HOPYARD_RESTORE_DIR", "HOPYARD_RESTORE_STEP"),
+}
+_started: list[Popen[bytes]] = []  # kept so that nothing complains about a child that is meant to outlive us
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running embedded server, as `server.json` tells it."""
+
+    pid: int
+    url: str
+    version: str
+    started_at: str
+
+
+def connect(*, start: bool = True, home: Home | None = None) -> Client:
+    """A client of the server that this user works with; the embedded one is started when none runs and `start` is set.
+
+    Raises ServerUnavailable when there is no server (or it does not come up), AuthError when an address has no token.
+    """
+    home = home or Home.default()
+    url, token = os.environ.get(URL_VARIABLE), os.environ.get(TOKEN_VARIABLE)
+    inside_run = bool(os.environ.get("HOPYARD_REPLICA_DIR"))  # there the variable only says where the run came from
+    if url and (token or not inside_run):
+        return Client(url, token or _token_of(home, url))
+    login = read_login(home)
+    if login is not None:
+        return Client(*login)
+    found = _find_fast(home)
+    if found is not None:
+        return found
+    if not start:
+        raise ServerUnavailable(f"no server runs for {home.root}", hints=("`hop up` starts it",))
+    return _client(home, start_server(home))
+
+
+def _token_of(home: Home, url: str) -> str:
+    """The token that goes with an address given without one."""
+    login, embedded = read_login(home), home.read_server()
+    if login is not None and login[0] == url.rstrip("/"):
+        return login[1]
+    token = home.read_token()
+    if embedded is not None and str(embedded["url"]).rstrip("/") == url.rstrip("/") and token:
+        return token
+    raise AuthError(f"{URL_VARIABLE} is set to {url}, but there is no token for it", hints=(f"set {TOKEN_VARIABLE}", "or `hop login`"))
+
+
+# -- the login file --------------------------------------------------------------------------------------------------
+
+
+def read_login(home: Home) -> tuple[str, str] | None:
+    """Address and token of the team's server that `hop login` chose; None means the embedded one."""
+    try:
+        data = home.login_file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as broken:
+        raise SpecError(f"{home.login_file} cannot be read: {broken.strerror}") from broken
+    try:
+        said = json.loads(data)
+        return str(said["url"]).rstrip("/"), str(said["token"])
+    except (ValueError, KeyError, TypeError) as broken:
+        hint = f"`hop login` writes it anew; without {home.login_file.name} the embedded server is used"
+        raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from broken
+
+
+def save_login(home: Home, url: str, token: str) -> Client:
+    """Point this home at the server at `url` once it has accepted `token`. Raises AuthError or ServerUnavailable."""
+    client = Client(url, token)
+    client.get("/status")
+    home.create()
+    write_atomically(home.login_file, json.dumps({"url": client.url, "token": token}).encode() + b"\n", mode=0o600, durable=True)
+    return client
+
+
+def remove_login(home: Home) -> bool:
+    """Go back to the embedded server. Whether there was a login."""
+    try:
+        home.login_file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+# -- finding ---------------------------------------------------------------------------------------------------------
+
+
+def find_server(home: Home) -> Server | None:
+    """The embedded server of `home` if it answers and is the one that `server.json` speaks of."""
+    server = _read(home)
+    if server is None or not _exists(server.pid):
+        return None
+    client = Client(server.url, "", timeout_s=5.0)
+    try:
+        said = client.get("/health")
+    except (HopyardError, ValueError):  # nobody, or somebody else, who answers in his own way
+        return None
+    finally:
+        client.close()
+    return server if isinstance(said, dict) and said.get("pid") == server.pid else None
+
+
+def _find_fast(home: Home) -> Client | None:
+    """As `find_server`, without a request where the process itself shows that it is this home's server."""
+    server = _read(home)
+    if server is None:
+        return None
+    if not _is_server(server.pid, home) and find_server(home) is None:
+        return None
+    client = _client(home, server)
+    if not client.reach():
+        return None
+    _tell_version(server)
+    return client
+
+
+def _client(home: Home, server: Server) -> Client:
+    token = home.read_token()
+    if token is None:
+        raise AuthError(f"the server's token is missing: {home.token_file}", hints=("`hop down` and `hop up` write it anew",))
+    return Client(server.url, token)
+
+
+def _read(home: Home) -> Server | None:
+    said = home.read_server()
+    if said is None or not isinstance(said.get("pid"), int) or said["pid"] <= 0:
+        return None
+    return Server(said["pid"], str(said["url"]), str(said.get("version", "")), str(said.get("started_at", "")))
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
+
+
+def _is_server(pid: int, home: Home) -> bool:
+    """Whether the process is a server of this home, by its command line; False also where that cannot be told."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return _SERVER_MODULE.encode() in words and os.fsencode(home.root) in words
+
+
+def _tell_version(server: Server) -> None:
+    from hopyard import __version__
+
+    if server.version and server.version != __version__:
+        note = f"note: the server runs hopyard {server.version}, this is {__version__}; `hop down` and `hop up` bring it up to date"
+        print(note, file=sys.stderr)
+
+
+# -- starting --------------------------------------------------------------------------------------------------------
+
+
+def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s: float = START_TIMEOUT_S) -> Server:
+    """The embedded server of `home`, started (in a session of its own) unless it runs already. Never two: starters take turns,
+    and the server itself holds a lock for its whole life.
+
+    command: what starts it; this interpreter with `-m hopyard.app --home HOME` by default.
+    Raises ServerUnavailable, with the end of the server's log as its hint.
+    """
+    _make(home)
+    deadline = time.monotonic() + timeout_s
+    patience = _Patience()
+    with _turn(home, deadline):
+        while True:
+            found = find_server(home)
+            if found is not None:
+                return found
+            seen = home.server_log.stat().st_size if home.server_log.exists() else 0
+            child = _spawn(home, command or (sys.executable, "-m", _SERVER_MODULE, "--home", str(home.root)))
+            contended = _lock_is_held(home.server_lock)  # asked while the child cannot have come so far
+            server = _wait_for(home, child, deadline, patience)
+            if server is not None:
+                return server
+            if child.poll() is None:
+                child.terminate()
+                raise ServerUnavailable(f"the server did not answer within {timeout_s:.0f} s", hints=_tail(home, seen))
+            # It left. Either it failed, or the home still belongs to another server: one that is ending, or just beginning.
+            if not (contended or _lock_is_held(home.server_lock)) or time.monotonic() > deadline:
+                raise ServerUnavailable(f"the server could not be started (exit {child.returncode})", hints=_tail(home, seen))
+            time.sleep(_POLL_S * 10)
+
+
+def _make(home: Home) -> None:
+    try:
+        home.create()
+        home.server_log.parent.mkdir(exist_ok=True)
+    except OSError as broken:
+        hint = "HOPYARD_HOME names another folder"
+        raise ServerUnavailable(f"{home.root} cannot be used: {broken.strerror}", hints=(hint,)) from broken
+
+
+@contextmanager
+def _turn(home: Home, deadline: float) -> Iterator[None]:
+    """Hold `start.lock`."""
+    descriptor = os.open(home.start_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ServerUnavailable("somebody else has been starting the server for too long") from None
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
+    import subprocess
+
+    environment = {k: v for k, v in os.environ.items() if k not in _OF_A_RUN}
+    log = os.open(home.server_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home.root, env=environment, start_new_session=True
+        )
+    except OSError as broken:
+        raise ServerUnavailable(f"the server could not be started: {broken}") from broken
+    finally:
+        os.close(log)
+    _started.append(child)
+    return child
+
+
+def _wait_for(home: Home, child: Popen[bytes], deadline: float, patience: _Patience) -> Server | None:
+    """The server once it answers; None when the child left or the deadline passed."""
+    while time.monotonic() < deadline:
+        if home.server_file.exists():
+            found = find_server(home)
+            if found is not None:
+                return found
+        if child.poll() is not None:
+            return None
+        patience.tell()
+        time.sleep(_POLL_S)
+    return None
+
+
+class _Patience:
+    """Says what takes so long, once, when it does."""
+
+    def __init__(self) -> None:
+        self._since, self._told = time.monotonic(), False
+
+    def tell(self) -> None:
+        if not self._told and time.monotonic() - self._since > _TELL_AFTER_S:
+            self._told = True
+            print("starting the embedded server…", file=sys.stderr, flush=True)
+
+
+def _tail(home: Home, since: int) -> tuple[str, ...]:
+    """What the server wrote to its log after byte `since`, its last lines, as hints."""
+    try:
+        with open(home.server_log, "rb") as log:
+            log.seek(since)
+            lines = log.read()[-8192:].decode(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    said = ("its log ends with:\n" + "\n".join(lines[-_TAIL_LINES:]),) if lines else ()
+    return (*said, f"the whole log is {home.server_log}")
+
+
+def _lock_is_held(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+def stop_server(home: Home, *, runs: Literal["refuse", "keep", "stop"] = "refuse", timeout_s: float = STOP_TIMEOUT_S) -> bool:
+    """End the embedded server and wait until it is gone. Whether there was one.
+
+    runs: what becomes of live runs; `refuse` raises Conflict while there are any, `keep` leaves them to the next server.
+    A server that no longer answers is ended by signal. Raises ServerUnavailable when it does not go.
+    """
+    server = _read(home)
+    if server is None or not _exists(server.pid):
+        return False
+    if find_server(home) is not None:
+        with suppress(ServerUnavailable):  # it may be gone before it has answered
+            _client(home, server).post("/shutdown", {"runs": runs})
+    elif _is_server(server.pid, home):
+        with suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGTERM)
+    else:
+        return False
+    deadline = time.monotonic() + timeout_s
+    while _exists(server.pid):
+        if time.monotonic() > deadline:
+            raise ServerUnavailable(f"the server (pid {server.pid}) does not end", hints=(f"see {home.server_log}",))
+        time.sleep(_POLL_S)
+    _reap(server.pid)
+    return True
+
+
+def _reap(pid: int) -> None:
+    """Collect the exit of a server that this very process had started."""
+    for child in [c for c in _started if c.pid == pid]:
+        child.wait()
+        _started.remove(child)
