@@ -1,0 +1,42 @@
+"""Every command by name: where it lives and what it does in one line.
+
+The listing of `hop --help` and shell completion are drawn from this table, so that no command is imported to be named.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """`target` is module:attribute below `hopyard.cli`."""
+
+    name: str
+    section: str
+    target: str
+    summary: str
+
+
+RUN, LOOK, DATA, SERVER = "Run", "Look", "Data and results", "Server"
+
+COMMANDS: tuple[Entry, ...] = (
+    Entry("run", RUN, "run:run", "Run a script, a command or a hop.yaml; follow it until it ends."),
+    Entry("fork", RUN, "fork:fork", "Run again with changes: same code, data and environment."),
+    Entry("stop", RUN, "stop:stop", "End runs, giving them time to save."),
+    Entry("rm", RUN, "rm:rm", "Delete ended runs and all that only they need."),
+    Entry("ps", LOOK, "ps:ps", "List runs: those alive, or all with -a."),
+    Entry("logs", LOOK, "logs:logs", "Print what a run wrote; -f follows it."),
+    Entry("plot", LOOK, "plot:plot", "Draw metrics in the terminal or as a PNG."),
+    Entry("info", LOOK, "describe:describe", "Tell everything about one run."),
+    Entry("diff", LOOK, "diff:diff", "Compare two runs: code, parameters, environment, data, results."),
+    Entry("dataset", DATA, "dataset:dataset", "Push, list, pull and remove datasets; their leaderboards."),
+    Entry("board", DATA, "board:board", "Show the leaderboard of a dataset."),
+    Entry("pull", DATA, "pull:pull", "Fetch code, checkpoint, files and logs of a run."),
+    Entry("sync", DATA, "sync:sync", "Upload runs that were recorded without a server."),
+    Entry("up", SERVER, "server:up", "Start the server of this machine."),
+    Entry("down", SERVER, "server:down", "End the server of this machine."),
+    Entry("status", SERVER, "server:status", "Tell what the server holds and does."),
+    Entry("token", SERVER, "server:token", "Tell how other programs reach the API."),
+    Entry("doctor", SERVER, "doctor:doctor", "Check this machine and say what to mend."),
+    Entry("help", SERVER, "main:help_command", "Show the help of a command."),
+)

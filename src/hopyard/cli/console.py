@@ -1,0 +1,135 @@
+"""Text for people: where it goes, whether it may be coloured, and how amounts are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+PHASE_STYLE = {
+    "running": "cyan", "starting": "cyan", "stopping": "yellow", "queued": "yellow", "succeeded": "green", "failed": "red", "cancelled": "dim",
+}  # fmt: skip
+
+
+def say(text: str = "") -> None:
+    """One line of talk, on stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def out(text: str = "") -> None:
+    """One line of data, on stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def out_json(value: Any) -> None:
+    """One JSON value on stdout."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal that understands cursor movement."""
+    return is_terminal(stream) and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def has_unicode(stream: TextIO) -> bool:
+    return (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
+
+
+def paint(text: str, style: str | None, stream: TextIO | None = None) -> str:
+    """`text` in a style where `stream` (stdout by default) shows it and NO_COLOR is not set. Nothing depends on it."""
+    if not style or os.environ.get("NO_COLOR") or not can_draw(stream or sys.stdout):
+        return text
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+
+
+def paint_phase(phase: str, stream: TextIO | None = None) -> str:
+    return paint(phase, PHASE_STYLE.get(phase), stream)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None) -> list[str]:
+    """Lines of an aligned table. right: columns aligned to the right. width: the last column is cut to fit.
+
+    A cell may be painted: only what shows counts for its width.
+    """
+    widths = [max([len(head[i]), *(shown_width(row[i]) for row in rows)]) for i in range(len(head))]
+    if width is not None and len(head) > 1:
+        widths[-1] = max(8, min(widths[-1], width - sum(widths[:-1]) - 2 * (len(head) - 1)))
+    lines = []
+    for row in [list(head), *rows]:
+        cells = []
+        for i, cell in enumerate(row):
+            if shown_width(cell) > widths[i]:
+                cell = cell[: widths[i] - 1] + "…"
+            pad = " " * (widths[i] - shown_width(cell))
+            cells.append(pad + cell if i in right else cell + pad)
+        lines.append("  ".join(cells).rstrip())
+    if lines:
+        lines[0] = paint(lines[0], "dim")
+    return lines
+
+
+def shown_width(text: str) -> int:
+    """Columns that `text` takes, without its colours."""
+    if "\x1b" in text:
+        import re
+
+        text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def terminal_width(fallback: int = 100) -> int:
+    import shutil
+
+    return shutil.get_terminal_size((fallback, 24)).columns
+
+
+def span(seconds: float) -> str:
+    """A span for reading: `0.42 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 10:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    size, small, words = (60, 1, ("min", "s")) if whole < 3600 else (3600, 60, ("h", "min")) if whole < 86400 else (86400, 3600, ("d", "h"))
+    rest = whole % size // small
+    return f"{whole // size} {words[0]}" + (f" {rest} {words[1]}" if rest else "")
+
+
+def bytes_text(amount: float) -> str:
+    """`512 B`, `1.5 KiB`, `3.2 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def number(value: float) -> str:
+    """Four significant digits, without needless zeros."""
+    return f"{value:.4g}"
+
+
+def seconds_since(moment: str | None, until: str | None = None) -> float:
+    """Seconds from an RFC 3339 time of the API to another (or now); 0 where it is not known."""
+    if not moment:
+        return 0.0
+    from datetime import UTC, datetime
+
+    end = datetime.fromisoformat(until) if until else datetime.now(UTC)
+    return max(0.0, (end - datetime.fromisoformat(moment)).total_seconds())

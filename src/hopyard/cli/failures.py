@@ -1,0 +1,50 @@
+"""How errors are told: `error:` and `hint:` lines on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hopyard.errors import HopyardError, UsageError
+
+USAGE, FAILED, INTERRUPTED = 2, 1, 130
+
+
+def tell(message: str, hints: Sequence[str] = ()) -> None:
+    """Write an error to stderr."""
+    text = "".join([f"error: {message}\n", *(f"hint: {hint}\n" for hint in hints)])
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def report(problem: Exception) -> int:
+    """Tell `problem`, which must be a HopyardError or a ClickException, and return the exit code."""
+    if isinstance(problem, HopyardError):
+        tell(problem.message, problem.hints)
+        return USAGE if isinstance(problem, UsageError) else FAILED
+    assert isinstance(problem, click.ClickException)
+    tell(_first_small(problem.format_message()), _hints(problem))
+    return USAGE
+
+
+def _first_small(message: str) -> str:
+    message = message.strip().rstrip(".")
+    return message[:1].lower() + message[1:] if message[1:2].islower() else message
+
+
+def _hints(problem: click.ClickException) -> list[str]:
+    context = getattr(problem, "ctx", None)
+    if not isinstance(context, click.Context):
+        return []
+    hints: list[str] = []
+    if isinstance(problem, click.NoSuchOption):
+        from hopyard.config.suggest import closest
+
+        known = [name for parameter in context.command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+        near = closest(problem.option_name, [name for name in known if name.startswith("--")])
+        problem.message = f"no option {problem.option_name}"
+        hints += [f"did you mean {near}?"] if near else []
+    hints.append(f"`{context.command_path} --help` lists what it takes")
+    return hints

@@ -1,0 +1,117 @@
+"""The command `hop`: a group whose commands are imported only when they are used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+from click.shell_completion import CompletionItem
+
+from hopyard.cli import failures
+from hopyard.cli.commands import COMMANDS
+from hopyard.errors import HopyardError, UsageError
+
+_BY_NAME = {entry.name: entry for entry in COMMANDS}
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands from the table; imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_BY_NAME)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = _BY_NAME.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        found: click.Command = getattr(import_module(f"hopyard.cli.{module}"), attribute)
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _BY_NAME and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise unknown_command(args[0])
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for entry in COMMANDS:
+            sections.setdefault(entry.section, []).append((entry.name, entry.summary))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=12)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(entry.name, help=entry.summary) for entry in COMMANDS if entry.name.startswith(incomplete)]
+
+
+def unknown_command(name: str) -> UsageError:
+    """The error for a word that is no command: the closest one, or what to do with a script."""
+    from hopyard.config.suggest import closest
+
+    near = closest(name, _BY_NAME)
+    if name.endswith((".py", ".yaml", ".yml")):
+        hints: tuple[str, ...] = (f"to run a script: hop run {name}",)
+    else:
+        hints = (f"did you mean `hop {near}`?",) if near else ()
+    return UsageError(f"no command `{name}`", hints=(*hints, "`hop --help` lists the commands"))
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from hopyard import __version__
+
+        click.echo(f"hop {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings=_SETTINGS, no_args_is_help=False, invoke_without_command=True)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version.")
+@click.pass_context
+def hop(ctx: click.Context) -> None:
+    """Hopyard runs, follows and ranks deep-learning training.
+
+    Begin with `hop run train.py`. The server starts by itself; nothing has to be set up.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command: `hop help run`."""
+    at = ctx.find_root()
+    for word in words:
+        group = at.command
+        found = group.get_command(at, word) if isinstance(group, click.Group) else None
+        if found is None:
+            if at.parent is None:
+                raise unknown_command(word)
+            raise UsageError(f"`{at.command_path}` has no command `{word}`", hints=(f"`{at.command_path} --help` lists them",))
+        at = click.Context(found, info_name=word, parent=at)
+    click.echo(at.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `hop` with `arguments` (those of the process by default) and return the exit code."""
+    try:
+        code = hop.main(args=None if arguments is None else list(arguments), prog_name="hop", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (HopyardError, click.ClickException) as problem:
+        return failures.report(problem)
+    except (KeyboardInterrupt, click.Abort):
+        failures.tell("interrupted")
+        return failures.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (`hop logs | head`); the interpreter must not complain while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13

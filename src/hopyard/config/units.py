@@ -1,0 +1,120 @@
+"""Amounts as people write them: `8G`, `0.5`, `2h30m`, `A100:8`. Each has a parser, a writer, and one error text.
+
+Every writer's text is read back as exactly the same amount.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hopyard.errors import SpecError
+
+KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_MEMORY_UNITS = {
+    "b": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}  # fmt: skip
+_MEMORY_HINT = "memory is a number with a unit: 8G, 512M, 1.5GiB (powers of 1024) or 8GB (powers of 1000)"
+_MAX_BYTES = 2**63 - 1
+_CPUS = re.compile(r"(\d+)(?:\.(\d{1,3}))?")
+_CPUS_HINT = "CPUs are a number above 0 with at most three decimals: 4, 0.5"
+_TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?")
+_TIME_HINT = "a time is written 2h, 90m, 2h30m, 1d12h or in seconds: 3600"
+_MAX_SECONDS = 10 * 365 * 86400
+_GPUS_HINT = "GPUs are a number or MODEL:NUMBER: 1, A100:8"
+_GPU_MODEL = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}")
+
+
+def parse_memory(text: str, *, what: str = "memory") -> int:
+    """Bytes. `0` asks for none and sets no limit. Raises SpecError."""
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None or (match[2] and match[2].lower() not in _MEMORY_UNITS):
+        raise SpecError(f"{what}: `{text}` is not an amount of memory", hints=(_MEMORY_HINT,))
+    number, unit = match[1], match[2].lower()
+    amount = _scaled(number, _MEMORY_UNITS[unit or "b"])
+    if not unit and 0 < amount < MIB:
+        raise SpecError(f"{what}: `{text}` has no unit", hints=(f"did you mean `{text.strip()}G`?", _MEMORY_HINT))
+    if amount > _MAX_BYTES:
+        raise SpecError(f"{what}: `{text}` is more than any machine has", hints=(_MEMORY_HINT,))
+    return amount
+
+
+def _scaled(number: str, unit: int) -> int:
+    """`number` times `unit`, rounded down, without the errors of binary fractions."""
+    whole, _, fraction = number.partition(".")
+    return int(whole + fraction) * unit // 10 ** len(fraction)
+
+
+def format_memory(amount: int) -> str:
+    """The shortest exact text: `8G`, `1536M`, `1000001B`; `0` for none."""
+    for unit, size in (("T", TIB), ("G", GIB), ("M", MIB), ("K", KIB)):
+        if amount and amount % size == 0:
+            return f"{amount // size}{unit}"
+    return f"{amount}B" if amount else "0"
+
+
+def parse_cpus(text: str, *, what: str = "cpus") -> int:
+    """Thousandths of a core. Raises SpecError."""
+    match = _CPUS.fullmatch(text.strip())
+    if match is None:
+        raise SpecError(f"{what}: `{text}` is not a number of CPUs", hints=(_CPUS_HINT,))
+    milli = int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0"))
+    if not 0 < milli <= 10**9:
+        raise SpecError(f"{what}: `{text}` is not a number of CPUs", hints=(_CPUS_HINT,))
+    return milli
+
+
+def format_cpus(milli: int) -> str:
+    whole, rest = divmod(milli, 1000)
+    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+
+
+def parse_time(text: str, *, what: str = "time") -> float:
+    """Seconds, above 0. Raises SpecError."""
+    given = text.strip().lower().replace(" ", "")
+    seconds = 0.0
+    if re.fullmatch(r"\d+(?:\.\d+)?", given):
+        seconds = float(given)
+    elif given and (match := _TIME.fullmatch(given)):
+        days, hours, minutes, rest = match.groups()
+        seconds = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(rest or 0)
+    else:
+        raise SpecError(f"{what}: `{text}` is not a time", hints=(_TIME_HINT,))
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise SpecError(f"{what}: `{text}` is not between 0 seconds and ten years", hints=(_TIME_HINT,))
+    return seconds
+
+
+def format_time(seconds: float) -> str:
+    """Exact: `2h30m`, `1d`, `0.25s`."""
+    whole = int(seconds)
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    rest = whole + (seconds - int(seconds))
+    if rest or not parts:
+        text = f"{rest:.6f}".rstrip("0").rstrip(".")
+        parts.append(f"{text}s")
+    return "".join(parts)
+
+
+def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
+    """The model (None takes any) and how many. Raises SpecError."""
+    given = text.strip()
+    model, colon, number = given.rpartition(":")
+    if not colon:
+        model, number = ("", given) if given[:1].isdigit() or given.startswith("-") else (given, "1")
+    if not re.fullmatch(r"\d{1,6}", number) or (colon and not model):
+        raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
+    if model and not _GPU_MODEL.fullmatch(model):
+        raise SpecError(f"{what}: `{model}` is not the name of a GPU model", hints=(_GPUS_HINT,))
+    if model and int(number) == 0:
+        raise SpecError(f"{what}: `{text}` asks for no GPU of a certain model", hints=(_GPUS_HINT,))
+    return model or None, int(number)
+
+
+def format_gpus(model: str | None, number: int) -> str:
+    return f"{model}:{number}" if model else str(number)
