@@ -4,7 +4,8 @@ HopyardError
 ├── UsageError              the caller can fix it; carries hints
 │   ├── SpecError           a value in a command, file or request is wrong; names its path
 │   ├── NotFound            no run, dataset, version … of that name
-│   ├── AuthError           no token, or one that may not do this
+│   ├── AuthError           no token, or one that is not valid
+│   │   └── Forbidden       a valid token that may not do this
 │   └── DoesNotFit          larger than any node there is
 ├── Conflict                the world moved; look again and retry
 │   └── MissingBlobs        the server lacks bytes that the request refers to; upload and retry
@@ -50,6 +51,10 @@ class NotFound(UsageError):
 
 class AuthError(UsageError):
     code = "not_authorised"
+
+
+class Forbidden(AuthError):
+    code = "forbidden"
 
 
 class DoesNotFit(UsageError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NewType
 
 from hopyard.errors import SpecError
@@ -22,6 +23,8 @@ DEFAULT_POOL = PoolName("default")
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_RUN_ID = re.compile(r"[A-Za-z0-9-]{6,64}")
+_BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 NAME_RULE = "letters, digits, `.`, `_` and `-`, beginning with a letter or digit, at most 128"
 
 
@@ -43,6 +46,22 @@ def check_digest(value: str, *, what: str = "digest") -> Digest:
     if not is_digest(value):
         raise SpecError(f"{what}: `{value[:80]}` is not a BLAKE3 digest", hints=("a digest is 64 lower-case hexadecimal digits",))
     return Digest(value)
+
+
+def new_run_id(at: datetime, noise: bytes) -> RunId:
+    """An id of 20 characters that sorts by `at` (to the millisecond); `noise` is at least 7 random bytes."""
+    return RunId(_base32(int(at.timestamp() * 1000), 9) + _base32(int.from_bytes(noise[:7], "little"), 11))
+
+
+def _base32(value: int, digits: int) -> str:
+    return "".join(_BASE32[(value >> (5 * place)) & 31] for place in range(digits - 1, -1, -1))
+
+
+def check_run_id(value: str) -> RunId:
+    """Return `value` if it may be the id of a run (it becomes a folder and a part of tokens); else raise SpecError."""
+    if not _RUN_ID.fullmatch(value):
+        raise SpecError(f"`{value[:80]}` is not the id of a run", hints=("an id is made of 6 to 64 letters, digits and `-`",))
+    return RunId(value)
 
 
 def slug(text: str, *, fallback: str = "run") -> str:

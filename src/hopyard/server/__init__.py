@@ -1,0 +1,1 @@
+"""The HTTP API: thin routes that authenticate, parse, call and answer."""

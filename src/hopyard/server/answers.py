@@ -1,0 +1,85 @@
+"""How values and errors leave the server: JSON, and one shape for every error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from hopyard.errors import HopyardError, MissingBlobs, SpecError
+
+log = logging.getLogger("hopyard.server")
+_ENCODER = msgspec.json.Encoder()
+JSON = "application/json"
+
+STATUS_OF: Mapping[str, int] = {
+    "bad_spec": 400,
+    "usage": 400,
+    "does_not_fit": 400,
+    "not_authorised": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "missing_blobs": 409,
+    "damaged": 422,
+    "storage_full": 507,
+    "server_unavailable": 503,
+    "engine": 500,
+    "not_supported": 400,
+    "launch_failed": 500,
+}
+
+
+class ErrorDetail(msgspec.Struct):
+    """code: the stable word that clients match on. hints: what to do next. digests: only for `missing_blobs`."""
+
+    code: str
+    message: str
+    hints: list[str] = []
+    digests: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorBody(msgspec.Struct):
+    """What every answer with a status of 400 and above holds."""
+
+    error: ErrorDetail
+
+
+class Malformed(SpecError):
+    """The request is not written as the API's description says. Same code as SpecError, status 422."""
+
+
+def encode(value: Any) -> bytes:
+    """JSON of domain values and wire structs; times in RFC 3339, UTC; numbers that are not finite become null."""
+    return _ENCODER.encode(value)
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    return Response(_ENCODER.encode(value), status_code=status, media_type=JSON)
+
+
+def error_answer(error: HopyardError) -> Response:
+    status = 422 if isinstance(error, Malformed) else STATUS_OF.get(error.code, 500)
+    digests = list(error.digests) if isinstance(error, MissingBlobs) else msgspec.UNSET
+    response = answer(ErrorBody(ErrorDetail(error.code, error.message, list(error.hints), digests)), status)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def plain_error(status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> Response:
+    """An error that is not one of ours: an unknown address, a method that it does not take, a fault inside the server."""
+    response = answer(ErrorBody(ErrorDetail(code, message)), status)
+    response.headers.update(headers or {})
+    return response
+
+
+def utc(value: datetime) -> datetime:
+    """A time as a client gave it, made aware. Raises SpecError where it says no zone."""
+    if value.tzinfo is None:
+        raise SpecError(f"`{value.isoformat()}` says no time zone", hints=("times are RFC 3339, for example 2026-01-31T12:00:00Z",))
+    return value

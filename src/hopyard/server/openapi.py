@@ -1,0 +1,136 @@
+"""The OpenAPI description, made from the same declarations that serve the requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hopyard.server.answers import ErrorBody
+from hopyard.server.endpoint import PATH_PARTS, Endpoint, Nothing, Raw
+
+_REF = "#/components/schemas/{name}"
+_MEANING = {
+    400: "what was asked for cannot be; the hints say what to do",
+    401: "no token, or not a valid one",
+    403: "the token may not do this",
+    404: "there is no such thing",
+    409: "the world moved, or blobs are missing; look again and retry",
+    422: "the request or its bytes are not as described",
+    500: "the server failed",
+    503: "not now",
+    507: "no space left",
+}
+
+
+def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str) -> dict[str, Any]:
+    """The whole description as a value that JSON can carry."""
+    shapes = [ErrorBody]
+    for endpoint in endpoints:
+        shapes += [shape for shape in (endpoint.body, endpoint.returns, endpoint.query) if not isinstance(shape, Raw)]
+    schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
+    schema_of = {id(shape): schema for shape, schema in zip(shapes, schemas, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        operations = paths.setdefault(base + endpoint.path, {})
+        operations[endpoint.method.lower()] = _operation(endpoint, schema_of, components)
+    for query in {endpoint.query.__name__ for endpoint in endpoints} | {Nothing.__name__}:
+        components.pop(query, None)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Hopyard", "version": version, "description": "Runs, datasets, streams and leaderboards."},
+        "paths": paths,
+        "components": {
+            "schemas": _tidy(components),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _operation(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any], components: Mapping[str, Any]) -> dict[str, Any]:
+    first, _, rest = endpoint.summary.partition("\n")
+    operation: dict[str, Any] = {"operationId": endpoint.name, "summary": first}
+    if rest.strip():
+        operation["description"] = re.sub(r"\s+", " ", rest.strip())
+    if endpoint.tag:
+        operation["tags"] = [endpoint.tag]
+    if endpoint.who == "anyone":
+        operation["security"] = []
+    parameters = [*_path_parameters(endpoint.path), *_query_parameters(endpoint, components)]
+    if parameters:
+        operation["parameters"] = parameters
+    if isinstance(endpoint.body, Raw):
+        content = {endpoint.body.media: {"schema": {"type": "string", "format": "binary"}}}
+        operation["requestBody"] = {"required": True, "description": endpoint.body.what, "content": content}
+    elif endpoint.body is not Nothing:
+        needed = bool(components.get(endpoint.body.__name__, {}).get("required"))
+        content = {"application/json": {"schema": _tidy(schema_of[id(endpoint.body)])}}
+        operation["requestBody"] = {"required": needed, "content": content}
+    operation["responses"] = _responses(endpoint, schema_of)
+    return operation
+
+
+def _responses(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any]) -> dict[str, Any]:
+    good: dict[str, Any] = {"description": "done"}
+    if isinstance(endpoint.returns, Raw):
+        good = {"description": endpoint.returns.what, "content": {endpoint.returns.media: {"schema": {"type": "string"}}}}
+        if endpoint.returns.headers:
+            good["headers"] = {
+                name: {"description": what, "schema": {"type": "integer"}} for name, what in endpoint.returns.headers.items()
+            }
+    else:
+        good["content"] = {"application/json": {"schema": _tidy(schema_of[id(endpoint.returns)])}}
+    responses = {str(endpoint.status): good}
+    error = {"application/json": {"schema": {"$ref": _REF.format(name=ErrorBody.__name__)}}}
+    for status in sorted(set(endpoint.errors) | set(_usual_errors(endpoint))):
+        responses[str(status)] = {"description": _MEANING[status], "content": error}
+    return responses
+
+
+def _usual_errors(endpoint: Endpoint[Any, Any]) -> Iterable[int]:
+    yield 422  # a parameter or body that is not as described
+    if endpoint.who != "anyone":
+        yield from (401, 403)
+    if "{" in endpoint.path:
+        yield 404
+
+
+def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
+    for part in re.findall(r"\{(\w+)\}", path):
+        pattern, what = PATH_PARTS[part]
+        schema = {"type": "string", "pattern": f"^({pattern})$"}
+        yield {"name": part, "in": "path", "required": True, "description": what, "schema": schema}
+
+
+def _query_parameters(endpoint: Endpoint[Any, Any], components: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    if endpoint.query is Nothing:
+        return
+    shape = components[endpoint.query.__name__]
+    for name, schema in shape["properties"].items():
+        # A query cannot say null: a parameter that may be absent is left out.
+        options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
+        plain = dict(options[0])
+        if "default" in schema and schema["default"] is not None:
+            plain["default"] = schema["default"]
+        if "description" in schema:
+            plain.setdefault("description", schema["description"])
+        yield {
+            "name": name,
+            "in": "query",
+            "required": name in shape.get("required", ()),
+            "schema": _tidy(plain),
+        }
+
+
+def _tidy(schema: Any) -> Any:
+    """Docstrings on one line, tuples as lists, so that the description is the same text on every machine."""
+    if isinstance(schema, Mapping):
+        return {key: re.sub(r"\s+", " ", value) if key == "description" and isinstance(value, str) else _tidy(value) for key, value in schema.items()}
+    if isinstance(schema, (list, tuple)):
+        return [_tidy(item) for item in schema]
+    if isinstance(schema, msgspec.Struct):
+        return _tidy(msgspec.to_builtins(schema))
+    return schema

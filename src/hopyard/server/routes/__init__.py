@@ -1,0 +1,1 @@
+"""One file per noun; each gives the endpoints of that noun."""

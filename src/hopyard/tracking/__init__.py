@@ -1,0 +1,1 @@
+"""What runs say: streams taken in, metrics and logs read back, followers, leaderboards."""
