@@ -69,9 +69,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
     lines = []
     for row in [list(head), *rows]:
         cells = []
-        for i, cell in enumerate(row):
-            if shown_width(cell) > widths[i]:
-                cell = cell[: widths[i] - 1] + "…"
+        for i, given in enumerate(row):
+            cell = given if shown_width(given) <= widths[i] else given[: widths[i] - 1] + "…"
             pad = " " * (widths[i] - shown_width(cell))
             cells.append(pad + cell if i in right else cell + pad)
         lines.append("  ".join(cells).rstrip())

@@ -25,7 +25,10 @@ def report(problem: Exception) -> int:
         tell(problem.message, problem.hints)
         return USAGE if isinstance(problem, UsageError) else FAILED
     assert isinstance(problem, click.ClickException)
-    tell(_first_small(problem.format_message()), _hints(problem))
+    if isinstance(problem, click.NoSuchOption):
+        tell(f"no option {problem.option_name}", _hints(problem))
+    else:
+        tell(_first_small(problem.format_message()), _hints(problem))
     return USAGE
 
 
@@ -44,7 +47,6 @@ def _hints(problem: click.ClickException) -> list[str]:
 
         known = [name for parameter in context.command.params for name in (*parameter.opts, *parameter.secondary_opts)]
         near = closest(problem.option_name, [name for name in known if name.startswith("--")])
-        problem.message = f"no option {problem.option_name}"
         hints += [f"did you mean {near}?"] if near else []
     hints.append(f"`{context.command_path} --help` lists what it takes")
     return hints

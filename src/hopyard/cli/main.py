@@ -21,10 +21,10 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 class LazyGroup(click.Group):
     """Knows its commands from the table; imports one when it is called."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_BY_NAME)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         entry = _BY_NAME.get(cmd_name)
         if entry is None:
             return None
@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
             raise unknown_command(args[0])
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         sections: dict[str, list[tuple[str, str]]] = {}
         for entry in COMMANDS:
             sections.setdefault(entry.section, []).append((entry.name, entry.summary))

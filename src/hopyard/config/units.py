@@ -43,7 +43,8 @@ def parse_memory(text: str, *, what: str = "memory") -> int:
 def _scaled(number: str, unit: int) -> int:
     """`number` times `unit`, rounded down, without the errors of binary fractions."""
     whole, _, fraction = number.partition(".")
-    return int(whole + fraction) * unit // 10 ** len(fraction)
+    scale: int = 10 ** len(fraction)
+    return int(whole + fraction) * unit // scale
 
 
 def format_memory(amount: int) -> str:

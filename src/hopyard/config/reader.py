@@ -1,0 +1,162 @@
+"""Reads values out of a YAML file so that a bad one is refused with its file, its path, what was given and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hopyard.config.suggest import hints_for
+from hopyard.errors import SpecError, UsageError
+
+T = TypeVar("T")
+_MAX_FILE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One mapping of a file. `path` is where it stands: `roles.0.resources`, "" for the whole file."""
+
+    file: str
+    path: str
+    values: Mapping[str, Any]
+
+    def at(self, key: str | int) -> str:
+        return f"{self.path}.{key}" if self.path else str(key)
+
+    def fail(self, key: str | int, problem: str, *hints: str) -> SpecError:
+        """The error for the value of `key`."""
+        return SpecError(f"{self.file}: {self.at(key)}: {problem}", hints=hints)
+
+    def only(self, *allowed: str) -> Section:
+        """Refuse keys that are not `allowed`; the same section."""
+        for key in self.values:
+            if key not in allowed:
+                where = f"{self.path}: " if self.path else ""
+                raise SpecError(f"{self.file}: {where}there is no key `{key}`", hints=hints_for(str(key), allowed))
+        return self
+
+    def has(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def text(self, key: str, default: str = "") -> str:
+        """A text; numbers are refused so that `3.10` does not become `3.1`."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.fail(key, f"{shown(value)} is not a text", f'write it in quotes: "{value}"')
+        return value
+
+    def whole(self, key: str, default: int, *, low: int, high: int) -> int:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.fail(key, f"{shown(value)} is not a whole number from {low} to {high}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.fail(key, f"{shown(value)} is neither true nor false")
+        return value
+
+    def amount(self, key: str, parse: Callable[[str], T]) -> T | None:
+        """A value with a unit, given as text or number; None where there is none. `parse` raises SpecError."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            value = shown(value)
+        return self.checked(key, lambda: parse(str(value)))
+
+    def checked(self, key: str | int, parse: Callable[[], T]) -> T:
+        """What `parse` returns; its error gets the file and the path of `key`."""
+        try:
+            return parse()
+        except UsageError as bad:
+            _, _, problem = bad.message.partition(": ")
+            raise self.fail(key, problem or bad.message, *bad.hints) from bad
+
+    def section(self, key: str) -> Section:
+        """The mapping under `key`; an empty one where there is none."""
+        return section(self.file, self.at(key), self.values.get(key, {}))
+
+    def items(self, key: str) -> Iterator[tuple[int, Any]]:
+        """The list under `key` with its indices; nothing where there is none."""
+        value = self.values.get(key)
+        if value is None:
+            return
+        if not isinstance(value, list):
+            raise self.fail(key, f"{shown(value)} is not a list", "a list has one `- …` line per entry")
+        yield from enumerate(value)
+
+
+def section(file: str, path: str, value: Any) -> Section:
+    """`value` as a section. Raises SpecError when it is no mapping of texts."""
+    if value is None:
+        value = {}
+    where = f"{file}: {path}" if path else file
+    if not isinstance(value, dict):
+        raise SpecError(f"{where}: {shown(value)} is not a mapping", hints=("a mapping has one `key: value` line per entry",))
+    for key in value:
+        if not isinstance(key, str):
+            raise SpecError(f"{where}: the key {shown(key)} is not a text", hints=(f'write it in quotes: "{key}"',))
+    return Section(file, path, value)
+
+
+def shown(value: Any) -> str:
+    """A given value as an error tells it, shortened."""
+    if value is None:
+        return "nothing"
+    text = value if isinstance(value, str) else "true" if value is True else "false" if value is False else str(value)
+    return f"`{text[:60]}…`" if len(text) > 60 else f"`{text}`"
+
+
+def read_yaml(file: Path, *, named: str | None = None) -> Section:
+    """The file's mapping. Raises SpecError when it cannot be read, is not YAML, holds a key twice, or is no mapping.
+
+    `1e-4` is a number here, as people mean it (YAML 1.1 takes it for a text).
+    """
+    name = named or str(file)
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise SpecError(f"there is no file {name}") from None
+    except OSError as broken:
+        raise SpecError(f"{name} cannot be read: {broken.strerror}") from broken
+    if len(data) > _MAX_FILE_BYTES:
+        raise SpecError(f"{name} is larger than 1 MiB", hints=("a settings file holds settings, not data",))
+    return section(name, "", _load(data, name))
+
+
+def _load(data: bytes, name: str) -> Any:
+    import re
+
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in seen:
+                        raise SpecError(f"{name}: line {key.start_mark.line + 1}: the key `{key.value}` stands there twice")
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
+    try:
+        return yaml.load(data, Loader)
+    except yaml.YAMLError as bad:
+        mark = getattr(bad, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        problem = getattr(bad, "problem", None) or str(bad).splitlines()[0]
+        raise SpecError(f"{name}: {where}not YAML: {problem}", hints=("check the indentation and the quotes on that line",)) from bad
+    except (RecursionError, ValueError) as bad:
+        raise SpecError(f"{name}: not YAML that can be read: {bad}") from bad
