@@ -80,14 +80,15 @@ class AttemptStatus:
     replicas: tuple[ReplicaStatus, ...]
 
 
-# When several replicas end badly, the cause is told, not its consequences.
+# When several replicas end badly, the cause is told, not its consequences. A replica that vanished breaks its peers'
+# connections, and they end with an exit code: the attempt is lost then, and repeated.
 _BLAME = (
     ExitKind.OUT_OF_MEMORY,
     ExitKind.TIME_LIMIT,
     ExitKind.PREPARE_FAILED,
+    ExitKind.LOST,
     ExitKind.EXIT_CODE,
     ExitKind.SIGNAL,
-    ExitKind.LOST,
     ExitKind.STOPPED,
     ExitKind.PEER_FAILED,
 )
@@ -100,7 +101,8 @@ def summarise(status: AttemptStatus, *, size: int) -> tuple[AttemptPhase, Exit |
     and the exit is that of the replica to blame, with its rank named when there are several.
     A gang is over only when every replica has exited: until then a bad exit shows as STOPPING.
     """
-    exits = [(r.rank, r.exit) for r in status.replicas if r.exit is not None]
+    replicas = {r.rank: r for r in status.replicas if 0 <= r.rank < size}.values()
+    exits = [(r.rank, r.exit) for r in replicas if r.exit is not None]
     bad = [(rank, e) for rank, e in exits if not e.ok]
     if bad:
         rank, worst = min(bad, key=lambda pair: (_BLAME.index(pair[1].kind), pair[0]))
@@ -115,5 +117,5 @@ def summarise(status: AttemptStatus, *, size: int) -> tuple[AttemptPhase, Exit |
         return AttemptPhase.FAILED, told
     if len(exits) == size:
         return AttemptPhase.SUCCEEDED, Exit(ExitKind.EXIT_CODE, 0, "finished")
-    begun = sum(r.phase is not ReplicaPhase.PREPARING for r in status.replicas)
+    begun = sum(r.phase is not ReplicaPhase.PREPARING for r in replicas)
     return (AttemptPhase.RUNNING if begun == size else AttemptPhase.STARTING), None

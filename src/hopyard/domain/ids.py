@@ -22,6 +22,7 @@ DEFAULT_QUEUE = QueueName("default")
 DEFAULT_POOL = PoolName("default")
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?")
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")  # ASCII only, no leading zero: each number has one spelling, and fits 64 bits
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN_ID = re.compile(r"[A-Za-z0-9-]{6,64}")
 _BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -78,7 +79,7 @@ def attempt_id(run: RunId, number: int) -> AttemptId:
 def split_attempt(attempt: AttemptId) -> tuple[RunId, int]:
     """The run and the number of an attempt. Raises SpecError if the text is not an attempt's id."""
     run, dot, number = attempt.rpartition(".")
-    if not dot or not number.isdecimal() or not run:
+    if not dot or not run or not _NUMBER.fullmatch(number):
         raise SpecError(f"`{attempt}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",))
     return RunId(run), int(number)
 
@@ -97,6 +98,6 @@ class RunName:
     @classmethod
     def parse(cls, text: str) -> RunName:
         parts = text.split("/")
-        if len(parts) != 3 or not parts[2].isdecimal():
+        if len(parts) != 3 or not _NUMBER.fullmatch(parts[2]):
             raise SpecError(f"`{text}` is not the name of a run", hints=("a run is named USER/PROJECT/NUMBER, for example alice/mnist/12",))
         return cls(check_name(parts[0], what="user"), check_name(parts[1], what="project"), int(parts[2]))

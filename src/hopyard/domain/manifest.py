@@ -14,6 +14,7 @@ from hopyard.domain.ids import Digest, is_digest
 from hopyard.errors import IntegrityError, SpecError
 
 CHUNK_BYTES = 8 * 1024 * 1024  # a file larger than this is cut into blobs of this size
+MAX_PART_BYTES = 255  # of a path: what Linux file systems take
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -64,16 +65,16 @@ class Manifest:
 
     @classmethod
     def build(cls, files: Iterable[FileEntry], links: Iterable[LinkEntry] = (), folders: Iterable[str] = ()) -> Manifest:
-        return cls(
-            tuple(sorted(files, key=lambda f: f.path)),
-            tuple(sorted(links, key=lambda link: link.path)),
-            tuple(sorted(folders)),
-        )
+        """Sort, and drop the folders that the paths of others imply, so that equal trees give equal manifests."""
+        files, links, given = sorted(files, key=lambda f: f.path), sorted(links, key=lambda link: link.path), set(folders)
+        implied = {parent for path in (*(f.path for f in files), *(link.path for link in links), *given) for parent in _parents(path)}
+        return cls(tuple(files), tuple(links), tuple(sorted(given - implied)))
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         """Parse and check. Raises IntegrityError for anything that no packer of ours would write: a path that leaves the
-        tree, a path twice, a file inside a link, sizes that do not agree, an encoding that is not the canonical one."""
+        tree, a path twice, a file inside a link, a folder named although it is not empty, sizes that do not agree, an encoding
+        that is not the canonical one."""
         try:
             body = json.loads(data)
             if body["v"] != 1:
@@ -106,15 +107,18 @@ class Manifest:
                 if path in seen:
                     raise IntegrityError(f"manifest holds `{path}` twice")
                 seen.add(path)
-        files = {f.path for f in self.files}
+        files, folders = {f.path for f in self.files}, set(self.folders)
         for path in seen:
             for parent in _parents(path):
+                if parent in folders:
+                    raise IntegrityError(f"manifest names the folder `{parent}`, which is not empty")
                 if parent in links or parent in files:
                     raise IntegrityError(f"manifest puts `{path}` below `{parent}`, which is no folder")
         for entry in self.files:
-            want = -(-entry.size // CHUNK_BYTES)
-            if not isinstance(entry.size, int) or entry.size < 0 or len(entry.chunks) != want or not all(is_digest(c) for c in entry.chunks):
+            if type(entry.size) is not int or entry.size < 0 or len(entry.chunks) != -(-entry.size // CHUNK_BYTES):  # not a bool either
                 raise IntegrityError(f"manifest: size and chunks of `{entry.path}` do not agree")
+            if not all(is_digest(chunk) for chunk in entry.chunks):
+                raise IntegrityError(f"manifest: a chunk of `{entry.path}` is not a digest")
         for link in self.links:
             if not link_stays_inside(link.path, link.target):
                 raise IntegrityError(f"manifest: link `{link.path}` leads out of the tree")
@@ -129,28 +133,43 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def check_path(path: str) -> str:
-    """Return `path` if it may stand in a manifest: relative, normal, no `..`, no control characters; else raise SpecError."""
+    """Return `path` if it may stand in a manifest: relative, normal, no `..`, no control characters, no part longer than a file
+    system takes; else raise SpecError."""
     if not isinstance(path, str) or not path or path.startswith("/") or "\\" in path or _CONTROL.search(path):
         raise SpecError(f"`{path!s}` is not a path inside a tree", hints=("paths are relative, with `/` between parts",))
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise SpecError(f"`{path}` would leave the tree or is not in normal form", hints=("no `..`, `.` or empty parts",))
     try:
-        path.encode()
+        size = len(path.encode())
     except UnicodeEncodeError as bad:
         raise SpecError(f"the path {path!r} is not valid UTF-8", hints=("rename the file",)) from bad
+    if size > MAX_PART_BYTES and any(len(part.encode()) > MAX_PART_BYTES for part in path.split("/")):
+        raise SpecError(f"`{path[:80]}…` has a part longer than {MAX_PART_BYTES} bytes", hints=("rename the file",))
     return path
 
 
 def link_stays_inside(path: str, target: str) -> bool:
-    """Whether a symbolic link at `path` with text `target` points into the tree."""
+    """Whether a symbolic link at `path` with text `target` points into the tree, whatever other links the tree holds.
+
+    `..` may stand only at the beginning: after a name it would go up from where *that* leads, which may be another link
+    (`x -> d/up/..` with `d/up -> ..` is the folder above the tree).
+    """
     if not target or target.startswith("/") or _CONTROL.search(target):
         return False
-    depth = path.count("/")
+    depth, named = path.count("/"), False
     for part in target.split("/"):
         if part == "..":
             depth -= 1
-            if depth < 0:
+            if named or depth < 0:
                 return False
         elif part not in ("", "."):
-            depth += 1
+            named = True
+    return _encodable(target)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
     return True

@@ -1,0 +1,86 @@
+"""How the ends of replicas add up to the end of their gang."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus, summarise
+from hopyard.domain.ids import AttemptId
+
+exits = st.builds(Exit, st.sampled_from(ExitKind), st.integers(0, 255), st.just("because"))
+
+
+@st.composite
+def gangs(draw: st.DrawFn) -> tuple[AttemptStatus, int]:
+    size = draw(st.integers(1, 5))
+    heard = draw(st.lists(st.integers(0, size - 1), unique=True, max_size=size))
+    replicas = []
+    for rank in heard:
+        phase = draw(st.sampled_from(ReplicaPhase))
+        replicas.append(ReplicaStatus(rank, phase, exit=draw(exits) if phase is ReplicaPhase.EXITED else None))
+    return AttemptStatus(AttemptId("r.1"), tuple(replicas)), size
+
+
+def status(*ends: Exit | None) -> AttemptStatus:
+    return AttemptStatus(
+        AttemptId("r.1"), tuple(ReplicaStatus(i, ReplicaPhase.EXITED if end else ReplicaPhase.RUNNING, exit=end) for i, end in enumerate(ends))
+    )
+
+
+GOOD = Exit(ExitKind.EXIT_CODE, 0, "finished")
+BAD = Exit(ExitKind.EXIT_CODE, 1, "exit code 1")
+PEER = Exit(ExitKind.PEER_FAILED, 143, "another replica failed")
+LOST = Exit(ExitKind.LOST, 1, "its processes vanished")
+OOM = Exit(ExitKind.OUT_OF_MEMORY, 137, "used 1.2 GiB of 1.0 GiB memory")
+
+
+@given(gangs())
+def test_over_exactly_when_every_replica_has_exited(gang: tuple[AttemptStatus, int]) -> None:
+    told, size = gang
+    phase, _ = summarise(told, size=size)
+    assert phase.live == (sum(r.exit is not None for r in told.replicas) < size)
+
+
+@given(gangs())
+def test_succeeded_exactly_when_all_did_and_an_exit_is_told_when_one_ended_badly(gang: tuple[AttemptStatus, int]) -> None:
+    told, size = gang
+    phase, exit = summarise(told, size=size)
+    ends = [r.exit for r in told.replicas if r.exit is not None]
+    assert (phase is AttemptPhase.SUCCEEDED) == (len(ends) == size and all(e.ok for e in ends))
+    if any(not e.ok for e in ends):
+        assert exit is not None
+        assert not exit.ok
+        assert exit.kind in {e.kind for e in ends if not e.ok}
+    else:
+        assert (exit is None) == (phase is not AttemptPhase.SUCCEEDED)
+
+
+@given(gangs(), st.randoms(use_true_random=False))
+def test_the_order_in_which_replicas_speak_does_not_matter(gang: tuple[AttemptStatus, int], random) -> None:
+    told, size = gang
+    shuffled = AttemptStatus(told.attempt, tuple(random.sample(told.replicas, len(told.replicas))))
+    assert summarise(shuffled, size=size) == summarise(told, size=size)
+
+
+@pytest.mark.parametrize(
+    ("ends", "phase", "kind"),
+    [
+        ((GOOD, GOOD), AttemptPhase.SUCCEEDED, ExitKind.EXIT_CODE),
+        ((GOOD, None), AttemptPhase.RUNNING, None),
+        ((BAD, None), AttemptPhase.STOPPING, ExitKind.EXIT_CODE),
+        ((PEER, BAD), AttemptPhase.FAILED, ExitKind.EXIT_CODE),
+        ((BAD, LOST), AttemptPhase.LOST, ExitKind.LOST),  # a lost replica broke its peer's connection: repeat it
+        ((BAD, OOM), AttemptPhase.FAILED, ExitKind.OUT_OF_MEMORY),
+    ],
+)
+def test_the_cause_is_told(ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None) -> None:
+    found, exit = summarise(status(*ends), size=len(ends))
+    assert found is phase
+    assert (exit.kind if exit else None) == kind
+
+
+def test_the_replica_to_blame_is_named_only_among_several() -> None:
+    assert summarise(status(BAD), size=1)[1] == BAD
+    assert summarise(status(PEER, OOM), size=2)[1] == Exit(OOM.kind, OOM.code, "replica 1: used 1.2 GiB of 1.0 GiB memory")

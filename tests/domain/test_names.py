@@ -1,0 +1,110 @@
+"""Identifiers, directions of metrics, phases and error codes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import hopyard.errors as errors
+from hopyard.domain.ids import RunId, RunName, attempt_id, check_digest, check_name, is_digest, slug, split_attempt
+from hopyard.domain.ranking import higher_is_better, sort_key
+from hopyard.domain.run import TRANSITIONS, RunPhase
+
+legal = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,20}[A-Za-z0-9_])?", fullmatch=True)
+
+
+@given(st.text())
+@example("..")
+@example("a..b")
+@example("名前")
+def test_a_slug_is_always_a_legal_name(text: str) -> None:
+    name = slug(text)
+    assert check_name(name, what="project") == name
+    assert slug(name) == name
+
+
+@given(st.text() | st.from_regex(r"[A-Za-z0-9._/-]*", fullmatch=True))
+@example("../etc")
+@example("a\n")
+@example(".hidden")
+def test_a_legal_name_is_one_folder_and_nothing_else(text: str) -> None:
+    try:
+        check_name(text, what="dataset")
+    except errors.SpecError as bad:
+        assert bad.hints
+        return
+    assert "/" not in text
+    assert ".." not in text
+    assert text.isascii()
+    assert text.isprintable()
+    assert 1 <= len(text) <= 128
+
+
+@given(legal, legal, st.integers(1, 10**17))
+def test_a_run_name_reads_as_it_is_written(user: str, project: str, number: int) -> None:
+    name = RunName(user, project, number)
+    assert RunName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize("bad", ["", "a", "a/b", "a/b/", "a/b/c", "a/b/1/2", "../b/1", "a/b/-1", "a/b/0", "a/b/01", "a/b/٣", "a/b/²", "a/b/" + "9" * 5000, "a/b/1\n"])
+def test_anything_else_is_no_run_name(bad: str) -> None:
+    with pytest.raises(errors.SpecError):
+        RunName.parse(bad)
+
+
+@given(legal, st.integers(1, 10**17))
+def test_an_attempt_reads_as_it_is_written(run: str, number: int) -> None:
+    assert split_attempt(attempt_id(RunId(run), number)) == (run, number)
+
+
+@pytest.mark.parametrize("bad", ["", "run", "run.", ".1", "run.0", "run.x", "run.٣", "run." + "9" * 5000])
+def test_anything_else_is_no_attempt(bad: str) -> None:
+    with pytest.raises(errors.SpecError):
+        split_attempt(bad)  # type: ignore[arg-type]
+
+
+@given(st.text())
+@example("A" * 64)
+@example("٣" * 64)
+@example("0" * 64 + "\n")
+def test_a_digest_is_64_lower_case_hex_digits(text: str) -> None:
+    right = len(text) == 64 and set(text) <= set("0123456789abcdef")
+    assert is_digest(text) == right
+    if not right:
+        with pytest.raises(errors.SpecError):
+            check_digest(text)
+
+
+@pytest.mark.parametrize("down", ["loss", "val_loss", "valLoss", "train/loss", "test.mse", "eval-perplexity", "WER", "loss2", "step_time", "neg_log_likelihood", "kl"])
+def test_down_is_better(down: str) -> None:
+    assert not higher_is_better(down)
+
+
+@pytest.mark.parametrize("up", ["acc", "val_acc", "f1", "auc", "bleu", "reward", "lifetime", "glossary", "neg_mean_squared_error", "val/neg_log_loss"])
+def test_up_is_better(up: str) -> None:
+    assert higher_is_better(up)
+
+
+@given(st.lists(st.floats(), max_size=20), st.booleans())
+def test_boards_put_the_best_first_and_what_is_no_number_last(values: list[float], higher: bool) -> None:
+    ranked = sorted(values, key=lambda value: sort_key(value, higher=higher))
+    numbers = [v for v in ranked if not math.isnan(v)]
+    assert all(math.isnan(v) for v in ranked[len(numbers) :])
+    assert numbers == sorted(numbers, reverse=higher)
+
+
+def test_every_phase_can_end_and_an_end_is_final() -> None:
+    for phase in RunPhase:
+        assert bool(TRANSITIONS[phase]) != phase.final
+        assert phase.final or any(after.final for after in TRANSITIONS[phase])
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.HopyardError)]
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    for kind in kinds:
+        made = kind("no", hints=("do",), digests=()) if kind is errors.MissingBlobs else kind("no", hints=("do",))
+        assert (str(made), made.message, made.hints) == ("no", "no", ("do",))
