@@ -1,0 +1,144 @@
+"""The Blobs contract on a local folder."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from blake3 import blake3
+
+from hopyard.domain.ids import Digest, check_digest
+from hopyard.errors import IntegrityError, NotFound
+from hopyard.stores.blobs.shelf import Shelf
+from hopyard.stores.blobs.sweep import sweep
+
+_BATCH_BYTES = 8 * 1024 * 1024  # read in one go by `get_many`
+_BATCH_BLOBS = 1024
+T = TypeVar("T")
+
+
+class FolderBlobs:
+    """Blobs below `root`, which is made when it is first needed. One process at a time may use a folder (the server holds
+    its home's lock). Everything that touches the disk happens in `threads` threads of its own."""
+
+    def __init__(self, root: Path, *, threads: int = 3) -> None:
+        self._root = root
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="blobs")
+        self._opening = threading.Lock()
+        self._shelf: Shelf | None = None
+        self._sweeping = asyncio.Lock()
+
+    async def missing(self, digests: Iterable[Digest], /) -> Sequence[Digest]:
+        return await self._run(lambda: self._missing(digests))
+
+    async def put(self, digest: Digest, data: bytes, /) -> None:
+        await self.put_many([(digest, data)])
+
+    async def put_many(self, blobs: Sequence[tuple[Digest, bytes]], /) -> None:
+        await self._run(lambda: self._put_many(blobs))
+
+    async def get(self, digest: Digest, /) -> bytes:
+        return (await self._run(lambda: self._read([digest])))[0][1]
+
+    async def get_many(self, digests: Sequence[Digest], /) -> AsyncIterator[tuple[Digest, bytes]]:
+        """Reads the next batch while the one before is used."""
+        batches = await self._run(lambda: self._batches(digests))
+        ahead: asyncio.Future[list[tuple[Digest, bytes]]] | None = None
+        try:
+            for at in range(len(batches)):
+                ready = await (ahead or self._start(batches[at]))
+                ahead = self._start(batches[at + 1]) if at + 1 < len(batches) else None
+                for blob in ready:
+                    yield blob
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    async def sweep(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
+        """See Blobs. A blob counts as seen when it is put, put again, or asked for with `missing`, so `older_than` has to lie
+        further back than the longest time between a client's question and its use of the answer (and at least 10 minutes).
+        Packs that hold mostly garbage are rewritten, and small packs joined."""
+        async with self._sweeping:
+            raw = (bytes.fromhex(digest) for digest in in_use)
+            return await self._run(lambda: sweep(self._open(), raw, before=int(older_than.timestamp())))
+
+    async def usage(self) -> tuple[int, int]:
+        return await self._run(self._usage)
+
+    async def close(self) -> None:
+        """Close all files. Calls after this fail."""
+        shelf, self._shelf = self._shelf, None
+        if shelf is not None:
+            await self._run(shelf.close)
+        self._threads.shutdown()
+
+    def _run(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    # -- in threads ----------------------------------------------------------------------------------------------
+
+    def _open(self) -> Shelf:
+        """The shelf; opened, cleaned up and compared with its index at the first call."""
+        with self._opening:
+            if self._shelf is None:
+                self._shelf = Shelf(self._root)
+            return self._shelf
+
+    def _usage(self) -> tuple[int, int]:
+        return self._open().index.usage()
+
+    def _missing(self, digests: Iterable[Digest]) -> list[Digest]:
+        asked = {check_digest(digest): bytes.fromhex(digest) for digest in digests}
+        here = self._open().index.touch(list(asked.values()), int(time.time()))
+        return [digest for digest, raw in asked.items() if raw not in here]
+
+    def _put_many(self, blobs: Sequence[tuple[Digest, bytes]]) -> None:
+        given: dict[bytes, bytes] = {}
+        for digest, data in blobs:
+            raw = bytes.fromhex(check_digest(digest))
+            if raw not in given:
+                if blake3(data).digest() != raw:
+                    raise IntegrityError(f"the bytes sent for blob {digest[:12]} have another digest", hints=("the file may have changed meanwhile: push again",))
+                given[raw] = data
+        shelf = self._open()
+        for raw in shelf.index.touch(list(given), int(time.time())):
+            del given[raw]
+        if given:
+            shelf.store(given)
+
+    def _batches(self, digests: Sequence[Digest]) -> list[Sequence[Digest]]:
+        """Cut `digests` so that each part is read quickly and fits well into memory."""
+        places = self._open().index.find([bytes.fromhex(check_digest(digest)) for digest in digests])
+        batches: list[Sequence[Digest]] = []
+        first = size = 0
+        for at, digest in enumerate(digests):
+            place = places.get(bytes.fromhex(digest))
+            more = place.size if place else 0
+            if at > first and (size + more > _BATCH_BYTES or at - first >= _BATCH_BLOBS):
+                batches.append(digests[first:at])
+                first, size = at, 0
+            size += more
+        if first < len(digests):
+            batches.append(digests[first:])
+        return batches
+
+    def _start(self, batch: Sequence[Digest]) -> asyncio.Future[list[tuple[Digest, bytes]]]:
+        return self._run(lambda: self._read(batch))
+
+    def _read(self, digests: Sequence[Digest]) -> list[tuple[Digest, bytes]]:
+        shelf = self._open()
+        raws = [bytes.fromhex(check_digest(digest)) for digest in digests]
+        places = shelf.index.find(raws)
+        found = []
+        for digest, raw in zip(digests, raws, strict=True):
+            place = places.get(raw)
+            if place is None:
+                raise NotFound(f"no blob {digest[:12]} here", hints=("push the data again",))
+            found.append((digest, shelf.read(raw, place)))
+        return found

@@ -1,0 +1,207 @@
+"""Packs, single files and their index as one thing that blocks: what `FolderBlobs` calls from its threads."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from blake3 import blake3
+
+from hopyard.errors import IntegrityError, NotFound
+from hopyard.stores.blobs.files import FULL, TEMPORARY, flush_folder, full, write_durably
+from hopyard.stores.blobs.index import ALONE, Index, Place, Row
+from hopyard.stores.blobs.packs import layout, pack_name, pack_number, scan
+
+LARGE_BYTES = 1024 * 1024  # a blob of this size or more is a file of its own
+_OPEN_PACKS = 64
+
+
+class Shelf:
+    """Opening makes the folders, removes what a crash left unfinished and brings the index up to date."""
+
+    def __init__(self, root: Path) -> None:
+        self.packs, self.large, self._damaged = root / "packs", root / "large", root / "damaged"
+        for folder in (self.packs, self.large, self._damaged):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.index = Index(root / "index.db")
+        self._readers: OrderedDict[int, int] = OrderedDict()  # pack -> descriptor
+        self._reading = threading.Lock()
+        self._reconcile_packs()
+        self._reconcile_large()
+
+    def close(self) -> None:
+        with self._reading:
+            while self._readers:
+                os.close(self._readers.popitem()[1])
+        self.index.close()
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def store(self, blobs: Mapping[bytes, bytes]) -> None:
+        """Write blobs that are not here yet, checked already. What is small becomes one pack, so it comes in whole.
+        Raises StorageFull."""
+        now = int(time.time())
+        small = [(raw, data) for raw, data in blobs.items() if len(data) < LARGE_BYTES]
+        try:
+            for raw, data in blobs.items():
+                if len(data) >= LARGE_BYTES:
+                    self._store_alone(raw, data, now)
+            if small:
+                self._store_pack(small, now)
+        except OSError as bad:
+            if bad.errno in FULL:
+                raise full() from bad
+            raise
+
+    def _store_alone(self, raw: bytes, data: bytes, now: int) -> None:
+        final = self.large_path(raw)
+        final.parent.mkdir(exist_ok=True, mode=0o700)
+        written = write_durably(final.parent, [data])
+        with self.index.exclusive():
+            written.replace(final)
+            self.index.add_alone(raw, len(data), now)
+        flush_folder(final.parent)
+        flush_folder(self.large)
+
+    def _store_pack(self, blobs: Sequence[tuple[bytes, bytes]], now: int) -> None:
+        pack, offsets, size = self.write_pack(blobs)
+        rows = [Row(raw, Place(pack, offset, len(data))) for (raw, data), offset in zip(blobs, offsets, strict=True)]
+        entered = 0
+        try:
+            entered = self.index.add_pack(pack, size, rows, now)
+        finally:
+            if not entered:  # another call stored the same blobs meanwhile, or the index could not be written
+                self.remove_pack_file(pack)
+
+    def write_pack(self, blobs: Sequence[tuple[bytes, bytes]]) -> tuple[int, list[int], int]:
+        """A new pack on disk, not yet in the index: its number, the offset of each blob, its size."""
+        parts, offsets, size = layout(blobs)
+        pack = secrets.randbits(62) + 1
+        written = write_durably(self.packs, parts)
+        written.rename(self.packs / pack_name(pack))
+        flush_folder(self.packs)
+        return pack, offsets, size
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def read(self, raw: bytes, place: Place) -> bytes:
+        """A blob's bytes, checked. One that is damaged is set aside (IntegrityError)."""
+        while True:
+            try:
+                data = self._read_alone(raw, place.size) if place.pack == ALONE else self._read_packed(place)
+                if len(data) == place.size and blake3(data).digest() == raw:
+                    return data
+            except FileNotFoundError:
+                pass
+            except OSError as bad:
+                if bad.errno != errno.EIO:
+                    raise
+            moved = self.index.find([raw]).get(raw)  # a sweep may have rewritten its pack
+            if moved == place:
+                self._set_aside(raw, place)
+                raise IntegrityError(
+                    f"blob {raw.hex()[:12]} is damaged on the server's disk",
+                    hints=("push the same data again: the damaged blob was set aside and will be replaced",),
+                )
+            if moved is None:
+                raise NotFound(f"no blob {raw.hex()[:12]} here", hints=("push the data again",))
+            place = moved
+
+    def _read_alone(self, raw: bytes, size: int) -> bytes:
+        path = self.large_path(raw)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except OSError as bad:
+            if bad.errno != errno.EINVAL:
+                raise
+            return path.read_bytes()
+        try:  # past the page cache, as it was written: see `files`
+            with mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE) as buffer:
+                at = 0
+                while at < size:
+                    with memoryview(buffer) as whole:
+                        got = os.preadv(descriptor, [whole[at:]], at)
+                    if not got or (at + got) % mmap.PAGESIZE:
+                        at += got
+                        break
+                    at += got
+                return buffer[: min(at, size)] if at <= size else b""
+        finally:
+            os.close(descriptor)
+
+    def _read_packed(self, place: Place) -> bytes:
+        with self._reading:
+            descriptor = self._readers.get(place.pack)
+            if descriptor is None:
+                descriptor = os.open(self.packs / pack_name(place.pack), os.O_RDONLY | os.O_CLOEXEC)
+                self._readers[place.pack] = descriptor
+                if len(self._readers) > _OPEN_PACKS:
+                    os.close(self._readers.popitem(last=False)[1])
+            else:
+                self._readers.move_to_end(place.pack)
+            return os.pread(descriptor, place.size, place.offset)
+
+    # -- removing ------------------------------------------------------------------------------------------------
+
+    def large_path(self, raw: bytes) -> Path:
+        name = raw.hex()
+        return self.large / name[:2] / name
+
+    def remove_pack_file(self, pack: int) -> None:
+        with self._reading:
+            descriptor = self._readers.pop(pack, None)
+            if descriptor is not None:
+                os.close(descriptor)
+        (self.packs / pack_name(pack)).unlink(missing_ok=True)
+
+    def _set_aside(self, raw: bytes, place: Place) -> None:
+        with self.index.exclusive():
+            if self.index.remove(raw, place) and place.pack == ALONE:
+                try:
+                    self.large_path(raw).replace(self._damaged / raw.hex())
+                except FileNotFoundError:
+                    pass
+
+    # -- at the start --------------------------------------------------------------------------------------------
+
+    def _reconcile_packs(self) -> None:
+        """Enter packs that the index does not know, forget those that are gone."""
+        listed, known = set(), self.index.packs()
+        for path in self.packs.iterdir():
+            pack = pack_number(path.name)
+            if pack is not None:
+                listed.add(pack)
+            elif path.name.startswith(TEMPORARY):
+                path.unlink(missing_ok=True)
+        for pack in known.keys() - listed:
+            self.index.remove_pack(pack)
+        for pack in listed - known.keys():
+            path = self.packs / pack_name(pack)
+            rows = [Row(raw, Place(pack, offset, size)) for raw, offset, size in scan(path)]
+            if not self.index.add_pack(pack, path.stat().st_size, rows, int(time.time())):
+                path.unlink()  # nothing in it that is not elsewhere, or nothing good
+
+    def _reconcile_large(self) -> None:
+        known = {row.digest: row.place for row in self.index.in_pack(ALONE)}
+        now = int(time.time())
+        for path in self._large_files():
+            raw = bytes.fromhex(path.name)
+            if known.pop(raw, None) is None:
+                self.index.add_alone(raw, path.stat().st_size, now)
+        for raw, place in known.items():
+            self.index.remove(raw, place)
+
+    def _large_files(self) -> Iterator[Path]:
+        for folder in self.large.iterdir():
+            for path in folder.iterdir():
+                if path.name.startswith(TEMPORARY):
+                    path.unlink(missing_ok=True)
+                elif len(path.name) == 64:
+                    yield path
