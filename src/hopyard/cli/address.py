@@ -1,0 +1,64 @@
+"""How runs are told: their name, their address, their place in the queue, their end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.cli.console import seconds_since, span
+from hopyard.sdk.client import API, Client
+
+Run = dict[str, Any]
+
+
+def get_run(client: Client, ref: str) -> Run:
+    """The run that `ref` names: an id, a name, a number, a label or `last`. Raises NotFound with close names."""
+    run: Run = client.get("/runs/resolve", ref=ref)
+    return run
+
+
+def address(client: Client, run: Run) -> str:
+    return f"{client.url}{API}/runs/by-name/{run['name']}"
+
+
+def final(run: Run) -> bool:
+    return run["phase"] in ("succeeded", "failed", "cancelled")
+
+
+def standing(run: Run) -> str:
+    """What a run that was just accepted is about to do: `starts at once`, or its place in the queue and why it waits."""
+    if run["phase"] != "queued":
+        return "starts at once" if run["phase"] in ("starting", "running") else str(run["phase"])
+    place = f"queued at position {run['position']}" if run.get("position") else "queued"
+    return f"{place}: {run['hold_detail']}" if run.get("hold_detail") else place
+
+
+def duration_s(run: Run) -> float:
+    """Seconds from start to end, or until now; 0 when it has not started."""
+    return seconds_since(run.get("started_at"), run.get("ended_at"))
+
+
+def ending(run: Run) -> str:
+    """One line of how a run ended: `failed after 3.1 s: exit code 1`."""
+    took = f" after {span(duration_s(run))}" if run.get("started_at") else ""
+    exit_ = run.get("exit")
+    words = f"{run['phase']}{took}"
+    if exit_ and run["phase"] != "succeeded":
+        words += f": {exit_['reason']}"
+    return words
+
+
+def exit_code(run: Run) -> int:
+    """What `hop run` returns for an ended run: the script's own exit code."""
+    if run["phase"] == "succeeded":
+        return 0
+    exit_ = run.get("exit")
+    return int(exit_["code"]) or 1 if exit_ else 1
+
+
+def values_line(values: dict[str, float], *, limit: int = 6) -> str:
+    """`val_acc 0.9312  loss 0.21`."""
+    from hopyard.cli.console import number
+
+    shown = [f"{name} {number(value)}" for name, value in list(values.items())[:limit]]
+    rest = len(values) - limit
+    return "  ".join(shown) + (f"  (+{rest} more)" if rest > 0 else "")

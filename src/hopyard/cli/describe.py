@@ -1,0 +1,141 @@
+"""`hop info`: everything about one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, address, duration_s, get_run
+from hopyard.cli.console import bytes_text, number, paint, paint_phase, span
+from hopyard.cli.options import json_option, last_run_argument
+from hopyard.cli.statusline import progress_parts
+from hopyard.config.params import format_value
+from hopyard.config.units import format_cpus, format_gpus, format_memory, format_time
+from hopyard.sdk.client import Client
+
+_LABEL_WIDTH = 12
+
+
+@click.command("info")
+@last_run_argument()
+@json_option
+def describe(ref: str, as_json: bool) -> None:
+    """Tell everything about RUN (the newest run where it is left out)."""
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    run: Run = client.get(f"/runs/{get_run(client, ref)['id']}")
+    run["checkpoints"] = client.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+    if as_json:
+        console.out_json(run)
+        return
+    for label, text in lines_of(client, run):
+        console.out(f"{paint(label.ljust(_LABEL_WIDTH), 'dim')}{text}".rstrip())
+
+
+def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
+    """Label and text of every line; a label is empty where a line goes on with the one before."""
+    spec = run["spec"]
+    yield "run", paint(run["name"], "bold") + (f"  {spec['label']}" if spec.get("label") else "")
+    yield "id", run["id"]
+    yield "address", address(client, run)
+    yield "phase", _phase(run)
+    yield "submitted", _moment(run["submitted_at"])
+    if run.get("started_at"):
+        yield "started", _moment(run["started_at"])
+        yield "took", span(duration_s(run))
+    for i, role in enumerate(spec["roles"]):
+        yield from _role(role, several=len(spec["roles"]) > 1, first=i == 0)
+    yield from _code(spec)
+    yield from _listed("dataset", [f"{d['name']}:{d['version'] or 'newest'}" for d in spec.get("datasets") or ()])
+    yield from _listed("params", [f"{key} = {format_value(value)}" for key, value in sorted((run.get("params") or {}).items())])
+    yield from _listed("env", [f"{key}={value}" for key, value in sorted((spec.get("env") or {}).items())])
+    yield from _listed("tags", [f"{key}={value}" for key, value in sorted((spec.get("tags") or {}).items())])
+    yield "priority", str(spec["priority"])
+    if spec.get("time_limit_s"):
+        yield "time limit", format_time(spec["time_limit_s"])
+    if spec.get("forked_from"):
+        resume = spec.get("resume")
+        yield "forked from", spec["forked_from"] + (f", from its checkpoint at step {resume['step']}" if resume else "")
+    yield from _listed("attempts", [_attempt(a) for a in run.get("attempts") or ()])
+    yield from _listed("checkpoints", _checkpoints(run.get("checkpoints") or []))
+    progress = progress_parts(run.get("progress") or {})
+    if progress:
+        yield "progress", "  ".join(progress)
+    yield from _listed("latest", [f"{name} {number(pair[1])}  (step {pair[0]})" for name, pair in sorted((run.get("latest") or {}).items())])
+    yield from _listed("summary", [f"{name} {number(value)}" for name, value in (run.get("summary") or {}).items()])
+
+
+def _phase(run: Run) -> str:
+    text = paint_phase(run["phase"])
+    if run["phase"] == "queued":
+        place = f" at position {run['position']}" if run.get("position") else ""
+        return text + place + (f": {run['hold_detail']}" if run.get("hold_detail") else "")
+    exit_ = run.get("exit")
+    return text + (f": {exit_['reason']}" if exit_ and run["phase"] != "succeeded" else "") + ("  (recorded offline)" if run.get("offline") else "")
+
+
+def _moment(text: str) -> str:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") + f"  ({span(console.seconds_since(text))} ago)"
+
+
+def _role(role: dict[str, Any], *, several: bool, first: bool) -> Iterator[tuple[str, str]]:
+    import shlex
+
+    asked = role["resources"]
+    parts = [f"{format_cpus(asked['cpu_milli'])} CPU"]
+    if asked.get("memory_bytes"):
+        parts.append(f"{format_memory(asked['memory_bytes'])} memory")
+    if asked.get("gpus"):
+        parts.append(f"{format_gpus(asked.get('gpu_model'), asked['gpus'])} GPU")
+    times = f"{role['replicas']} x " if role["replicas"] > 1 else ""
+    name = f"{role['name']}: " if several else ""
+    yield "command" if first else "", name + shlex.join(role["command"])
+    yield "resources", times + ", ".join(parts)
+
+
+def _code(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if spec.get("code"):
+        yield "code", spec["code"][:12]
+    git = spec.get("git")
+    if git:
+        branch = f" ({git['branch']})" if git.get("branch") else ""
+        yield "git", git["commit"][:12] + branch + (" with changes" if git.get("dirty") else "") + (f"  {git['remote']}" if git.get("remote") else "")
+    environment = spec.get("environment") or {}
+    if environment.get("requirements"):
+        lock = environment.get("lock")
+        yield "environment", f"built from requirements {environment['requirements'][:12]}" + (f", lock {lock[:12]}" if lock else "")
+    elif environment.get("interpreter"):
+        yield "environment", environment["interpreter"]
+    packages = environment.get("packages") or {}
+    if packages:
+        yield "packages", f"{len(packages)}; `--json` lists them"
+
+
+def _attempt(attempt: dict[str, Any]) -> str:
+    began, ended = attempt.get("started_at"), attempt.get("ended_at")
+    took = f" after {span(console.seconds_since(began, ended))}" if began and ended else ""
+    gpus = [index for one in attempt.get("gpus") or () for index in one]
+    where = ", ".join(dict.fromkeys(attempt.get("nodes") or ())) + (f", GPUs {', '.join(map(str, gpus))}" if gpus else "")
+    step = attempt.get("resumed_from_step")
+    origin = f", from step {step}" if step is not None else ""
+    exit_ = attempt.get("exit")
+    reason = f": {exit_['reason']}" if exit_ else ""
+    return f"{attempt['number']}  {attempt['phase']}{took} on {where}{origin}{reason}"
+
+
+def _checkpoints(found: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"step {c['step']}  {bytes_text(c['size_bytes'])}" + ("  kept" if c.get("kept") else "") + ("  " + "  ".join(f"{k} {number(v)}" for k, v in c["metrics"].items()) if c.get("metrics") else "")
+        for c in found
+    ]
+
+
+def _listed(label: str, lines: list[str]) -> Iterator[tuple[str, str]]:
+    for i, line in enumerate(lines):
+        yield label if i == 0 else "", line

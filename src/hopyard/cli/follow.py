@@ -1,0 +1,128 @@
+"""Follows a run until it has ended, over lost connections and restarted servers, without losing or doubling a byte."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hopyard.cli.address import Run
+from hopyard.cli.output import Output
+from hopyard.cli.statusline import StatusLine
+from hopyard.errors import ServerUnavailable
+from hopyard.sdk.client import Client
+
+_QUIET_S = 45.0  # the server pings every 15 s
+_FIRST_WAIT_S, _LONGEST_WAIT_S, _TELL_AFTER_S = 0.05, 1.0, 1.0
+_STREAMS = ("stdout", "stderr")
+
+
+class Follower:
+    """cursors: what of the streams is not wanted again, as `attempt:rank:stream` → offset."""
+
+    def __init__(
+        self,
+        client: Client,
+        run: Run,
+        *,
+        output: Output,
+        line: StatusLine,
+        streams: tuple[str, ...] = _STREAMS,
+        rank: int | None = None,
+        cursors: dict[str, int] | None = None,
+        reconnect: Callable[[], Client | None] | None = None,
+    ) -> None:
+        self.client, self.run = client, run
+        self._output, self._line, self._streams, self._rank = output, line, streams, rank
+        self._cursors = dict(cursors or {})
+        self._reconnect = reconnect or find_again
+        self._attempt = _attempt_number(run)
+
+    def follow(self) -> Run:
+        """Write what comes until the run is final; the run as it ended. Raises OutputGone, NotFound (removed meanwhile),
+        ServerUnavailable when the server died and cannot be started again."""
+        self._line.show_run(self.run)
+        self._line.start()
+        while True:
+            try:
+                ended = self._read()
+                self._output.flush()
+                return ended
+            except ServerUnavailable:
+                self.client = self._wait_for_server()
+
+    def _read(self) -> Run:
+        query = {
+            "cursors": json.dumps(self._cursors, separators=(",", ":")),
+            "streams": ",".join(self._streams),
+            "ranks": "all" if self._rank is None else self._rank,
+        }
+        with self.client.open("GET", f"/runs/{self.run['id']}/follow", query=query, timeout_s=_QUIET_S) as response:
+            while True:
+                head = response.readline()
+                if not head.endswith(b"\n"):
+                    raise ServerUnavailable("the server ended the stream")
+                frame = json.loads(head)
+                data = response.read_exactly(frame["size"]) if frame["kind"] == "output" else b""
+                if self._take(frame, data):
+                    return self.run
+
+    def _take(self, frame: dict[str, Any], data: bytes) -> bool:
+        """Act on one frame; whether it was the last."""
+        kind = frame["kind"]
+        if kind == "output":
+            self._output.write(frame["rank"], frame["stream"], data)
+            self._cursors[f"{frame['attempt']}:{frame['rank']}:{frame['stream']}"] = frame["offset"] + frame["size"]
+        elif kind == "progress":
+            self._line.show_progress(frame)
+        elif kind in ("state", "end"):
+            self._tell_new_attempt(frame["run"])
+            self.run = frame["run"]
+            self._line.show_run(self.run)
+        return bool(kind == "end")
+
+    def _tell_new_attempt(self, run: Run) -> None:
+        number = _attempt_number(run)
+        if number > self._attempt and self._attempt:
+            self._output.flush()
+            step = (run.get("attempt") or {}).get("resumed_from_step")
+            origin = f"from the checkpoint at step {step}" if step is not None else "from the beginning"
+            self._line.say(f"attempt {number} starts {origin}: the one before was lost")
+        self._attempt = max(number, self._attempt)
+
+    def _wait_for_server(self) -> Client:
+        began, told, delay = time.monotonic(), False, _FIRST_WAIT_S
+        while True:
+            time.sleep(delay)
+            delay = min(delay * 1.5, _LONGEST_WAIT_S)
+            client = self._reconnect()
+            if client is not None:
+                if told:
+                    self._line.say("the server is back")
+                return client
+            if not told and time.monotonic() - began > _TELL_AFTER_S:
+                told = True
+                self._line.say("the server is away; the run goes on, and so does this as soon as it is back (Ctrl-C leaves)")
+
+
+def find_again() -> Client | None:
+    """A client of the server that there is now, None while there is none. One that crashed (its `server.json` is still
+    there) is started again: raises ServerUnavailable when that fails. One that was shut down is waited for."""
+    from hopyard.config.home import Home
+    from hopyard.sdk.connect import connect
+
+    home = Home.default()
+    if home.read_server() is not None:
+        client = connect(home=home)
+    else:
+        try:
+            client = connect(start=False, home=home)
+        except ServerUnavailable:
+            return None
+    return client if client.wait_ready(timeout_s=1.0) else None
+
+
+def _attempt_number(run: Run) -> int:
+    return int((run.get("attempt") or {}).get("number") or 0)
+

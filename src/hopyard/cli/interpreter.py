@@ -1,0 +1,52 @@
+"""The Python of whoever calls `hop run`, and what is installed in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+
+def caller_interpreter(environ: Mapping[str, str]) -> str:
+    """The interpreter of the active virtual or conda environment, else the one that runs `hop`."""
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = environ.get(variable)
+        if prefix and os.access(candidate := os.path.join(prefix, "bin", "python"), os.X_OK):
+            return os.path.abspath(candidate)
+    return os.path.abspath(sys.executable)
+
+
+def installed_packages(interpreter: str) -> dict[str, str]:
+    """Name and version of what is installed beside an interpreter, read from folder names alone (a few milliseconds)."""
+    found: dict[str, str] = {}
+    for folder in _site_packages(Path(interpreter)):
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".dist-info"):
+                        name, _, version = entry.name[: -len(".dist-info")].partition("-")
+                        if version:
+                            found.setdefault(name.lower().replace("_", "-"), version)
+        except OSError:
+            continue
+    return dict(sorted(found.items()))
+
+
+def _site_packages(interpreter: Path) -> Iterator[str]:
+    lib = interpreter.parent.parent / "lib"
+    try:
+        versions = sorted(name for name in os.listdir(lib) if name.startswith("python3"))
+    except OSError:
+        return
+    wanted = _version_of(interpreter)
+    for name in versions:
+        if wanted in (None, name):
+            yield str(lib / name / "site-packages")
+    yield str(lib / "python3" / "dist-packages")
+
+
+def _version_of(interpreter: Path) -> str | None:
+    """`python3.11` where the interpreter's link tells it; several versions may share one prefix."""
+    name = os.path.basename(os.path.realpath(interpreter))
+    return name if name.startswith("python3.") else None

@@ -1,0 +1,159 @@
+"""`hop logs`: what a run wrote."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, get_run
+from hopyard.cli.options import last_run_argument
+from hopyard.errors import NotFound, SpecError, UsageError
+from hopyard.sdk.client import Client
+
+_BLOCK = 256 * 1024
+
+
+@click.command("logs")
+@last_run_argument()
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the run ends or Ctrl-C.")
+@click.option("--stdout", "only_stdout", is_flag=True, help="Only the standard output.")
+@click.option("--stderr", "only_stderr", is_flag=True, help="Only the standard error, on stdout.")
+@click.option("--rank", type=click.IntRange(0), help="Only the replica of this rank.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--attempt", type=click.IntRange(1), help="Only this attempt, as it was, also what a resume rolled back.")
+@click.option("--raw", is_flag=True, help="Keep progress bars as they were written, with all their carriage returns.")
+def logs(
+    ref: str, follow: bool, only_stdout: bool, only_stderr: bool, rank: int | None, tail: int | None, attempt: int | None, raw: bool
+) -> int | None:
+    """Print what RUN (the newest run where it is left out) wrote: stdout to stdout, stderr to stderr.
+
+    Of a line that a progress bar redrew, its last state is printed; --raw and -f keep every byte.
+    """
+    from hopyard.sdk.connect import connect
+
+    if only_stdout and only_stderr:
+        raise UsageError("--stdout and --stderr exclude each other", hints=("leave both out to see both",))
+    if follow and attempt is not None:
+        raise UsageError("--attempt is of the past and cannot be followed", hints=("leave out -f, or --attempt",))
+    client = connect()
+    run = client.get(f"/runs/{get_run(client, ref)['id']}")
+    size = sum(role["replicas"] for role in run["spec"]["roles"])
+    if rank is not None and rank >= size:
+        raise SpecError(f"--rank: {run['name']} has no replica {rank}", hints=(f"its ranks are 0 to {size - 1}" if size > 1 else "its only rank is 0",))
+    streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else ("stdout", "stderr")
+    ranks = range(size) if rank is None else (rank,)
+    if follow:
+        return _follow(client, run, streams, rank, size, tail, ranks)
+    for stream in streams:
+        sink = sys.stderr.buffer if stream == "stderr" and not only_stderr else sys.stdout.buffer
+        for one in ranks:
+            data = _attempt_log(client, run, attempt, one, stream, tail) if attempt else _log(client, run, one, stream, tail)
+            mark = b"[%d] " % one if size > 1 and rank is None else b""
+            for piece in _shaped(data, raw=raw, mark=mark):
+                sink.write(piece)
+        sink.flush()
+    return None
+
+
+def _log(client: Client, run: Run, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
+    with client.open("GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank, "tail_lines": tail}) as response:
+        while data := response.read(_BLOCK):
+            yield data
+
+
+def _attempt_log(client: Client, run: Run, attempt: int, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
+    numbers = [a["number"] for a in run.get("attempts") or ()]
+    if attempt not in numbers:
+        raise NotFound(f"{run['name']} has no attempt {attempt}", hints=(f"it has {', '.join(map(str, numbers)) or 'none yet'}",))
+    data = b"".join(_raw(client, run, f"{run['id']}.{attempt}", rank, stream, 0))
+    yield data if tail is None else last_lines(data, tail)
+
+
+def _raw(client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int) -> Iterator[bytes]:
+    while True:
+        data, _ = _raw_part(client, run, attempt, rank, stream, offset, _BLOCK)
+        if not data:
+            return
+        offset += len(data)
+        yield data
+
+
+def _raw_part(client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int, limit: int) -> tuple[bytes, int]:
+    """Bytes of a stream as shipped, and the stream's length."""
+    number = attempt.rpartition(".")[2]
+    with client.open("GET", f"/runs/{run['id']}/raw/{number}/{rank}/{stream}", query={"offset": offset, "limit": limit}) as response:
+        length = int(response.headers.get("X-Length") or 0)
+        return response.read(), length
+
+
+def _shaped(data: Iterator[bytes], *, raw: bool, mark: bytes) -> Iterator[bytes]:
+    """The bytes as they are to be printed: line by line, redrawn lines in their last state, each behind `mark`."""
+    if raw and not mark:
+        yield from data
+        return
+    rest = b""
+    for block in data:
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield mark + (line if raw else last_state(line)) + b"\n"
+    if rest:
+        yield mark + (rest if raw else last_state(rest)) + (b"\n" if mark else b"")
+
+
+def last_lines(data: bytes, count: int) -> bytes:
+    """The last `count` lines; one that has not ended counts."""
+    at = len(data) - data.endswith(b"\n")
+    for _ in range(count):
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
+            return data
+    return data[at + 1 :] if count else b""
+
+
+def last_state(line: bytes) -> bytes:
+    """What a terminal shows in the end of a line that was redrawn after carriage returns."""
+    if b"\r" not in line:
+        return line
+    ending = b"\r" if line.endswith(b"\r") and line.count(b"\r") == 1 else b""
+    states = [part for part in line.split(b"\r") if part]
+    return (states[-1] if states else b"") + ending
+
+
+def _follow(client: Client, run: Run, streams: tuple[str, ...], rank: int | None, size: int, tail: int | None, ranks: range | tuple[int]) -> int | None:
+    from hopyard.cli.follow import Follower
+    from hopyard.cli.output import Output, OutputGone
+    from hopyard.cli.statusline import StatusLine
+
+    line = StatusLine()
+    output = Output(line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",))
+    cursors = {} if tail is None else _cursors_of_tail(client, run, streams, ranks, tail)
+    try:
+        Follower(client, run, output=output, line=line, streams=streams, rank=rank, cursors=cursors).follow()
+    except KeyboardInterrupt:
+        line.end_line()
+        console.say(f"{run['name']} goes on")
+        return 130
+    except OutputGone:
+        raise BrokenPipeError from None
+    finally:
+        line.close()
+    return None
+
+
+def _cursors_of_tail(client: Client, run: Run, streams: tuple[str, ...], ranks: range | tuple[int], tail: int) -> dict[str, int]:
+    """Cursors that leave only the last `tail` lines of what is there now."""
+    cursors: dict[str, int] = {}
+    attempts = run.get("attempts") or []
+    for attempt in attempts:
+        for rank in ranks:
+            for stream in streams:
+                _, length = _raw_part(client, run, attempt["id"], rank, stream, 0, 0)
+                if attempt is attempts[-1] and tail and length:
+                    begin = max(0, length - _BLOCK)
+                    data, _ = _raw_part(client, run, attempt["id"], rank, stream, begin, length - begin)
+                    length -= len(last_lines(data, tail))
+                cursors[f"{attempt['id']}:{rank}:{stream}"] = length
+    return cursors

@@ -1,0 +1,47 @@
+"""Options and arguments that several commands share, so that they are spelled and explained the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+def run_argument(name: str = "ref", **settings: Any) -> Callable[[F], F]:
+    """The argument that names a run."""
+    return click.argument(name, metavar=settings.pop("metavar", "RUN"), shell_complete=complete_run, **settings)
+
+
+def last_run_argument(name: str = "ref") -> Callable[[F], F]:
+    """The argument that names a run, the newest one where it is left out."""
+    return run_argument(name, default="last", required=False, metavar="[RUN]")
+
+
+def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of recent runs, when a server is there to ask."""
+    from hopyard.errors import HopyardError
+    from hopyard.sdk.connect import connect
+
+    try:
+        runs = connect(start=False).get("/runs", limit=100)["runs"]
+    except HopyardError:
+        return []
+    return [CompletionItem(run["name"], help=run["phase"]) for run in runs if run["name"].startswith(incomplete)]
+
+
+def complete_dataset(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of datasets, when a server is there to ask."""
+    from hopyard.errors import HopyardError
+    from hopyard.sdk.connect import connect
+
+    try:
+        found = connect(start=False).get("/datasets")["datasets"]
+    except HopyardError:
+        return []
+    return [CompletionItem(dataset["name"]) for dataset in found if dataset["name"].startswith(incomplete)]

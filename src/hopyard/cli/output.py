@@ -1,0 +1,63 @@
+"""Puts a run's bytes where the script meant them: stdout to stdout, stderr to stderr, exactly as they came."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import BinaryIO
+
+from hopyard.cli.statusline import StatusLine
+
+_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+
+
+class OutputGone(Exception):
+    """Whoever read our output has left."""
+
+
+class Output:
+    """replicas: with several, every line begins with `[rank] ` and is written whole, so that they do not mix.
+
+    all_to_stderr: stdout carries something else (a JSON answer).
+    """
+
+    def __init__(self, line: StatusLine, *, replicas: int, all_to_stderr: bool = False, all_to_stdout: bool = False) -> None:
+        self._line, self._prefixed = line, replicas > 1
+        stdout, stderr = sys.stdout.buffer, sys.stderr.buffer
+        self._sinks: dict[str, BinaryIO] = {
+            "stdout": stderr if all_to_stderr else stdout,
+            "stderr": stdout if all_to_stdout else stderr,
+        }
+        self._partial: dict[tuple[int, str], bytes] = {}
+
+    def write(self, rank: int, stream: str, data: bytes) -> None:
+        """Raises OutputGone."""
+        self._emit(stream, self._prefix(rank, stream, data) if self._prefixed else data)
+
+    def flush(self) -> None:
+        """Write lines that never ended."""
+        for (rank, stream), rest in sorted(self._partial.items()):
+            if rest:
+                self._emit(stream, b"[%d] %s\n" % (rank, rest))
+        self._partial.clear()
+
+    def _prefix(self, rank: int, stream: str, data: bytes) -> bytes:
+        data = self._partial.pop((rank, stream), b"") + data
+        # A \r at the very end may be half of \r\n: it waits for what comes next.
+        lines = _LINES.findall(data[:-1] if data.endswith(b"\r") else data)
+        rest = data[sum(map(len, lines)) :]
+        if rest:
+            self._partial[rank, stream] = rest
+        mark = b"[%d] " % rank
+        return b"".join([mark + line for line in lines])
+
+    def _emit(self, stream: str, data: bytes) -> None:
+        if not data:
+            return
+        sink = self._sinks[stream]
+        try:
+            with self._line.aside(data):
+                sink.write(data)
+                sink.flush()
+        except BrokenPipeError as gone:
+            raise OutputGone from gone

@@ -1,0 +1,120 @@
+"""`hop ps`: the list of runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, duration_s, final, values_line
+from hopyard.cli.options import complete_dataset, json_option
+from hopyard.config.params import split_pair
+from hopyard.config.suggest import hints_for
+from hopyard.errors import SpecError
+from hopyard.sdk.client import Client
+
+LIVE = ("queued", "starting", "running", "stopping")
+PHASES = (*LIVE, "succeeded", "failed", "cancelled")
+_WATCH_S = 1.0
+_PAGE = 200
+
+
+@click.command("ps")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also runs that have ended.")
+@click.option("--phase", "phases", multiple=True, metavar="PHASE", help="Only this phase (repeatable, or comma-separated).")
+@click.option("--user", help="Only runs of this user.")
+@click.option("--project", help="Only runs of this project.")
+@click.option("-n", "--name", "label", help="Only runs with this label.")
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="Only runs with this tag (repeatable: all must match).")
+@click.option("-d", "--dataset", shell_complete=complete_dataset, help="Only runs that use this dataset.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the newest.")
+@click.option("--watch", is_flag=True, help="Redraw every second until Ctrl-C.")
+@json_option
+def ps(everything: bool, phases: tuple[str, ...], tags: tuple[str, ...], limit: int, watch: bool, as_json: bool, **filters: str | None) -> None:
+    """List runs, the newest first: those alive, or all with -a.
+
+    The last column tells why a run waits, its latest metrics, or how it ended.
+    """
+    from hopyard.sdk.connect import connect
+
+    wanted = _phases(phases, everything)
+    pairs = dict(split_pair(tag, what="--tag", example="team=vision") for tag in tags)
+    client = connect()
+    while True:
+        runs = list_runs(client, phases=wanted, tags=pairs, limit=limit, **filters)
+        if as_json:
+            console.out_json(runs)
+        elif watch and console.can_draw(sys.stdout):
+            sys.stdout.write("\x1b[H\x1b[2J" + "\n".join(table_of(runs) or ["no runs"]) + "\n")
+        elif runs:
+            console.out("\n".join(table_of(runs)))
+        else:
+            console.say(_nothing(filtered=bool(phases or pairs or any(filters.values())), everything=everything))
+        if not watch:
+            return
+        sys.stdout.flush()
+        time.sleep(_WATCH_S)
+
+
+def list_runs(client: Client, *, phases: tuple[str, ...], tags: dict[str, str], limit: int, **filters: str | None) -> list[Run]:
+    """The newest `limit` runs that match. The server filters by one tag, the rest is done here, page by page."""
+    found: list[Run] = []
+    before: str | None = None
+    first_tag = next((f"{key}={value}" for key, value in tags.items()), None)
+    while True:
+        size = limit if len(tags) < 2 else _PAGE
+        page: dict[str, Any] = client.get("/runs", phase=",".join(phases) or None, tag=first_tag, limit=min(size, _PAGE), before=before, **filters)
+        found += [run for run in page["runs"] if all(run["spec"]["tags"].get(k) == v for k, v in tags.items())]
+        before = page.get("next")
+        if len(found) >= limit or not before:
+            return found[:limit]
+
+
+def _phases(given: tuple[str, ...], everything: bool) -> tuple[str, ...]:
+    words = tuple(word.strip() for text in given for word in text.split(","))
+    for word in words:
+        if word not in PHASES:
+            raise SpecError(f"--phase: `{word}` is not a phase", hints=hints_for(word, PHASES))
+    return words or (() if everything else LIVE)
+
+
+def _nothing(*, filtered: bool, everything: bool) -> str:
+    if filtered:
+        return "no run matches" + ("" if everything else "; `-a` looks among ended ones too")
+    return "no runs yet; `hop run train.py` starts one" if everything else "no live runs; `hop ps -a` lists ended ones"
+
+
+def table_of(runs: list[Run]) -> list[str]:
+    """The lines of the table, head first; none without runs."""
+    if not runs:
+        return []
+    labels = any(run["spec"].get("label") for run in runs)
+    head = ["RUN", *(["LABEL"] if labels else []), "PHASE", "AGE", "TIME", ""]
+    rows = []
+    for run in runs:
+        label = [run["spec"].get("label") or ""] if labels else []
+        took = console.span(duration_s(run)) if run.get("started_at") else ""
+        rows.append([run["name"], *label, console.paint_phase(run["phase"]), console.span(console.seconds_since(run["submitted_at"])), took, detail(run)])
+    numbers = (len(head) - 3, len(head) - 2)
+    return console.table(head, rows, right=numbers, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)
+
+
+def detail(run: Run) -> str:
+    """Why it waits, how far it is, or what came of it."""
+    if run["phase"] == "queued":
+        place = f"position {run['position']}: " if run.get("position") else ""
+        return place + (run.get("hold_detail") or "waits for its turn")
+    if final(run):
+        values = values_line(run.get("summary") or {}, limit=3)
+        exit_ = run.get("exit")
+        if run["phase"] != "succeeded" and exit_:
+            return str(exit_["reason"]) + (f"  {values}" if values else "")
+        return values or values_line(_latest(run), limit=3)
+    return values_line(_latest(run), limit=4)
+
+
+def _latest(run: Run) -> dict[str, float]:
+    return {name: pair[1] for name, pair in (run.get("latest") or {}).items()}

@@ -1,0 +1,40 @@
+"""`hop rm`: deletes runs."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import final, get_run
+from hopyard.cli.options import run_argument
+from hopyard.errors import Conflict, UsageError
+
+
+@click.command("rm")
+@run_argument("refs", nargs=-1, required=True, metavar="RUN...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also delete a run whose checkpoint a leaderboard or a fork keeps.")
+def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
+    """Delete ended runs with their logs, metrics and checkpoints. This cannot be undone.
+
+    Code, datasets and environments that other runs use stay.
+    """
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    runs = [get_run(client, ref) for ref in refs]
+    live = [run["name"] for run in runs if not final(run)]
+    if live:
+        raise Conflict(f"{', '.join(live)} has not ended", hints=(f"`hop stop {' '.join(live)}` ends it first",))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is here to ask", hints=("-y deletes without asking",))
+        names = ", ".join(run["name"] for run in runs)
+        if not click.confirm(f"delete {names}?", err=True):
+            console.say("nothing was deleted")
+            return
+    for run in runs:
+        client.delete(f"/runs/{run['id']}", force=1 if force else 0)
+        console.say(f"deleted {run['name']}")

@@ -1,0 +1,107 @@
+"""`hop up`, `down`, `status` and `token`: the server of this machine."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.options import json_option
+from hopyard.config.home import Home
+from hopyard.errors import Conflict, ServerUnavailable, UsageError
+
+
+@click.command("up")
+@json_option
+def up(as_json: bool) -> None:
+    """Start the server of this machine, if it does not run. Every other command does so by itself."""
+    from hopyard.sdk.connect import find_server, read_login, start_server
+
+    home = Home.default()
+    login = read_login(home)
+    if login is not None:
+        raise UsageError(f"this home uses the server at {login[0]}", hints=("that one is started where it lives",))
+    before = find_server(home)
+    server = before or start_server(home)
+    if as_json:
+        console.out_json({"url": server.url, "pid": server.pid, "started": before is None})
+    else:
+        console.say(f"{'runs already' if before else 'started'}: {server.url}  (pid {server.pid}, home {home.root})")
+
+
+@click.command("down")
+@click.option("--keep-runs", "runs", flag_value="keep", help="Live runs go on; the next server takes them back.")
+@click.option("--stop-runs", "runs", flag_value="stop", help="End live runs first.")
+def down(runs: Literal["keep", "stop"] | None) -> None:
+    """End the server of this machine. With live runs, say what becomes of them."""
+    from hopyard.sdk.connect import stop_server
+
+    try:
+        ended = stop_server(Home.default(), runs=runs or "refuse")
+    except Conflict as refused:
+        hints = ("--keep-runs lets them go on without it; the next server takes them back", "--stop-runs ends them")
+        raise Conflict(refused.message, hints=hints) from refused
+    console.say("the server has ended" if ended else "no server runs")
+
+
+@click.command("status")
+@json_option
+def status(as_json: bool) -> int | None:
+    """Tell whether a server runs, what it offers and what it does. Starts none; the exit code is 1 when none runs."""
+    from hopyard.sdk.connect import connect
+
+    try:
+        told: dict[str, Any] = connect(start=False).get("/status")
+    except ServerUnavailable:
+        if as_json:
+            console.out_json({"running": False, "home": str(Home.default().root)})
+        else:
+            console.out(f"no server runs for {Home.default().root}")
+            console.say("hint: `hop up` starts it, and so does any command that needs it")
+        return 1
+    if as_json:
+        console.out_json({"running": True, **told})
+    else:
+        console.out("\n".join(status_lines(told)))
+    return None
+
+
+def status_lines(told: dict[str, Any]) -> list[str]:
+    """What `/status` said, for reading."""
+    runs = {phase: count for phase, count in told["runs"].items() if count}
+    lines = [
+        f"server     {told['url']}  version {told['version']}, pid {told['pid']}, up {console.span(told['uptime_s'])}",
+        f"home       {told['home']}",
+        f"runs       {', '.join(f'{count} {phase}' for phase, count in runs.items()) or 'none yet'}",
+        f"blobs      {told['blobs']['count']:,} in {console.bytes_text(told['blobs']['bytes'])}",
+    ]
+    return lines + [f"{'node' if i == 0 else '':<11}{_node(node)}" for i, node in enumerate(told["nodes"])]
+
+
+def _node(node: dict[str, Any]) -> str:
+    used = node.get("used") or {}
+    cpus = f"CPU {used.get('cpu_milli', 0) / 1000:g} of {node['cpu_milli'] / 1000:g}"
+    memory = f"memory {console.bytes_text(used.get('memory_bytes', 0))} of {console.bytes_text(node['memory_bytes'])}"
+    gpus = node.get("gpus") or []
+    models = ", ".join(dict.fromkeys(gpu["model"] for gpu in gpus))
+    graphics = f"GPU {len(used.get('gpus') or ())} of {len(gpus)} ({models})" if gpus else "no GPU"
+    return f"{node['id']}  {cpus}, {memory}, {graphics} in use" + ("" if node.get("ready", True) else "  NOT READY")
+
+
+@click.command("token")
+@json_option
+def token(as_json: bool) -> None:
+    """Tell where the API is and where its token lies, for other programs. The token itself is not printed."""
+    from hopyard.sdk.client import API
+    from hopyard.sdk.connect import connect, read_login
+
+    home = Home.default()
+    client = connect()
+    file = home.login_file if read_login(home) is not None else home.token_file
+    if as_json:
+        console.out_json({"url": client.url + API, "token_file": str(file)})
+        return
+    console.out(f"url         {client.url}{API}")
+    console.out(f"token file  {file}")
+    console.say(f'example: curl -H "Authorization: Bearer $(cat {file})" {client.url}{API}/status')

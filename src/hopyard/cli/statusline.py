@@ -1,0 +1,141 @@
+"""One line at the bottom of the terminal that is always true: what the run does now. Never part of a log."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hopyard.cli import console
+from hopyard.cli.address import duration_s, values_line
+
+_REDRAW_S = 0.5
+_BAR_CELLS = 20
+
+
+class StatusLine:
+    """Redraws itself twice a second on stderr while no half-written line of the script stands at the cursor.
+
+    Without a terminal it draws nothing, and everything else works the same.
+    """
+
+    def __init__(self) -> None:
+        self.drawing = console.can_draw(sys.stderr)
+        self._shares_screen = console.is_terminal(sys.stdout)
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._ticker: threading.Thread | None = None
+        self._run: dict[str, Any] | None = None
+        self._progress: dict[str, Any] = {}
+        self._shown = False
+        self._column_zero = True
+        self._began = time.monotonic()
+
+    def start(self) -> None:
+        if self.drawing and self._ticker is None:
+            self._ticker = threading.Thread(target=self._tick, name="status line", daemon=True)
+            self._ticker.start()
+
+    def close(self) -> None:
+        """Erase the line for good."""
+        self._stop.set()
+        with self._lock:
+            self._erase()
+            self.drawing = False
+
+    def show_run(self, run: dict[str, Any]) -> None:
+        with self._lock:
+            self._run = run
+            self._redraw()
+
+    def show_progress(self, progress: dict[str, Any]) -> None:
+        with self._lock:
+            self._progress = progress
+            self._redraw()
+
+    @contextmanager
+    def aside(self, last: bytes | None = None) -> Iterator[None]:
+        """Hold the line back while something else is written; `last` is what is written, to know where the cursor ends up."""
+        with self._lock:
+            self._erase()
+            yield
+            if last:
+                self._column_zero = last.endswith(b"\n")
+            self._redraw()
+
+    def say(self, text: str) -> None:
+        """One line of talk above the status line."""
+        with self.aside():
+            if not self._column_zero:
+                sys.stderr.write("\n")
+                self._column_zero = True
+            console.say(text)
+
+    def end_line(self) -> None:
+        """Put the cursor at the start of a line if the script left it elsewhere on this screen."""
+        with self._lock:
+            self._erase()
+            if not self._column_zero and self._shares_screen and console.is_terminal(sys.stderr):
+                sys.stderr.write("\n")
+            self._column_zero = True
+
+    def _tick(self) -> None:
+        while not self._stop.wait(_REDRAW_S):
+            with self._lock:
+                self._redraw()
+
+    def _erase(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._shown = False
+
+    def _redraw(self) -> None:
+        if not self.drawing or self._run is None or (not self._column_zero and self._shares_screen):
+            return
+        text = self._compose(self._run)[: console.terminal_width() - 1]
+        sys.stderr.write("\r\x1b[2K" + console.paint(text, "dim", sys.stderr))
+        sys.stderr.flush()
+        self._shown = True
+
+    def _compose(self, run: dict[str, Any]) -> str:
+        phase = run["phase"]
+        if phase == "queued":
+            place = f" at position {run['position']}" if run.get("position") else ""
+            return f"queued{place}  {console.span(time.monotonic() - self._began)}  {run.get('hold_detail') or ''}"
+        parts = [phase, console.span(duration_s(run)) if run.get("started_at") else console.span(time.monotonic() - self._began)]
+        parts += progress_parts(self._progress)
+        return "  ".join(parts)
+
+
+def progress_parts(progress: dict[str, Any]) -> list[str]:
+    """Bar, latest metrics and load, as far as they are known."""
+    parts: list[str] = []
+    done, total, unit = progress.get("done"), progress.get("total"), progress.get("unit") or "step"
+    if done is not None:
+        if total:
+            part = min(1.0, done / total)
+            filled = round(part * _BAR_CELLS)
+            parts.append(f"{unit} {done:g}/{total:g} [{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {part:.0%}")
+        else:
+            parts.append(f"{unit} {done:g}")
+    latest = progress.get("latest") or {}
+    if latest:
+        parts.append(values_line({name: pair[1] for name, pair in latest.items()}, limit=4))
+    return parts + load_parts(progress.get("system") or {})
+
+
+def load_parts(system: dict[str, Any]) -> list[str]:
+    """`cpu 180%`, `mem 1.2 GiB`, `gpu 97%`."""
+    parts = []
+    if system.get("cpu_percent") is not None:
+        parts.append(f"cpu {system['cpu_percent']:.0f}%")
+    if system.get("memory_bytes"):
+        parts.append(f"mem {console.bytes_text(system['memory_bytes'])}")
+    gpus = [gpu for gpu in system.get("gpus") or () if gpu.get("utilisation_percent") is not None]
+    if gpus:
+        parts.append("gpu " + " ".join(f"{gpu['utilisation_percent']:.0f}%" for gpu in gpus))
+    return parts

@@ -1,0 +1,30 @@
+"""`hop stop`: ends runs."""
+
+from __future__ import annotations
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import final, get_run
+from hopyard.cli.options import json_option, run_argument
+
+
+@click.command("stop")
+@run_argument("refs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--grace", metavar="TIME", default="10s", show_default=True, help="How long a script may take to save before it is killed.")
+@json_option
+def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
+    """End runs: their processes get SIGTERM, and SIGKILL when the grace is over. Queued runs leave the queue."""
+    from hopyard.config.units import parse_time
+    from hopyard.sdk.connect import connect
+
+    grace_s = 0.0 if grace in ("0", "0s") else parse_time(grace, what="--grace")
+    client = connect()
+    runs = [get_run(client, ref) for ref in refs]  # all names are looked up before anything is stopped
+    ended = [run if final(run) else client.post(f"/runs/{run['id']}/stop", {"grace_s": grace_s}) for run in runs]
+    if as_json:
+        console.out_json(ended)
+        return
+    for before, after in zip(runs, ended, strict=True):
+        already = "had ended already: " if final(before) else ""
+        console.say(f"{after['name']}  {already}{after['phase']}")
