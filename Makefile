@@ -1,0 +1,94 @@
+# Two commands on a bare machine with Python 3.11+ and make:  make demo   make test
+# Everything is installed into $(VENV); stamp files below it remember what is done, so a second call installs nothing.
+
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+PYTEST_ARGS ?=
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
+
+BIN := $(VENV)/bin
+DONE := $(VENV)/.hopyard
+PINS := requirements/constraints.txt
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(PINS)
+
+# uv reads none of pip's settings; a machine that names its packages to pip means uv as well.
+empty :=
+comma := ,
+space := $(empty) $(empty)
+ifneq ($(PIP_FIND_LINKS),)
+export UV_FIND_LINKS ?= $(subst $(space),$(comma),$(strip $(PIP_FIND_LINKS)))
+endif
+ifneq ($(PIP_INDEX_URL),)
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+ifneq ($(PIP_EXTRA_INDEX_URL),)
+export UV_INDEX ?= $(PIP_EXTRA_INDEX_URL)
+endif
+ifneq ($(PIP_CERT),)
+export SSL_CERT_FILE ?= $(PIP_CERT)
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint types contracts docs wheel constraints clean
+
+help:  ## what there is
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: $(DONE)/demo $(DONE)/torch  ## install, then train on MNIST through Hopyard and show what came of it
+	@scripts/demo.sh $(VENV)
+
+test: $(DONE)/test $(DONE)/torch  ## the whole test suite (PYTEST_ARGS="-k name" for a part)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(DONE)/test  ## ruff
+	$(BIN)/ruff check .
+
+types: $(DONE)/test  ## mypy, strict, over all of hopyard
+	$(BIN)/mypy
+
+contracts: $(DONE)/test  ## which room may import which
+	$(BIN)/lint-imports
+
+docs: $(DONE)/test  ## write docs/cli.md and docs/openapi.json anew from the program
+	$(BIN)/python scripts/reference.py
+
+wheel: $(DONE)/test  ## build dist/hopyard-*.whl
+	$(BIN)/uv build --quiet --wheel
+
+constraints: $(DONE)/venv  ## resolve the pinned versions anew (with hashes, without addresses)
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	  --extra demo --extra plot --extra postgres --extra test pyproject.toml --output-file $(PINS)
+
+clean:  ## remove what the above made, but not your runs
+	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(DONE)/venv:
+	@[ -n "$(PYTHON)" ] || { echo "error: Python 3.11 or newer is needed" >&2; echo "hint: install it, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "hint: Debian and Ubuntu have venv in a package of its own: python3-venv" >&2; exit 1; }
+	@awk '/^uv==/ { on = 1 } on { print } on && !/\\$$/ { exit }' $(PINS) > $(VENV)/uv.txt
+	@echo "installing into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
+	@mkdir -p $(DONE) && touch $@
+
+$(DONE)/demo: pyproject.toml $(PINS) | $(DONE)/venv
+	@$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(DONE)/test: pyproject.toml $(PINS) | $(DONE)/venv
+	@$(INSTALL) --editable '.[demo,postgres,test]'
+	@touch $@
+
+# PyTorch is not pinned with the rest: which build is right depends on the machine. Where the packages come from a folder, that
+# folder decides; else uv looks for a GPU driver and takes the matching build, the CPU's where there is none (UV_TORCH_BACKEND=cpu
+# decides it by hand), and the plain one where PyTorch's own index is out of reach.
+$(DONE)/torch: | $(DONE)/venv
+	@echo "installing PyTorch …"
+ifneq ($(UV_FIND_LINKS)$(UV_TORCH_BACKEND),)
+	@$(INSTALL) '$(TORCH)'
+else
+	@$(INSTALL) --torch-backend auto '$(TORCH)' || $(INSTALL) '$(TORCH)'
+endif
+	@touch $@
