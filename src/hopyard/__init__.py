@@ -1,3 +1,38 @@
-"""Hopyard: a deep-learning platform in one pip install."""
+"""Hopyard: a deep-learning platform in one pip install.
+
+    import hopyard as hop
+
+What a script uses is listed in `__all__` and loaded when it is first asked for, so that the import itself costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hopyard.sdk.api import bind as bind
+    from hopyard.sdk.api import dataset_path as dataset_path
+    from hopyard.sdk.api import load as load
+    from hopyard.sdk.api import log as log
+    from hopyard.sdk.api import loop as loop
+    from hopyard.sdk.api import params as params
+    from hopyard.sdk.api import run as run
+    from hopyard.sdk.api import save as save
+    from hopyard.sdk.api import summary as summary
 
 __version__ = "0.1.0"
+__all__ = ["bind", "dataset_path", "load", "log", "loop", "params", "run", "save", "summary"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module `hopyard` has no attribute `{name}`")
+    from hopyard.sdk import api
+
+    found: object = getattr(api, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,160 @@
+"""Runs recorded without Hopyard's replica, by plain `python main.py`: a folder like a replica's, plus `run.json`.
+
+    HOME/offline/<id>/  run.json  lock (held while the script runs)  streams/  checkpoints/
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from hopyard.config.home import Home, write_atomically
+from hopyard.domain.attempt import ExitKind
+from hopyard.sdk.speak import say
+
+FOLDER_VARIABLE = "HOPYARD_OFFLINE_DIR"  # set for processes that the script starts: they log into the same folder
+RUN_FILE, LOCK_FILE = "run.json", "lock"
+KEPT_CHECKPOINTS = 3
+_GIT_TIMEOUT_S = 3
+
+
+class OfflineRun:
+    """The recording of this process; ends with it."""
+
+    def __init__(self, home: Home, environ: Mapping[str, str]) -> None:
+        self.id = _new_id(environ)
+        self.folder = str(home.offline / self.id)
+        self._pid, self._lock, self._code = os.getpid(), -1, 0
+        self._facts: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Make the folder and say so. A disk that refuses is told, and the script goes on unrecorded."""
+        try:
+            os.makedirs(os.path.join(self.folder, "streams"), mode=0o700, exist_ok=True)
+            os.environ[FOLDER_VARIABLE] = self.folder
+            self._lock = os.open(os.path.join(self.folder, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # a sibling that torchrun started beside us was first: it writes run.json
+        except OSError as broken:
+            say(f"this run cannot be recorded: {self.folder}: {broken.strerror}", once="offline")
+            return
+        self._facts = _facts(self.id)
+        self._write()
+        self._watch_exit()
+        say(f"recording offline in {self.folder}; `hop sync` sends it to the server", once="offline")
+
+    def _write(self) -> None:
+        try:
+            write_atomically(Path(self.folder, RUN_FILE), json.dumps(self._facts, indent=1).encode() + b"\n")
+        except OSError as broken:
+            say(f"cannot write {self.folder}/{RUN_FILE}: {broken.strerror}", once="offline-run-file")
+
+    def _watch_exit(self) -> None:
+        """Learn how the script ends: its exit code passes through `sys.exit`, an exception through `sys.excepthook`."""
+        leave, show = sys.exit, sys.excepthook
+
+        def exit_told(status: Any = None, /) -> NoReturn:
+            self._code = status if isinstance(status, int) else 0 if status is None else 1
+            leave(status)
+
+        def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._code = 130 if issubclass(kind, KeyboardInterrupt) else 1
+            show(kind, error, trace)
+
+        sys.exit, sys.excepthook = exit_told, shown
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child
+        code = self._code & 0xFF
+        reason = "finished" if code == 0 else f"the script ended with exit code {code}"
+        self._facts["ended_at"] = _now()
+        self._facts["exit"] = {"kind": ExitKind.EXIT_CODE.value, "code": code, "reason": reason}
+        if os.path.isdir(self.folder):
+            self._write()
+
+
+def _new_id(environ: Mapping[str, str]) -> str:
+    """Sorts by time. Processes that torchrun starts side by side get the same one, so that they record one run."""
+    if environ.get("WORLD_SIZE", "1") != "1" and environ.get("MASTER_PORT"):
+        began = _started_at_ms(os.getppid())
+        origin = f"{socket.gethostname()}:{os.getppid()}:{began}:{environ['MASTER_PORT']}:{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
+        return f"{began:012x}{hashlib.blake2b(origin.encode(), digest_size=5).hexdigest()}"
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(5).hex()}"
+
+
+def _started_at_ms(pid: int) -> int:
+    """When a process started, in unix milliseconds; the same whoever asks."""
+    with suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/stat", "rb") as stat, open("/proc/stat", "rb") as system:
+            ticks = int(stat.read().rpartition(b")")[2].split()[19])
+            booted = next(int(line.split()[1]) for line in system if line.startswith(b"btime"))
+        return booted * 1000 + ticks * 1000 // os.sysconf("SC_CLK_TCK")
+    return 0
+
+
+def _facts(run_id: str) -> dict[str, Any]:
+    folder = os.getcwd()
+    return {
+        "id": run_id,
+        "project": os.path.basename(folder),
+        "argv": list(sys.orig_argv),
+        "cwd": folder,
+        "interpreter": sys.executable,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "git": _git(folder),
+        "started_at": _now(),
+        "ended_at": None,
+        "exit": None,
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _git(folder: str) -> dict[str, Any] | None:
+    """Commit, branch and whether tracked files differ; None outside a repository or without git."""
+    if not any(os.path.exists(os.path.join(parent, ".git")) for parent in _upwards(folder)):
+        return None
+    import subprocess
+
+    command = ["git", "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        said = subprocess.run(
+            command, capture_output=True, timeout=_GIT_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        ).stdout.decode(errors="replace")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found: dict[str, Any] = {"commit": "", "branch": "", "dirty": False}
+    for line in said.splitlines():
+        if line.startswith("# branch.oid "):
+            found["commit"] = line.split()[2]
+        elif line.startswith("# branch.head "):
+            found["branch"] = "" if "(detached)" in line else line.split(" ", 2)[2]
+        elif not line.startswith("#"):
+            found["dirty"] = True
+    return found if found["commit"] not in ("", "(initial)") else None
+
+
+def _upwards(folder: str) -> list[str]:
+    parents = [folder]
+    while (parent := os.path.dirname(parents[-1])) != parents[-1]:
+        parents.append(parent)
+    return parents

@@ -1,0 +1,146 @@
+"""`hop.params`: a script's hyperparameters, their defaults in the script, overridden from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hopyard.domain.run import ParamValue
+from hopyard.errors import SpecError
+
+_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_WORDS = {float: "a float", int: "an int", bool: "true or false", str: "text"}
+
+
+class Params:
+    """Hyperparameters, as attributes and as items: `p.lr`, `p["lr"]`, `dict(p)`, `f(**p)`.
+
+    Assigning changes a value for the script only, not what the run is recorded with.
+    """
+
+    def __init__(self, values: Mapping[str, ParamValue]) -> None:
+        vars(self).update(values)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        vars(self)[name] = value
+
+    def __contains__(self, name: object) -> bool:
+        return name in vars(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self))
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    def keys(self) -> list[str]:
+        """The names, in the order of declaration; makes `dict(p)` and `f(**p)` work."""
+        return list(vars(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Params) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"Params({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+def read_overrides(text: str | None) -> dict[str, ParamValue]:
+    """The overrides in `HOPYARD_PARAMS`: a JSON object of scalars. Raises SpecError for anything else."""
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as bad:
+        raise SpecError(f"HOPYARD_PARAMS is not JSON: {bad}") from bad
+    if not isinstance(found, dict) or not all(_is_scalar(v) for v in found.values()):
+        raise SpecError("HOPYARD_PARAMS is not an object of plain values", hints=('it looks like {"lr": 0.1}',))
+    return found
+
+
+def resolve(defaults: Mapping[str, object], overrides: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
+    """Each default, or its override converted to the type of the default. Raises SpecError with the offending name."""
+    resolved: dict[str, ParamValue] = {}
+    for name, default in defaults.items():
+        if not _is_scalar(default):
+            hint = "a parameter is a number, text, true, false or None; write a list as text and split it"
+            raise SpecError(f"hop.params: the default of `{name}` is a {type(default).__name__}", hints=(hint,))
+        resolved[name] = convert(name, overrides[name], default) if name in overrides else default  # type: ignore[assignment]
+    return resolved
+
+
+def convert(name: str, value: ParamValue, default: object) -> ParamValue:
+    """`value` as the type of `default`. Raises SpecError where it cannot be one."""
+    if default is None:
+        return value
+    wanted = type(default)
+    try:
+        if wanted is bool:
+            return _to_bool(value)
+        if wanted is int:
+            return _to_int(value)
+        if wanted is float:
+            if isinstance(value, bool) or value is None:
+                raise ValueError
+            return float(value)
+        if value is None:
+            raise ValueError
+        return json.dumps(value) if isinstance(value, bool) else str(value)
+    except (ValueError, OverflowError):
+        shown = json.dumps(value) if not isinstance(value, str) else value
+        raise SpecError(f"-p {name}={shown}: `{name}` is {_WORDS[wanted]}", hints=(f"its default is {default!r}",)) from None
+
+
+def unknown_overrides(overrides: Mapping[str, ParamValue], declared: Mapping[str, ParamValue]) -> list[str]:
+    """A sentence for each override that names no parameter of the script."""
+    from difflib import get_close_matches
+
+    sentences = []
+    for name in overrides:
+        if name in declared:
+            continue
+        close = get_close_matches(name, declared, n=1)
+        known = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(declared)}" if declared else "it declares none (hop.params)"
+        sentences.append(f"-p {name}=…: the script has no parameter `{name}`; {known}")
+    return sentences
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or type(value) in (str, int, float, bool)
+
+
+def _to_bool(value: ParamValue) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError
+
+
+def _to_int(value: ParamValue) -> int:
+    if isinstance(value, bool) or value is None:
+        raise ValueError
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)  # 1e3
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError
+        return int(value)
+    return value

@@ -1,0 +1,263 @@
+"""One process's side of a run: where it records, what it has bound, how far it is. The functions of `import hopyard` are in
+`api.py`; this is what they share. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from hopyard.config.home import Home
+from hopyard.domain.run import ParamValue
+from hopyard.errors import SpecError
+from hopyard.sdk import bound as binding
+from hopyard.sdk import checkpoints
+from hopyard.sdk import params as parameters
+from hopyard.sdk.bound import Bound
+from hopyard.sdk.checkpoints import Contents, Position
+from hopyard.sdk.loop import Loop, Trail
+from hopyard.sdk.metrics import MetricStream, Number, as_number, as_step
+from hopyard.sdk.offline import FOLDER_VARIABLE, KEPT_CHECKPOINTS, OfflineRun
+from hopyard.sdk.speak import say
+from hopyard.sdk.state import put_chance, take_chance
+from hopyard.sdk.streams import Events, sizes
+from hopyard.sdk.this_run import ThisRun
+
+_PROGRESS_EVERY_S = 0.2
+_COSTLY_SAVES = 20  # after so many, a loop that mostly saves is told of `every`
+
+
+class Session:
+    """Opened by the first call that records something. `folder` is the replica's, or one like it."""
+
+    def __init__(self, folder: str, environ: Mapping[str, str], *, offline: bool) -> None:
+        self.folder, self.offline = folder, offline
+        self.metrics = MetricStream(os.path.join(folder, "streams", "metrics"))
+        self.events = Events(os.path.join(folder, "streams", "events"))
+        self.bound = Bound()
+        self.declared: dict[str, ParamValue] = {}
+        self._environ = environ
+        self._overrides = parameters.read_overrides(environ.get("HOPYARD_PARAMS"))
+        self._overrides_checked = False
+        self._trail = Trail()
+        self._restore_dir = environ.get("HOPYARD_RESTORE_DIR") or None
+        self._restored: Contents | None = None
+        self._last_step: int | None = None  # of the newest checkpoint, here or restored
+        self._progress_at = 0.0
+        self._saves, self._saving_s, self._looping_since = 0, 0.0, 0.0
+
+    # -- what a script declares ----------------------------------------------------------------------------------
+
+    def declare(self, defaults: Mapping[str, object]) -> dict[str, ParamValue]:
+        """Parameters with overrides applied; recorded together with those declared before."""
+        values = parameters.resolve(defaults, self._overrides)
+        self.declared.update(values)
+        self.events.tell("params", values=self.declared)
+        return values
+
+    def check_overrides(self) -> None:
+        """Tell of overrides that the script never declared; called once the script has begun its work."""
+        if not self._overrides_checked:
+            self._overrides_checked = True
+            if self.rank() == 0:
+                for sentence in parameters.unknown_overrides(self._overrides, self.declared):
+                    say(sentence, once=sentence)
+
+    def summarise(self, values: Mapping[str, Number]) -> None:
+        self.events.tell("summary", values={name: as_number(name, value) for name, value in values.items()})
+
+    def rank(self) -> int:
+        """This process's rank: as torch.distributed says once it is set up, else the launcher's variable."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank())
+        return _int(self._environ.get("RANK"), 0)
+
+    def this_run(self) -> ThisRun:
+        environ, name = self._environ, os.path.basename(self.folder)
+        step = environ.get("HOPYARD_RESTORE_STEP")
+        return ThisRun(
+            id=environ.get("HOPYARD_RUN_ID") or name,
+            name=environ.get("HOPYARD_RUN") or name,
+            folder=Path(self.folder),
+            offline=self.offline,
+            attempt=environ.get("HOPYARD_ATTEMPT", ""),
+            url="" if self.offline else environ.get("HOPYARD_URL", ""),
+            rank=self.rank(),
+            local_rank=_int(environ.get("LOCAL_RANK"), 0),
+            world_size=_int(environ.get("WORLD_SIZE"), 1),
+            role=environ.get("ROLE_NAME") or "worker",
+            restored_step=_int(step, 0) if step and self._restore_dir else None,
+            params=dict(self.declared),
+            tags=_tags(environ.get("HOPYARD_TAGS")),
+        )
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def save(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> Path | None:
+        """Save the bound objects; where they are, None when it is not this process's to save or the disk refuses."""
+        number = self._next_step() if step is None else as_step(step)
+        if number < 0:
+            raise SpecError(f"hop.save: step {number}", hints=("a checkpoint's step is a whole number from 0",))
+        given = {name: as_number(name, value) for name, value in metrics.items()}
+        if self.rank() != 0:
+            return None
+        latest = {**self.metrics.latest, **given}
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        offsets = sizes(os.path.join(self.folder, "streams"))
+        root = os.path.join(self.folder, "checkpoints")
+        began = time.monotonic()
+        try:
+            folder = checkpoints.write(root, number, binding.objects(self.bound), self._trail.positions(), latest)
+        except OSError as broken:
+            say(f"no checkpoint of step {number}: {broken.strerror or broken}; the script goes on", once=f"save-{broken.errno}")
+            return None
+        self._saves, self._saving_s = self._saves + 1, self._saving_s + time.monotonic() - began
+        self._last_step = number
+        self.events.tell("checkpoint", step=number, folder=os.path.relpath(folder, self.folder), offsets=offsets, metrics=latest)
+        if self.offline:
+            checkpoints.keep_newest(root, KEPT_CHECKPOINTS)
+        return Path(folder)
+
+    def _next_step(self) -> int:
+        """Turns of the outermost loop that are done; larger than any step before, so that the newest is the largest."""
+        done = self._trail.active[0].done if self._trail.active else 0
+        return done if self._last_step is None else max(done, self._last_step + 1)
+
+    def load(self) -> int | None:
+        """Restore the bound objects from the checkpoint that this attempt starts from; its step, None without one."""
+        if self._restore_dir is None:
+            return None
+        contents = checkpoints.read(self._restore_dir)
+        binding.restore(self.bound, contents)
+        self._trail.expect(contents.positions)
+        self._restored, self._last_step = contents, contents.step
+        if self.rank() == 0:  # the generators that were saved are rank 0's; all alike would be worse than new ones
+            put_chance(contents.chance())
+            say(f"resumed from the checkpoint of step {contents.step}", once="resumed")
+        return contents.step
+
+    # -- what loops tell (see loop.Keeper) -----------------------------------------------------------------------
+
+    def entered(self, loop: Loop[Any]) -> Position | None:
+        self.check_overrides()
+        keeps = binding.holds_state(self.bound)
+        if self._restore_dir is not None and self._restored is None:
+            if keeps:
+                self.load()
+            else:
+                say("there is a checkpoint, but nothing is bound (hop.bind): the loop begins at the beginning", once="unbound")
+        outermost = not self._trail.active
+        try:
+            position = self._trail.enter(loop)
+        except LookupError as changed:
+            say(f"{changed.args[0]}: the script has changed, so this loop begins at the beginning", once="changed")
+            position = None
+        if keeps and loop.draws:
+            loop.chance = take_chance() if position is None or position.chance is None else position.chance
+        if outermost:
+            self._looping_since = time.monotonic()
+            if position is None:
+                self._tell_progress(loop)
+        return position
+
+    def replay(self, position: Position) -> None:
+        if position.chance is not None and self.rank() == 0:
+            put_chance(position.chance)
+
+    def skipped(self, loop: Loop[Any]) -> None:
+        if self._restored is not None and not self._trail.resuming and self.rank() == 0:
+            put_chance(self._restored.chance())
+        if loop in self._trail.active[:1]:
+            self._tell_progress(loop)
+
+    def turned(self, loop: Loop[Any]) -> None:
+        self._trail.turn(loop)
+        if loop.done % loop.every == 0 and binding.holds_state(self.bound):
+            self._save_turn()
+        if loop is self._trail.active[0] and (loop.done == loop.total or time.monotonic() - self._progress_at >= _PROGRESS_EVERY_S):
+            self._tell_progress(loop)
+
+    def left(self, loop: Loop[Any], *, finished: bool) -> None:
+        if finished and loop in self._trail.active:
+            # What comes after the last regular checkpoint is saved too; the position says that this loop is through.
+            unsaved = loop.done % loop.every != 0 and loop.done != 0
+            self._trail.leave(loop, finished=True)
+            if unsaved and binding.holds_state(self.bound):
+                self._save_turn(loop.done if not self._trail.active else None)
+            if not self._trail.active:
+                self._tell_progress(loop)
+        else:
+            self._trail.leave(loop, finished=finished)
+
+    def _save_turn(self, done: int | None = None) -> None:
+        step = done if done is not None and (self._last_step is None or done > self._last_step) else None
+        self.save(step, {})
+        spent = time.monotonic() - self._looping_since
+        if self._saves == _COSTLY_SAVES and self._saving_s > spent / 2:
+            say("most of the time goes into checkpoints; hop.loop(…, every=N) saves them less often", once="every")
+
+    def _tell_progress(self, loop: Loop[Any]) -> None:
+        self._progress_at = time.monotonic()
+        self.events.tell("progress", done=loop.done, total=loop.total, unit=loop.name)
+
+
+_session: Session | None = None
+_opening = threading.Lock()
+
+
+def current() -> Session:
+    """This process's session, opened at the first use: the replica's folder under `hop run`, an offline folder elsewhere."""
+    global _session
+    if _session is None:
+        with _opening:
+            if _session is None:
+                _session = _open()
+    return _session
+
+
+def _open() -> Session:
+    replica, joined = os.environ.get("HOPYARD_REPLICA_DIR"), os.environ.get(FOLDER_VARIABLE)
+    if replica:
+        return Session(replica, os.environ, offline=False)
+    if joined:
+        return Session(joined, os.environ, offline=True)
+    recording = OfflineRun(Home.default(), os.environ)
+    recording.begin()
+    return Session(recording.folder, os.environ, offline=True)
+
+
+def _after_fork() -> None:
+    global _opening
+    _opening = threading.Lock()
+    if _session is not None:
+        _session.metrics.forget_definitions()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _int(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.isdecimal() else otherwise
+
+
+def _tags(text: str | None) -> dict[str, str]:
+    import json
+
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def _flush(stream: Any) -> None:
+    try:
+        stream.flush()
+    except (OSError, ValueError, AttributeError):
+        pass

@@ -1,0 +1,88 @@
+"""Append-only stream files that several threads and processes write at once.
+
+Each append is one `write` on a descriptor opened with O_APPEND, which the kernel does as a whole: no lock, nothing torn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from hopyard.sdk.speak import say
+
+
+class StreamFile:
+    """One stream. A failing disk is told once on stderr and costs the record, never an exception in the user's loop."""
+
+    __slots__ = ("descriptor", "path")
+
+    def __init__(self, path: str) -> None:
+        """Opens lazily failing: where the file cannot be made, appends are refused (and that is told once)."""
+        self.path = path
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as broken:
+            self.descriptor = -1
+            self.trouble(broken)
+
+    def append(self, data: bytes) -> bool:
+        """Write `data` whole. False (told once) when it could not be."""
+        try:
+            written = os.write(self.descriptor, data)
+        except OSError as broken:
+            self.trouble(broken)
+            return False
+        return written == len(data) or self.mend(written)
+
+    def mend(self, written: int) -> bool:
+        """After a write that took only `written` bytes (the disk ran full): take them back, so that what another process
+        appends later does not stand behind half a record. Always False: the record is lost."""
+        try:
+            end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
+            if os.fstat(self.descriptor).st_size == end:
+                os.ftruncate(self.descriptor, end - written)
+        except OSError as broken:
+            self.trouble(broken)
+        self.trouble(OSError(28, "No space left on device"))
+        return False
+
+    def trouble(self, broken: OSError) -> None:
+        say(f"cannot write {self.path} ({broken.strerror}); the script goes on, what it logs meanwhile is not kept", once=self.path)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Events:
+    """The `events` stream: what a script declares and does, one JSON object a line."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, path: str) -> None:
+        self._file = StreamFile(path)
+
+    def tell(self, kind: str, **fields: Any) -> bool:
+        """Append one event, stamped with the time."""
+        line = json.dumps({"t": round(time.time(), 6), "kind": kind, **fields}, separators=(",", ":"), default=str)
+        return self._file.append(line.encode() + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def sizes(folder: str) -> dict[str, int]:
+    """The length in bytes of each stream in `folder` now."""
+    found: dict[str, int] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    found[entry.name] = entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        pass
+    return found
