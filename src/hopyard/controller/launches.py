@@ -1,0 +1,60 @@
+"""From a placement to what each replica is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import AttemptId
+from hopyard.domain.launch import Launch, ReplicaLaunch, Restore
+from hopyard.domain.run import Run
+from hopyard.interfaces.run_store import RunStore
+
+
+class Composer:
+    """server_url: where replicas find the server. sign: makes an attempt's own token."""
+
+    def __init__(self, runs: RunStore, *, server_url: str, sign: Callable[[AttemptId], str]) -> None:
+        self._runs, self._url, self._sign = runs, server_url, sign
+
+    async def compose(self, run: Run, attempt: AttemptId, placement: Placement) -> Launch:
+        """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore."""
+        restore = await self._restore(run)
+        spec, token = run.spec, self._sign(attempt)
+        replicas: list[ReplicaLaunch] = []
+        for role in spec.roles:
+            for role_rank in range(role.replicas):
+                replicas.append(
+                    ReplicaLaunch(
+                        attempt=attempt,
+                        run=run.id,
+                        run_name=str(run.name),
+                        rank=len(replicas),
+                        role=role.name,
+                        role_rank=role_rank,
+                        world_size=spec.size,
+                        command=role.command,
+                        resources=role.resources,
+                        server_url=self._url,
+                        token=token,
+                        code=spec.code,
+                        datasets=spec.datasets,
+                        params=spec.params,
+                        env=spec.env,
+                        environment=spec.environment,
+                        time_limit_s=spec.time_limit_s,
+                        restore=restore,
+                    )
+                )
+        return Launch(attempt, placement, tuple(replicas))
+
+    async def _restore(self, run: Run) -> Restore | None:
+        """The checkpoint that the store decided on when it made the attempt: the run's own, else the forked run's."""
+        step = run.attempt.resumed_from_step if run.attempt else None
+        if step is None:
+            return None
+        for checkpoint in reversed(await self._runs.checkpoints(run.id)):
+            if checkpoint.step == step:
+                return Restore(step, checkpoint.manifest)
+        resume = run.spec.resume
+        return Restore(step, resume.manifest) if resume is not None and resume.step == step else None

@@ -1,0 +1,73 @@
+"""Removing blobs that nothing refers to any more, without taking any from under somebody who is about to refer to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import Manifest
+from hopyard.errors import IntegrityError, NotFound
+from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.blobs import Blobs
+
+YOUNG = timedelta(hours=1)  # blobs of an upload that goes on are not referred to yet
+log = logging.getLogger("hopyard.controller")
+
+
+class Sweeper:
+    """One per server. after_sweep: called when blobs went, for those who remember which are there."""
+
+    def __init__(self, access: AccessStore, blobs: Blobs, *, now: Callable[[], datetime]) -> None:
+        self._access, self._blobs, self._now = access, blobs, now
+        self._holders, self._sweeping = 0, False
+        self._moved = asyncio.Condition()
+        self.after_sweep: Callable[[], None] = lambda: None
+
+    @asynccontextmanager
+    async def held_off(self) -> AsyncIterator[None]:
+        """No blob is removed within: for whoever checks that blobs are there and then writes down that they are in use."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: not self._sweeping)
+            self._holders += 1
+        try:
+            yield
+        finally:
+            async with self._moved:
+                self._holders -= 1
+                self._moved.notify_all()
+
+    async def sweep(self) -> int:
+        """Remove what nothing refers to and is older than an hour; the bytes freed.
+
+        Raises IntegrityError when a manifest in use is damaged: what it refers to is not known then, so nothing is removed.
+        """
+        async with self._moved:
+            await self._moved.wait_for(lambda: not self._sweeping)
+            self._sweeping = True
+            await self._moved.wait_for(lambda: self._holders == 0)
+        try:
+            freed = await self._blobs.sweep(await self._in_use(), older_than=self._now() - YOUNG)
+        finally:
+            self.after_sweep()
+            async with self._moved:
+                self._sweeping = False
+                self._moved.notify_all()
+        if freed:
+            log.info("swept %d bytes of blobs that nothing refers to", freed)
+        return freed
+
+    async def _in_use(self) -> set[Digest]:
+        used = set(await self._access.blobs_in_use())
+        for digest in set(await self._access.manifests_in_use()):
+            used.add(digest)
+            try:
+                used.update(Manifest.decode(await self._blobs.get(digest)).blobs())
+            except NotFound:
+                continue
+            except IntegrityError as bad:
+                raise IntegrityError(f"manifest {digest[:12]} is damaged; nothing is swept: {bad.message}") from bad
+        return used

@@ -1,0 +1,122 @@
+"""Following a run: its state, output and progress as they come, until it is final.
+
+The frames are described in docs/designs/0001-main-path.md, section 5. A follower reads the streams itself at its own pace:
+nothing is queued for it, so a slow one holds no memory and misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.run import Run
+from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.streams import StreamKey, Streams
+from hopyard.tracking.hub import Hub, Watch
+from hopyard.tracking.ingest import Ingest
+from hopyard.tracking.past import Past, look_back
+
+PING_S = 15.0
+PROGRESS_EVERY_S = 1.0
+_PIECE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a follower wants: which streams, which ranks (None: all), and where it stands in each stream already."""
+
+    streams: tuple[str, ...] = ("stdout", "stderr")
+    ranks: frozenset[int] | None = None
+    cursors: Mapping[tuple[AttemptId, int, str], int] = field(default_factory=dict)
+
+
+class Follower:
+    """Yields frames. `frame(head, bytes)` is made by the caller, who knows how a run is written as JSON."""
+
+    def __init__(self, runs: RunStore, streams: Streams, ingest: Ingest, hub: Hub, *, frame: Callable[[Mapping[str, Any]], bytes]) -> None:
+        self._runs, self._streams, self._ingest, self._hub, self._frame = runs, streams, ingest, hub, frame
+
+    async def frames(self, run_id: RunId, wish: Wish) -> AsyncIterator[bytes]:
+        """Until the run is final and all its output was given, or the server ends. Raises NotFound at the first step."""
+        with self._hub.watch(run_id) as watch:
+            cursors = dict(wish.cursors)
+            past = await look_back(self._runs, run_id)
+            watch.state = False
+            yield self._frame({"kind": "state", "run": past.run})
+            next_progress = 0.0
+            clock = asyncio.get_running_loop().time
+            while not watch.closed:
+                if watch.state:
+                    watch.state = False
+                    old, past = past.run, await look_back(self._runs, run_id)
+                    if _differs(old, past.run):
+                        yield self._frame({"kind": "state", "run": past.run})
+                # The state was read before the streams: what a final run said is all there by now.
+                watch.output = False
+                async for piece in self._output(past, wish, cursors):
+                    yield piece
+                if watch.progress and (clock() >= next_progress or past.run.phase.final):
+                    watch.progress = False
+                    next_progress = clock() + PROGRESS_EVERY_S
+                    frame = self._progress(run_id)
+                    if frame is not None:
+                        yield frame
+                if past.run.phase.final and not watch.state:
+                    yield self._frame({"kind": "end", "run": past.run})
+                    return
+                if not await self._pause(watch, next_progress - clock()):
+                    yield self._frame({"kind": "ping"})
+
+    async def _pause(self, watch: Watch, until_progress_s: float) -> bool:
+        """Wait for something to do. False when nothing happened for so long that the line should be shown to be alive."""
+        if watch.progress:
+            await watch.wait(max(0.0, until_progress_s))
+            return True
+        # Progress alone does not wake a follower more than once a second: `wait` returns, the loop looks, and waits again.
+        return await watch.wait(PING_S)
+
+    async def _output(self, past: Past, wish: Wish, cursors: dict[tuple[AttemptId, int, str], int]) -> AsyncIterator[bytes]:
+        ranks = range(past.run.spec.size) if wish.ranks is None else sorted(wish.ranks)
+        for attempt in past.view.attempts:
+            for rank in ranks:
+                lengths = await self._streams.lengths(attempt, rank)
+                for stream in wish.streams:
+                    limit = past.view.limit(attempt, rank, stream)
+                    end = lengths.get(stream, 0) if limit is None else min(limit, lengths.get(stream, 0))
+                    place = (attempt, rank, stream)
+                    while (at := cursors.get(place, 0)) < end:
+                        data = await self._streams.read(StreamKey(*place), at, min(_PIECE_BYTES, end - at))
+                        if not data:
+                            break
+                        cursors[place] = at + len(data)
+                        head = {"kind": "output", "attempt": attempt, "rank": rank, "stream": stream, "offset": at, "size": len(data)}
+                        yield self._frame(head) + data
+
+    def _progress(self, run_id: RunId) -> bytes | None:
+        live = self._ingest.live(run_id)
+        if live is None:
+            return None
+        progress = live.progress
+        head = {
+            "kind": "progress",
+            "done": progress.done if progress else None,
+            "total": progress.total if progress else None,
+            "unit": progress.unit if progress else "",
+            "latest": live.latest,
+            "system": live.system.get(min(live.system)) if live.system else None,
+        }
+        return self._frame(head)
+
+
+def _differs(old: Run, new: Run) -> bool:
+    return (old.phase, old.position, old.hold_reason, old.hold_detail, old.stop_requested, old.exit) != (
+        new.phase,
+        new.position,
+        new.hold_reason,
+        new.hold_detail,
+        new.stop_requested,
+        new.exit,
+    ) or (old.attempt and old.attempt.id) != (new.attempt and new.attempt.id)

@@ -1,0 +1,193 @@
+"""Takes in what replicas ship: appends bytes at exact offsets, reads events and metrics as they pass.
+
+The streams are the truth. What is kept in memory is made again from them after a restart, and nothing that a stream holds
+can break the taking in: a line or record that makes no sense is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.errors import Conflict, HopyardError, NotFound
+from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.streams import StreamKey, Streams
+from hopyard.tracking.hub import Hub
+from hopyard.tracking.lines import LineReader
+from hopyard.tracking.live import LiveRun, read_sample
+from hopyard.tracking.points import PointReader
+
+STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system")
+_OUTPUT = frozenset({"stdout", "stderr", "events"})
+_WRITE_EVERY_S = 2.0
+_REREAD_BYTES = 1024 * 1024
+log = logging.getLogger("hopyard.tracking")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Bytes of one stream, beginning at `offset`."""
+
+    stream: str
+    offset: int
+    data: bytes | memoryview
+
+
+@dataclass(slots=True)
+class _Replica:
+    """What is remembered of one replica's streams between two syncs."""
+
+    attempt: AttemptId
+    rank: int
+    live: LiveRun
+    lengths: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, LineReader] = field(default_factory=lambda: {"events": LineReader(), "system": LineReader()})
+    points: dict[str, PointReader] = field(default_factory=lambda: {"metrics": PointReader(), "tensorboard": PointReader()})
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    ready: bool = False
+
+
+class Ingest:
+    """One per server. All calls belong to one event loop."""
+
+    def __init__(self, runs: RunStore, streams: Streams, hub: Hub) -> None:
+        self._runs, self._streams, self._hub = runs, streams, hub
+        self._live: dict[RunId, LiveRun] = {}
+        self._replicas: dict[tuple[AttemptId, int], _Replica] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def take(self, attempt: AttemptId, rank: int, segments: Sequence[Segment]) -> Mapping[str, int]:
+        """Append what comes in order; the length of each of the replica's streams afterwards, whether or not all was taken.
+
+        Raises NotFound for an attempt that its run never had, StorageFull."""
+        replica = await self._replica(attempt, rank)
+        async with replica.lock:
+            await self._reread(replica)
+            output = told = False
+            try:
+                for segment in segments:
+                    before = replica.lengths.get(segment.stream, 0)
+                    after = await self._streams.append(StreamKey(attempt, rank, segment.stream), segment.offset, bytes(segment.data))
+                    if after > before:
+                        replica.lengths[segment.stream] = after
+                        fresh = segment.data[before - segment.offset : after - segment.offset]
+                        output |= segment.stream in _OUTPUT
+                        told |= self._look(replica, segment.stream, bytes(fresh))
+            finally:
+                if output:
+                    self._hub.output_grew(replica.live.run)
+                if told:
+                    self._hub.progressed(replica.live.run)
+                if replica.live.dirty:
+                    self._write_soon()
+            return dict(replica.lengths)
+
+    async def settle(self, attempt: AttemptId, rank: int) -> None:
+        """Make all that was taken of this replica durable, and the store up to date with it."""
+        replica = await self._replica(attempt, rank)
+        async with replica.lock:
+            await self._reread(replica)
+            await self._streams.sync(attempt, rank)
+            await replica.live.write(self._runs)
+
+    def live(self, run: RunId) -> LiveRun | None:
+        """What a run says now; None when nothing of it was heard since the server started (the store then knows all)."""
+        return self._live.get(run)
+
+    def latest(self, stored: Mapping[RunId, Mapping[str, tuple[int, float]]]) -> dict[RunId, dict[str, tuple[int, float]]]:
+        """The store's latest metrics, overlaid with newer ones that are still only in memory."""
+        return {run: {**told, **(self._live[run].latest if run in self._live else {})} for run, told in stored.items()}
+
+    def forget(self, run: RunId) -> None:
+        """The run is over and written: its memory may go. The next sync, if any, reads the streams again."""
+        self._live.pop(run, None)
+        for key in [key for key, replica in self._replicas.items() if replica.live.run == run]:
+            del self._replicas[key]
+
+    async def close(self) -> None:
+        """Write what is still only in memory."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        await self._write()
+
+    async def _replica(self, attempt: AttemptId, rank: int) -> _Replica:
+        found = self._replicas.get((attempt, rank))
+        if found is not None:
+            return found
+        run_id, number = split_attempt(attempt)
+        run = await self._runs.get(run_id)
+        if run.offline:
+            known = number == 1
+        else:
+            known = any(a.id == attempt for a in await self._runs.attempts(run_id))
+        if not known or rank >= run.spec.size:
+            raise NotFound(f"run {run_id} has no attempt {number} with a replica {rank}")
+        live = self._live.setdefault(run_id, LiveRun(run_id))
+        return self._replicas.setdefault((attempt, rank), _Replica(attempt, rank, live))
+
+    async def _reread(self, replica: _Replica) -> None:
+        """After a restart: look again at what was taken before it."""
+        if replica.ready:
+            return
+        replica.lengths = dict(await self._streams.lengths(replica.attempt, replica.rank))
+        replica.lines = {"events": LineReader(), "system": LineReader()}
+        replica.points = {"metrics": PointReader(), "tensorboard": PointReader()}
+        for stream in (*replica.lines, *replica.points):
+            key, at = StreamKey(replica.attempt, replica.rank, stream), 0
+            while at < replica.lengths.get(stream, 0):
+                data = await self._streams.read(key, at, min(_REREAD_BYTES, replica.lengths[stream] - at))
+                if not data:
+                    raise Conflict(f"stream {stream} of {replica.attempt} is shorter than it was")
+                self._look(replica, stream, data)
+                at += len(data)
+                await asyncio.sleep(0)
+        replica.ready = True
+
+    def _look(self, replica: _Replica, stream: str, data: bytes) -> bool:
+        """Read new bytes; whether they said something about the run. Never raises for what they hold."""
+        live, rank = replica.live, replica.rank
+        if stream in replica.points:
+            return live.take_points(rank, replica.points[stream].feed(data))
+        told = False
+        if stream == "events":
+            for event in replica.lines[stream].feed(data):
+                told |= live.take_event(rank, event)
+        elif stream == "system":
+            for line in replica.lines[stream].feed(data):
+                sample = read_sample(line, rank)
+                told |= sample is not None and live.take_system(rank, sample)
+        return told
+
+    # -- writing to the store, at most every two seconds ----------------------------------------------------------
+
+    def _write_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_WRITE_EVERY_S, self._start_writing)
+
+    def _start_writing(self) -> None:
+        self._timer = None
+        if self._writing is not None and not self._writing.done():
+            self._write_soon()
+            return
+        self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        for live in list(self._live.values()):
+            if not live.dirty:
+                continue
+            try:
+                await live.write(self._runs)
+            except NotFound:
+                self.forget(live.run)
+            except HopyardError as error:
+                log.warning("latest values of run %s are not written: %s", live.run, error)
+                self._write_soon()
+            except Exception:
+                log.exception("latest values of run %s are not written", live.run)
+                self._write_soon()

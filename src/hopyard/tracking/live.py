@@ -1,0 +1,144 @@
+"""What a run says now: latest metrics, progress, use of the machine. Kept in memory, written to the store now and then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopyard.domain.ids import RunId
+from hopyard.domain.run import ParamValue
+from hopyard.interfaces.run_store import RunStore
+from hopyard.tracking.lines import number, whole
+
+NAME_LIMIT = 1024  # characters of a metric's or parameter's name
+NAMES_LIMIT = 10_000  # metrics, parameters … of one run that are kept in memory
+TEXT_LIMIT = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a loop has come; `total` is None where it is not known."""
+
+    done: float
+    total: float | None
+    unit: str
+
+
+@dataclass(slots=True)
+class LiveRun:
+    """Everything here can be made again from the streams."""
+
+    run: RunId
+    latest: dict[str, tuple[int, float]] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)  # which replica's word on a metric counts: the lowest rank's
+    progress: Progress | None = None
+    system: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # rank -> newest sample
+    last_at: float = 0.0  # the newest time that an event named, unix seconds
+    _metrics: dict[str, tuple[int, float]] = field(default_factory=dict)  # not yet in the store
+    _summary: dict[str, float] = field(default_factory=dict)
+    _params: dict[str, ParamValue] = field(default_factory=dict)
+
+    def take_points(self, rank: int, newest: Mapping[str, tuple[int, float]]) -> bool:
+        """Whether anything of it counts."""
+        counted = False
+        for name, point in newest.items():
+            if self.ranks.get(name, rank) < rank or (name not in self.latest and len(self.latest) >= NAMES_LIMIT):
+                continue
+            self.ranks[name] = rank
+            self.latest[name] = self._metrics[name] = point
+            counted = True
+        return counted
+
+    def take_event(self, rank: int, event: Mapping[str, Any]) -> bool:
+        """Take in one line of an `events` stream, whatever it holds. Whether it said something new about the run."""
+        at = number(event.get("t"))
+        if at is not None and math.isfinite(at):
+            self.last_at = max(self.last_at, at)
+        values = event.get("values")
+        match event.get("kind"):
+            case "params" if isinstance(values, dict) and rank == 0:
+                return self._take_params(values)
+            case "summary" if isinstance(values, dict):
+                return self._take_summary(values)
+            case "progress" if rank == 0:
+                return self._take_progress(event)
+        return False
+
+    def take_system(self, rank: int, sample: Mapping[str, Any]) -> bool:
+        if number(sample.get("t")) is None:
+            return False
+        self.system[rank] = sample
+        return True
+
+    def _take_params(self, values: Mapping[str, Any]) -> bool:
+        known = {name: value for name, value in values.items() if _is_name(name) and _is_scalar(value)}
+        self._params.update(list(known.items())[:NAMES_LIMIT])
+        return bool(known)
+
+    def _take_summary(self, values: Mapping[str, Any]) -> bool:
+        known = {name: found for name, value in values.items() if _is_name(name) and (found := number(value)) is not None}
+        self._summary.update(list(known.items())[:NAMES_LIMIT])
+        return bool(known)
+
+    def _take_progress(self, event: Mapping[str, Any]) -> bool:
+        done, total, unit = number(event.get("done")), number(event.get("total")), event.get("unit")
+        if done is None or not math.isfinite(done):
+            return False
+        told = total if total is not None and math.isfinite(total) else None
+        self.progress = Progress(done, told, unit[:64] if isinstance(unit, str) else "")
+        return True
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._metrics or self._summary or self._params)
+
+    async def write(self, runs: RunStore) -> None:
+        """Bring the store up to date. What the store refuses is kept for the next time."""
+        metrics, self._metrics = self._metrics, {}
+        summary, self._summary = self._summary, {}
+        params, self._params = self._params, {}
+        try:
+            if params:
+                await runs.record_params(self.run, params)
+            if summary:
+                await runs.record_summary(self.run, summary)
+            if metrics:
+                await runs.record_metrics(self.run, metrics)
+        except BaseException:
+            self._metrics, self._summary, self._params = metrics | self._metrics, summary | self._summary, params | self._params
+            raise
+
+
+def read_sample(line: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
+    """A line of a `system` stream in the shape that the API answers; None where it names no time."""
+    at = number(line.get("t"))
+    if at is None or not math.isfinite(at):
+        return None
+    listed = line.get("gpus")
+    gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+    return {
+        "t": at,
+        "rank": rank,
+        "cpu_percent": number(line.get("cpu_percent")) or 0.0,
+        "memory_bytes": whole(line.get("memory_bytes")) or 0,
+        "gpus": [
+            {
+                "index": whole(gpu.get("index")) or 0,
+                "utilisation_percent": number(gpu.get("utilisation_percent")) or 0.0,
+                "memory_bytes": whole(gpu.get("memory_bytes")) or 0,
+            }
+            for gpu in gpus
+        ],
+    }
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and 0 < len(name) <= NAME_LIMIT and name.isprintable()
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= TEXT_LIMIT
+    return value is None or isinstance(value, (bool, int, float))

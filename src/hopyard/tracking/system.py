@@ -1,0 +1,50 @@
+"""Reading back what the runs' processes used: CPU, memory, GPUs over time."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+from hopyard.interfaces.streams import StreamKey, Streams
+from hopyard.tracking.lines import LineReader
+from hopyard.tracking.live import read_sample
+from hopyard.tracking.past import Past
+
+_READ_BYTES = 1024 * 1024
+
+
+async def read_system(streams: Streams, past: Past, *, max_points: int | None = None) -> list[dict[str, Any]]:
+    """Samples of all replicas in order of time (what was used is never rolled back).
+
+    max_points: at most so many per replica; of each stretch the sample with the most memory is kept.
+    """
+    by_rank: dict[int, list[dict[str, Any]]] = {}
+    for key in await streams.list(past.run.id):
+        if key.name == "system":
+            by_rank.setdefault(key.rank, []).extend(await _samples(streams, key))
+    found: list[dict[str, Any]] = []
+    for samples in by_rank.values():
+        samples.sort(key=lambda sample: float(sample["t"]))
+        found += samples if max_points is None else _thin(samples, max_points)
+    return sorted(found, key=lambda sample: (float(sample["t"]), int(sample["rank"])))
+
+
+async def _samples(streams: Streams, key: StreamKey) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    lines, at = LineReader(), 0
+    while data := await streams.read(key, at, _READ_BYTES):
+        at += len(data)
+        found += [sample for line in lines.feed(data) if (sample := read_sample(line, key.rank)) is not None]
+        await asyncio.sleep(0)
+    return found
+
+
+def _thin(samples: list[dict[str, Any]], max_points: int) -> list[dict[str, Any]]:
+    count = len(samples)
+    if count <= max_points:
+        return samples
+    edges = [at * count // max_points for at in range(max_points + 1)]
+    return [
+        max(samples[begin:end], key=lambda sample: int(sample["memory_bytes"])) for begin, end in pairwise(edges)
+    ]

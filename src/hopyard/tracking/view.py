@@ -1,0 +1,56 @@
+"""What of a run's streams users see: parts after the checkpoint that a later attempt started from are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.ids import AttemptId, attempt_id
+from hopyard.domain.run import Attempt, Run
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """attempts: those of which anything may be seen, in order. `cuts[(attempt, rank, stream)]` is where one ends for users."""
+
+    attempts: tuple[AttemptId, ...]
+    cuts: Mapping[tuple[AttemptId, int, str], int]
+
+    def limit(self, attempt: AttemptId, rank: int, stream: str) -> int | None:
+        """How many bytes of this stream are seen; None for all there are."""
+        return self.cuts.get((attempt, rank, stream))
+
+
+def visible(run: Run, attempts: Sequence[Attempt], checkpoints: Sequence[Checkpoint]) -> View:
+    """The view after all attempts so far.
+
+    An attempt that started from a checkpoint of this run hides what the saving attempt said after it and whatever came
+    between; one that started from nothing (or from another run's checkpoint) hides all before it. An offline run has had
+    one attempt, which exists before it is recorded.
+    """
+    if run.offline and not attempts:
+        return View((attempt_id(run.id, 1),), {})
+    seen: list[AttemptId] = []
+    cuts: dict[tuple[AttemptId, int, str], int] = {}
+    for attempt in sorted(attempts, key=lambda a: a.number):
+        source = _source(attempt, checkpoints, seen)
+        if source is None:
+            seen = []
+        else:
+            del seen[seen.index(source.attempt) + 1 :]
+            for checkpoint in checkpoints:
+                if checkpoint.attempt == source.attempt and checkpoint.step == source.step:
+                    for stream, offset in checkpoint.offsets.items():
+                        key = (checkpoint.attempt, checkpoint.rank, stream)
+                        cuts[key] = min(offset, cuts.get(key, offset))
+        seen.append(attempt.id)
+    return View(tuple(seen), cuts)
+
+
+def _source(attempt: Attempt, checkpoints: Sequence[Checkpoint], seen: Sequence[AttemptId]) -> Checkpoint | None:
+    """The newest checkpoint of the step that this attempt started from, saved by an attempt whose words still count."""
+    if attempt.resumed_from_step is None:
+        return None
+    fitting = [c for c in checkpoints if c.step == attempt.resumed_from_step and c.attempt in seen]
+    return max(fitting, key=lambda c: (seen.index(c.attempt), -c.rank), default=None)
