@@ -1,1 +1,4 @@
-"""Where bytes and records are kept: `sql` holds the records, `blobs` and `streams` the bytes."""
+"""Where the platform keeps what must survive: SQL for records, folders or object stores for bytes.
+
+Each store is one implementation of a Protocol of `hopyard.interfaces` and passes the suite of `hopyard.testing` for it.
+"""

@@ -104,7 +104,10 @@ class FolderBlobs:
             raw = bytes.fromhex(check_digest(digest))
             if raw not in given:
                 if blake3(data).digest() != raw:
-                    raise IntegrityError(f"the bytes sent for blob {digest[:12]} have another digest", hints=("the file may have changed meanwhile: push again",))
+                    raise IntegrityError(
+                        f"the bytes sent for blob {digest[:12]} have another digest",
+                        hints=("the file may have changed meanwhile: push again",),
+                    )
                 given[raw] = data
         shelf = self._open()
         for raw in shelf.index.touch(list(given), int(time.time())):

@@ -66,7 +66,9 @@ class Index:
         found: dict[bytes, Place] = {}
         for part in _parts(digests):
             with self._lock:
-                rows = self._connection.execute(f"SELECT digest, pack, offset, size FROM blobs WHERE digest IN ({_marks(part)})", part)
+                rows = self._connection.execute(
+                    f"SELECT digest, pack, offset, size FROM blobs WHERE digest IN ({_marks(part)})", part
+                )
                 found.update((row[0], Place(*row[1:])) for row in rows)
         return found
 
@@ -75,7 +77,9 @@ class Index:
         here: set[bytes] = set()
         for part in _parts(digests):
             with self._lock:
-                rows = self._connection.execute(f"SELECT digest, seen_at FROM blobs WHERE digest IN ({_marks(part)})", part).fetchall()
+                rows = self._connection.execute(
+                    f"SELECT digest, seen_at FROM blobs WHERE digest IN ({_marks(part)})", part
+                ).fetchall()
                 here.update(row[0] for row in rows)
                 stale = [(now, row[0]) for row in rows if row[1] < now - REFRESH_S]
                 if stale:
@@ -90,13 +94,17 @@ class Index:
 
     def in_pack(self, pack: int) -> list[Row]:
         with self._lock:
-            rows = self._connection.execute("SELECT digest, pack, offset, size FROM blobs WHERE pack = ? ORDER BY offset", (pack,))
+            rows = self._connection.execute(
+                "SELECT digest, pack, offset, size FROM blobs WHERE pack = ? ORDER BY offset", (pack,)
+            )
             return [Row(row[0], Place(*row[1:])) for row in rows]
 
     def live_bytes(self) -> dict[int, int]:
         """For each pack that holds something, the sum of its blobs."""
         with self._lock:
-            return dict(self._connection.execute("SELECT pack, sum(size) FROM blobs WHERE pack != ? GROUP BY pack", (ALONE,)).fetchall())
+            return dict(
+                self._connection.execute("SELECT pack, sum(size) FROM blobs WHERE pack != ? GROUP BY pack", (ALONE,)).fetchall()
+            )
 
     def usage(self) -> tuple[int, int]:
         with self._lock:
@@ -116,7 +124,8 @@ class Index:
         with self._write() as run:
             before = self._connection.total_changes
             self._connection.executemany(
-                "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?)", ((row.digest, pack, row.place.offset, row.place.size, now) for row in rows)
+                "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?)",
+                ((row.digest, pack, row.place.offset, row.place.size, now) for row in rows),
             )
             added = self._connection.total_changes - before
             if added:
@@ -139,7 +148,10 @@ class Index:
     def remove(self, digest: bytes, place: Place) -> bool:
         """Forget a blob, if that is still its place."""
         with self._write() as run:
-            return run("DELETE FROM blobs WHERE digest = ? AND pack = ? AND offset = ?", (digest, place.pack, place.offset)).rowcount > 0
+            return (
+                run("DELETE FROM blobs WHERE digest = ? AND pack = ? AND offset = ?", (digest, place.pack, place.offset)).rowcount
+                > 0
+            )
 
     def remove_pack(self, pack: int) -> None:
         with self._write() as run:

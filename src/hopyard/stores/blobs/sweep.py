@@ -19,7 +19,9 @@ def sweep(shelf: Shelf, in_use: Iterable[bytes], *, before: int) -> int:
     shelf.index.mark(in_use)
     freed, after = 0, b""
     while True:
-        last, size = shelf.index.remove_garbage(before, after, _AT_ONCE, lambda raw: shelf.large_path(raw).unlink(missing_ok=True))
+        last, size = shelf.index.remove_garbage(
+            before, after, _AT_ONCE, lambda raw: shelf.large_path(raw).unlink(missing_ok=True)
+        )
         freed += size
         if last is None:
             break

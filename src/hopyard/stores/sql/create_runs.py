@@ -1,0 +1,191 @@
+"""Accepting runs: all submissions that wait at one moment become one set of statements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.ids import RunId, RunName
+from hopyard.domain.run import Run, RunPhase
+from hopyard.errors import Conflict
+from hopyard.interfaces.run_store import NewRun
+from hopyard.stores.sql.codec import encode_exit, encode_map, encode_roles, encode_spec, fingerprint, to_us
+from hopyard.stores.sql.counting import bump_version, take_numbers
+from hopyard.stores.sql.run_rows import select_runs, to_run
+from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
+
+IDS_PER_QUERY = 500  # far below what either database takes in one statement
+
+# What an offline run shows until `finish_offline`, should that never come.
+_UNFINISHED = Exit(ExitKind.LOST, 1, "recorded offline; its record was not completed")
+
+_RUN_INSERT = runs.insert()
+_CONTENTS_INSERT = run_contents.insert()
+_TAG_INSERT = run_tags.insert()
+_DATASET_INSERT = run_datasets.insert()
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One call of `create`: all of its runs are accepted, or none."""
+
+    runs: Sequence[NewRun]
+    now: datetime
+
+
+@dataclass(slots=True)
+class _Accepted:
+    new: NewRun
+    now: datetime
+    fingerprint: str
+    number: int = 0
+
+
+def create_runs(conn: Connection, submissions: Sequence[Submission]) -> list[list[Run] | Exception]:
+    """The runs of each submission, or why it was refused."""
+    prints = {new.id: fingerprint(new.spec) for submission in submissions for new in submission.runs}
+    known = _known(conn, list(prints))
+    accepted: dict[RunId, _Accepted] = {}
+    results: list[list[Run] | Exception] = []
+    for submission in submissions:
+        taken = _accept(submission, known, accepted)
+        if isinstance(taken, Exception):
+            results.append(taken)
+        else:
+            accepted.update(taken)
+            results.append([])
+    _number(conn, list(accepted.values()))
+    fresh = _insert(conn, list(accepted.values()))
+    retried = _existing(conn, [run for run in prints if run in known])
+    there = {**retried, **fresh}
+    return [
+        [there[new.id] for new in submission.runs] if isinstance(result, list) else result
+        for submission, result in zip(submissions, results, strict=True)
+    ]
+
+
+def _known(conn: Connection, ids: list[RunId]) -> dict[str, tuple[str, str]]:
+    """User and fingerprint of the runs that are there already."""
+    query = select(runs.c.id, runs.c.user_name, run_contents.c.fingerprint).join(run_contents, run_contents.c.run == runs.c.id)
+    found: dict[str, tuple[str, str]] = {}
+    for at in range(0, len(ids), IDS_PER_QUERY):
+        for id_, user, print_ in conn.execute(query.where(runs.c.id.in_(ids[at : at + IDS_PER_QUERY]))):
+            found[id_] = (user, print_)
+    return found
+
+
+def _accept(
+    submission: Submission, known: dict[str, tuple[str, str]], accepted: dict[RunId, _Accepted]
+) -> dict[RunId, _Accepted] | Conflict:
+    """What of the submission is new, given what is there and what was accepted before it in this batch."""
+    taken: dict[RunId, _Accepted] = {}
+    for new in submission.runs:
+        print_ = fingerprint(new.spec)
+        earlier = taken.get(new.id) or accepted.get(new.id)
+        there = (earlier.new.user, earlier.fingerprint) if earlier is not None else known.get(new.id)
+        if there is None:
+            taken[new.id] = _Accepted(new, submission.now, print_)
+        elif there != (new.user, print_):
+            return Conflict(f"another run has the id {new.id}", hints=("submit it again under a new id",))
+    return taken
+
+
+def _number(conn: Connection, accepted: list[_Accepted]) -> None:
+    counts = Counter((one.new.user, one.new.spec.project) for one in accepted)
+    following = {name: take_numbers(conn, *name, count) for name, count in counts.items()}
+    for one in accepted:
+        name = (one.new.user, one.new.spec.project)
+        one.number = following[name]
+        following[name] += 1
+
+
+def _insert(conn: Connection, accepted: list[_Accepted]) -> dict[str, Run]:
+    if not accepted:
+        return {}
+    tags = [{"run": one.new.id, "key": key, "value": value} for one in accepted for key, value in one.new.spec.tags.items()]
+    datasets = [
+        {"run": one.new.id, "position": at, "dataset": ref.name, "version": ref.version, "manifest": ref.manifest}
+        for one in accepted
+        for at, ref in enumerate(one.new.spec.datasets)
+    ]
+    conn.execute(_RUN_INSERT, [_run_row(one) for one in accepted])
+    conn.execute(_CONTENTS_INSERT, [_contents_row(one) for one in accepted])
+    if tags:
+        conn.execute(_TAG_INSERT, tags)
+    if datasets:
+        conn.execute(_DATASET_INSERT, datasets)
+    bump_version(conn)
+    return {one.new.id: _as_run(one) for one in accepted}
+
+
+def _run_row(one: _Accepted) -> dict[str, Any]:
+    spec, offline, now = one.new.spec, one.new.offline, to_us(one.now)
+    return {
+        "id": one.new.id,
+        "user_name": one.new.user,
+        "project": spec.project,
+        "number": one.number,
+        "label": spec.label,
+        "phase": str(RunPhase.FAILED if offline else RunPhase.QUEUED),
+        "submitted_at": now,
+        "started_at": None,
+        "ended_at": now if offline else None,
+        "queue": spec.queue,
+        "priority": spec.priority,
+        "gang": encode_roles(spec),
+        "attempts": 0,
+        "max_attempts": spec.max_attempts,
+        "resume_step": None if spec.resume is None else spec.resume.step,
+        "stop_requested": False,
+        "offline": offline,
+        "exit": encode_exit(_UNFINISHED) if offline else None,
+    }
+
+
+def _contents_row(one: _Accepted) -> dict[str, Any]:
+    spec = one.new.spec
+    name = RunName(one.new.user, spec.project, one.number)
+    return {
+        "run": one.new.id,
+        "spec": encode_spec(spec),
+        "fingerprint": one.fingerprint,
+        "search": "\n".join([str(name), spec.label, *(f"{key}={value}" for key, value in spec.tags.items())]).lower(),
+        "params": encode_map(spec.params),
+        "summary": "{}",
+        "latest": "{}",
+        "code": spec.code,
+        "resume_manifest": None if spec.resume is None else spec.resume.manifest,
+        "artifact": None,
+        "requirements": spec.environment.requirements,
+        "lock": spec.environment.lock,
+        "git_diff": None if spec.git is None else spec.git.diff,
+    }
+
+
+def _as_run(one: _Accepted) -> Run:
+    spec, offline = one.new.spec, one.new.offline
+    return Run(
+        id=one.new.id,
+        name=RunName(one.new.user, spec.project, one.number),
+        spec=spec,
+        phase=RunPhase.FAILED if offline else RunPhase.QUEUED,
+        submitted_at=one.now,
+        ended_at=one.now if offline else None,
+        exit=_UNFINISHED if offline else None,
+        params=dict(spec.params),
+        offline=offline,
+    )
+
+
+def _existing(conn: Connection, ids: list[RunId]) -> dict[str, Run]:
+    found: dict[str, Run] = {}
+    for at in range(0, len(ids), IDS_PER_QUERY):
+        for row in conn.execute(select_runs().where(runs.c.id.in_(ids[at : at + IDS_PER_QUERY]))):
+            found[row.id] = to_run(row)
+    return found

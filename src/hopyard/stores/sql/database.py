@@ -1,0 +1,194 @@
+"""One database: its connections, one writer with group commit, and a few readers."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import NullPool
+
+from hopyard.errors import HopyardError, ServerUnavailable, SpecError
+from hopyard.stores.sql.faults import translate
+from hopyard.stores.sql.schema import bring_to_head
+from hopyard.stores.sql.writer import Batch, Write, Writer, run_each
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+READERS = 3
+BUSY_TIMEOUT_MS = 10_000
+# PostgreSQL has no lock on the whole database as SQLite has, so every writing transaction takes this one: a write then
+# looks and decides without anything moving under it, also when several servers share the database.
+ADVISORY_LOCK = 0x686F70  # "hop"
+
+
+class Database:
+    """Connections to one SQLite file or one PostgreSQL database whose schema is the newest.
+
+    Writes of any number of callers are grouped into few commits; reads go on beside them, each on one consistent state.
+    """
+
+    def __init__(self, engine: Engine, read_engine: Engine) -> None:
+        self._engine = engine
+        self._read_engine = read_engine
+        self._writer = Writer(engine)
+        self._local = threading.local()
+        self._opened: list[Connection] = []
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="hopyard-sql-reader")
+        self._closed = False
+
+    @classmethod
+    def open(cls, url: str | Path) -> Database:
+        """Open, create or migrate the database at `url`: `sqlite:///PATH`, `postgresql://…`, or the path of a SQLite file.
+
+        Raises SpecError for an address of no known kind, ServerUnavailable when it does not answer, IntegrityError when
+        it is damaged or of a newer Hopyard, StorageFull.
+        """
+        address = _address(url)
+        engine, read_engine = _engines(address)
+        try:
+            bring_to_head(engine)
+        except Exception as error:
+            engine.dispose()
+            told = translate(error)
+            if told is error:
+                raise
+            raise told from error
+        return cls(engine, read_engine)
+
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._engine.dialect.name
+
+    async def write(self, write: Write[T]) -> T:
+        """Run `write(connection)` in a transaction; returns once it is durable.
+
+        It may be run a second time after a failure, so it must have no other effects than those on the connection.
+        What it raises undoes it and comes to the caller. Raises StorageFull, ServerUnavailable.
+        """
+        outcome: T = await self._writer.submit(run_each, write)
+        return outcome
+
+    async def write_together(self, batch: Batch[A, T], argument: A) -> T:
+        """As `write`, for many small writes of one kind: calls that wait at the same moment are given to `batch` as one.
+
+        `batch(connection, arguments)` returns a result for each argument, or an exception for one that wrote nothing.
+        When it raises, each argument is tried by itself.
+        """
+        outcome: T = await self._writer.submit(batch, argument)
+        return outcome
+
+    async def read(self, read: Callable[[Connection], T]) -> T:
+        """Run `read(connection)` on one consistent state of the database. Raises ServerUnavailable."""
+        if self._closed:
+            raise ServerUnavailable("the database is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, read)
+
+    async def close(self) -> None:
+        """Finish the writes that are queued and let go of all connections. Idempotent."""
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        self._readers.shutdown()
+        for connection in self._opened:
+            connection.close()
+        self._opened.clear()
+        self._writer.close()  # last: the last connection to a SQLite file folds its log into it
+        self._engine.dispose()
+        self._read_engine.dispose()
+
+    def _read(self, read: Callable[[Connection], T]) -> T:
+        try:
+            try:
+                return self._read_once(read)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                return self._read_once(read)  # the link had gone while it was idle
+        except HopyardError:
+            raise
+        except Exception as error:
+            told = translate(error)
+            if told is error:
+                raise
+            raise told from error
+
+    def _read_once(self, read: Callable[[Connection], T]) -> T:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._read_engine.connect()
+            self._opened.append(connection)
+        with connection.begin():
+            return read(connection)
+
+
+def _address(url: str | Path) -> URL:
+    if isinstance(url, Path):
+        return URL.create("sqlite", database=str(url))
+    try:
+        address = make_url(url)
+    except ArgumentError as error:
+        raise SpecError(
+            f"database: `{url}` is not an address", hints=("write sqlite:///PATH or postgresql://USER@HOST/NAME",)
+        ) from error
+    if address.get_backend_name() == "sqlite":
+        if not address.database or address.database == ":memory:":
+            raise SpecError("database: a SQLite database is a file", hints=("write sqlite:////absolute/path",))
+        return address.set(drivername="sqlite")
+    if address.get_backend_name() in ("postgresql", "postgres"):
+        return address.set(drivername="postgresql+psycopg")
+    raise SpecError(
+        f"database: `{address.get_backend_name()}` is not known", hints=("write sqlite:///PATH or postgresql://USER@HOST/NAME",)
+    )
+
+
+def _engines(address: URL) -> tuple[Engine, Engine]:
+    """One that writes and one that reads."""
+    return _sqlite_engines(address) if address.get_backend_name() == "sqlite" else _postgresql_engines(address)
+
+
+def _sqlite_engines(address: URL) -> tuple[Engine, Engine]:
+    Path(address.database or "").parent.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {"poolclass": NullPool, "connect_args": {"check_same_thread": False, "isolation_level": None}}
+    engine = create_engine(address, **options)
+    read_engine = create_engine(address, **options)
+
+    @event.listens_for(engine, "connect")
+    def _writing(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute(f"PRAGMA journal_size_limit={64 * 1024 * 1024}")
+
+    @event.listens_for(read_engine, "connect")
+    def _reading(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        connection.execute("PRAGMA query_only=ON")
+
+    # The driver begins a transaction too late (not before a read) and too weakly for a write that looks first.
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    event.listen(read_engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return engine, read_engine
+
+
+def _postgresql_engines(address: URL) -> tuple[Engine, Engine]:
+    options: dict[str, Any] = {"poolclass": NullPool, "connect_args": {"connect_timeout": 10, "application_name": "hopyard"}}
+    try:
+        engine = create_engine(address, isolation_level="READ COMMITTED", **options)
+        read_engine = create_engine(
+            address, isolation_level="REPEATABLE READ", execution_options={"postgresql_readonly": True}, **options
+        )
+    except ModuleNotFoundError as error:
+        raise SpecError("PostgreSQL needs the driver psycopg", hints=("pip install 'hopyard[postgres]'",)) from error
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
+    return engine, read_engine

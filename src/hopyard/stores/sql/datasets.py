@@ -1,0 +1,205 @@
+"""Datasets and their versions, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, delete, func, select, update
+
+from hopyard.domain.dataset import Dataset, DatasetVersion
+from hopyard.domain.ids import Digest, check_name
+from hopyard.domain.run import RunPhase
+from hopyard.errors import Conflict, NotFound
+from hopyard.stores.sql.codec import from_us, to_us
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.tables import dataset_versions, datasets, run_datasets, runs
+
+_FINAL = sorted(str(phase) for phase in RunPhase if phase.final)
+
+
+class SqlDatasetStore:
+    """DatasetStore over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def push(
+        self, name: str, manifest: Digest, /, *, size_bytes: int, files: int, user: str, message: str, now: datetime
+    ) -> tuple[DatasetVersion, bool]:
+        check_name(name, what="dataset")
+
+        def write(conn: Connection) -> tuple[DatasetVersion, bool]:
+            newest = conn.execute(_versions(name).limit(1)).one_or_none()
+            if newest is not None and newest.manifest == manifest:
+                return _to_version(newest), False
+            number = _next_number(conn, name, to_us(now))
+            version = DatasetVersion(name, number, manifest, size_bytes, files, now, user, message)
+            conn.execute(dataset_versions.insert().values(_version_row(version)))
+            return version, True
+
+        return await self._database.write(write)
+
+    async def list(self) -> Sequence[Dataset]:
+        """By name."""
+
+        def read(conn: Connection) -> list[Dataset]:
+            return [_to_dataset(row) for row in conn.execute(_select_datasets().order_by(datasets.c.name))]
+
+        return await self._database.read(read)
+
+    async def find(self, name: str, /) -> Dataset | None:
+        def read(conn: Connection) -> Dataset | None:
+            row = conn.execute(_select_datasets().where(datasets.c.name == name)).one_or_none()
+            return None if row is None else _to_dataset(row)
+
+        return await self._database.read(read)
+
+    async def versions(self, name: str, /) -> Sequence[DatasetVersion]:
+        def read(conn: Connection) -> Sequence[DatasetVersion]:
+            _check_exists(conn, name)
+            return [_to_version(row) for row in conn.execute(_versions(name))]
+
+        return await self._database.read(read)
+
+    async def version(self, name: str, number: int, /) -> DatasetVersion:
+        def read(conn: Connection) -> DatasetVersion:
+            query = _versions(name).limit(1)
+            row = conn.execute(query.where(dataset_versions.c.number == number) if number else query).one_or_none()
+            if row is None:
+                _check_exists(conn, name)
+                raise _no_version(conn, name, number)
+            return _to_version(row)
+
+        return await self._database.read(read)
+
+    async def set_metric(self, name: str, metric: str, higher_is_better: bool | None, /) -> None:
+        def write(conn: Connection) -> None:
+            _check_exists(conn, name)
+            values = {"metric": metric, "higher_is_better": higher_is_better}
+            conn.execute(update(datasets).where(datasets.c.name == name).values(values))
+
+        await self._database.write(write)
+
+    async def delete(self, name: str, number: int | None, /) -> int:
+        def write(conn: Connection) -> int:
+            _check_exists(conn, name)
+            _check_unused(conn, name, number)
+            gone = delete(dataset_versions).where(dataset_versions.c.dataset == name)
+            if number is None:
+                count = conn.execute(gone).rowcount
+                conn.execute(delete(datasets).where(datasets.c.name == name))
+                return count
+            if conn.execute(gone.where(dataset_versions.c.number == number)).rowcount == 0:
+                raise _no_version(conn, name, number)
+            return 1
+
+        return await self._database.write(write)
+
+
+def _versions(name: str) -> Select[Any]:
+    """Newest first."""
+    return select(dataset_versions).where(dataset_versions.c.dataset == name).order_by(dataset_versions.c.number.desc())
+
+
+def _select_datasets() -> Select[Any]:
+    """Each with its count of versions, and its newest version."""
+    counted = (
+        select(
+            dataset_versions.c.dataset,
+            func.count().label("versions"),
+            func.max(dataset_versions.c.number).label("newest"),
+        )
+        .group_by(dataset_versions.c.dataset)
+        .subquery()
+    )
+    newest = dataset_versions.alias("newest")
+    return (
+        select(
+            datasets.c.name,
+            datasets.c.created_at.label("began_at"),
+            datasets.c.metric,
+            datasets.c.higher_is_better,
+            func.coalesce(counted.c.versions, 0).label("versions"),
+            newest,
+        )
+        .outerjoin(counted, counted.c.dataset == datasets.c.name)
+        .outerjoin(newest, (newest.c.dataset == datasets.c.name) & (newest.c.number == counted.c.newest))
+    )
+
+
+def _next_number(conn: Connection, name: str, now: int) -> int:
+    last = conn.execute(select(datasets.c.last_number).where(datasets.c.name == name)).scalar()
+    if last is None:
+        conn.execute(datasets.insert().values(name=name, created_at=now, last_number=1, metric="", higher_is_better=None))
+        return 1
+    conn.execute(update(datasets).where(datasets.c.name == name).values(last_number=last + 1))
+    return int(last) + 1
+
+
+def _check_exists(conn: Connection, name: str) -> None:
+    if conn.execute(select(datasets.c.name).where(datasets.c.name == name)).first() is not None:
+        return
+    close = get_close_matches(name, conn.execute(select(datasets.c.name)).scalars().all(), n=3)
+    hint = f"did you mean {' or '.join(f'`{known}`' for known in close)}?" if close else "`hop dataset ls` lists them"
+    raise NotFound(f"there is no dataset `{name}`", hints=(hint,))
+
+
+def _no_version(conn: Connection, name: str, number: int) -> NotFound:
+    newest = conn.execute(_versions(name).limit(1)).one_or_none()
+    if newest is None:
+        return NotFound(f"dataset `{name}` has no versions", hints=(f"push one: hop dataset push {name} PATH",))
+    return NotFound(f"dataset `{name}` has no version {number}", hints=(f"the newest is {newest.number}",))
+
+
+def _check_unused(conn: Connection, name: str, number: int | None) -> None:
+    query = (
+        select(runs.c.user_name, runs.c.project, runs.c.number)
+        .join(run_datasets, run_datasets.c.run == runs.c.id)
+        .where(run_datasets.c.dataset == name, runs.c.phase.not_in(_FINAL))
+        .limit(1)
+    )
+    if number is not None:
+        query = query.where(run_datasets.c.version.in_((number, 0)))
+    if (user := conn.execute(query).one_or_none()) is not None:
+        run = f"{user.user_name}/{user.project}/{user.number}"
+        raise Conflict(f"{run} uses dataset `{name}`", hints=(f"wait for it to end, or stop it: hop stop {run}",))
+
+
+def _version_row(version: DatasetVersion) -> dict[str, Any]:
+    return {
+        "dataset": version.dataset,
+        "number": version.number,
+        "manifest": version.manifest,
+        "size_bytes": version.size_bytes,
+        "files": version.files,
+        "created_at": to_us(version.created_at),
+        "created_by": version.created_by,
+        "message": version.message,
+    }
+
+
+def _to_version(row: Row[Any]) -> DatasetVersion:
+    return DatasetVersion(
+        dataset=row.dataset,
+        number=row.number,
+        manifest=Digest(row.manifest),
+        size_bytes=row.size_bytes,
+        files=row.files,
+        created_at=from_us(row.created_at),
+        created_by=row.created_by,
+        message=row.message,
+    )
+
+
+def _to_dataset(row: Row[Any]) -> Dataset:
+    return Dataset(
+        name=row.name,
+        created_at=from_us(row.began_at),
+        versions=row.versions,
+        newest=None if row.number is None else _to_version(row),
+        metric=row.metric,
+        higher_is_better=row.higher_is_better,
+    )

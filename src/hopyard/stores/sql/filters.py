@@ -1,0 +1,46 @@
+"""Which runs a listing shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, exists, or_, select
+
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
+
+
+def narrow(query: Select[Any], where: RunFilter) -> Select[Any]:
+    """The query over `runs` and `run_contents`, narrowed to the filter: newest first, one page of it."""
+    newest_first = query.where(*_conditions(where)).order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
+    return newest_first.limit(where.limit)
+
+
+def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if where.phases is not None:
+        found.append(runs.c.phase.in_(sorted(str(phase) for phase in where.phases)))
+    if where.user is not None:
+        found.append(runs.c.user_name == where.user)
+    if where.project is not None:
+        found.append(runs.c.project == where.project)
+    if where.label is not None:
+        found.append(runs.c.label == where.label)
+    for key, value in (where.tags or {}).items():
+        tagged = exists().where(run_tags.c.run == runs.c.id, run_tags.c.key == key, run_tags.c.value == value)
+        found.append(tagged)
+    if where.dataset is not None:
+        found.append(exists().where(run_datasets.c.run == runs.c.id, run_datasets.c.dataset == where.dataset))
+    if where.text:
+        found.append(run_contents.c.search.contains(where.text.lower(), autoescape=True))
+    if where.before is not None:
+        found.append(_older_than(where.before))
+    return found
+
+
+def _older_than(run: str) -> ColumnElement[bool]:
+    """Older than a run that may have been deleted since the last page: then its id, which sorts by time, must do."""
+    cursor = runs.alias("cursor")
+    at = select(cursor.c.submitted_at).where(cursor.c.id == run).scalar_subquery()
+    gone = ~exists().where(cursor.c.id == run)
+    return or_(runs.c.submitted_at < at, (runs.c.submitted_at == at) & (runs.c.id < run), gone & (runs.c.id < run))

@@ -1,0 +1,206 @@
+"""Runs and what belongs to them, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, select, update
+
+from hopyard.domain.attempt import AttemptPhase, Exit
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
+from hopyard.domain.run import Attempt, ParamValue, Run, RunPhase
+from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.interfaces.run_store import NewRun, RunFilter
+from hopyard.stores.sql import checkpoint_rows
+from hopyard.stores.sql.codec import decode_map, decode_spec, encode_exit, encode_map, encode_spec, to_us
+from hopyard.stores.sql.create_runs import IDS_PER_QUERY, Submission, create_runs
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.filters import narrow
+from hopyard.stores.sql.run_rows import ATTEMPT_COLUMNS, select_runs, to_attempt, to_run
+from hopyard.stores.sql.tables import attempts, run_contents, run_datasets, runs
+
+_OFFLINE_ENDS = {
+    AttemptPhase.SUCCEEDED: RunPhase.SUCCEEDED,
+    AttemptPhase.FAILED: RunPhase.FAILED,
+    AttemptPhase.LOST: RunPhase.FAILED,
+    AttemptPhase.STOPPED: RunPhase.CANCELLED,
+}
+
+
+class SqlRunStore:
+    """RunStore over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
+        return await self._database.write_together(create_runs, Submission(runs, now))
+
+    async def get(self, run: RunId, /) -> Run:
+        def read(conn: Connection) -> Run:
+            row = conn.execute(select_runs().where(runs.c.id == run)).one_or_none()
+            if row is None:
+                raise _not_found(run)
+            return to_run(row)
+
+        return await self._database.read(read)
+
+    async def find_by_name(self, name: RunName, /) -> Run | None:
+        def read(conn: Connection) -> Run | None:
+            where = (runs.c.user_name == name.user, runs.c.project == name.project, runs.c.number == name.number)
+            row = conn.execute(select_runs().where(*where)).one_or_none()
+            return None if row is None else to_run(row)
+
+        return await self._database.read(read)
+
+    async def list(self, where: RunFilter, /) -> Sequence[Run]:
+        def read(conn: Connection) -> list[Run]:
+            return [to_run(row) for row in conn.execute(narrow(select_runs(), where))]
+
+        return await self._database.read(read)
+
+    async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
+        def read(conn: Connection) -> list[Attempt]:
+            _existing(conn, run)
+            query = select(*ATTEMPT_COLUMNS).where(attempts.c.run == run).order_by(attempts.c.number)
+            return [to_attempt(row) for row in conn.execute(query)]
+
+        return await self._database.read(read)
+
+    async def delete(self, run: RunId, /) -> None:
+        def write(conn: Connection) -> None:
+            if not RunPhase(_existing(conn, run).phase).final:
+                raise Conflict("the run is not over", hints=("stop it first: hop stop",))
+            conn.execute(delete(runs).where(runs.c.id == run))  # what refers to it goes with it
+
+        await self._database.write(write)
+
+    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /) -> None:
+        await self._merge(run, "params", params)
+
+    async def record_summary(self, run: RunId, values: Mapping[str, float], /) -> None:
+        await self._merge(run, "summary", values)
+
+    async def record_metrics(self, run: RunId, latest: Mapping[str, tuple[int, float]], /) -> None:
+        await self._merge(run, "latest", latest)
+
+    async def _merge(self, run: RunId, column: str, values: Mapping[str, Any]) -> None:
+        def write(conn: Connection) -> None:
+            before = conn.execute(select(run_contents.c[column]).where(run_contents.c.run == run)).scalar()
+            if before is None:
+                raise _not_found(run)
+            after = encode_map({**decode_map(before), **values})
+            if after != before:
+                conn.execute(update(run_contents).where(run_contents.c.run == run).values({column: after}))
+
+        await self._database.write(write)
+
+    async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
+        def read(conn: Connection) -> dict[RunId, Mapping[str, tuple[int, float]]]:
+            found: dict[RunId, Mapping[str, tuple[int, float]]] = {run: {} for run in runs}
+            query = select(run_contents.c.run, run_contents.c.latest)
+            for at in range(0, len(runs), IDS_PER_QUERY):
+                for run, latest in conn.execute(query.where(run_contents.c.run.in_(runs[at : at + IDS_PER_QUERY]))):
+                    found[run] = {name: (step, value) for name, (step, value) in decode_map(latest).items()}
+            return found
+
+        return await self._database.read(read)
+
+    async def record_artifact(self, run: RunId, manifest: Digest, /) -> None:
+        def write(conn: Connection) -> None:
+            changed = conn.execute(update(run_contents).where(run_contents.c.run == run).values(artifact=manifest))
+            if changed.rowcount == 0:
+                raise _not_found(run)
+
+        await self._database.write(write)
+
+    async def record_lock(self, run: RunId, lock: Digest, packages: Mapping[str, str], /) -> None:
+        def write(conn: Connection) -> None:
+            before = conn.execute(select(run_contents.c.spec).where(run_contents.c.run == run)).scalar()
+            if before is None:
+                raise _not_found(run)
+            spec = decode_spec(before)
+            spec = replace(spec, environment=replace(spec.environment, lock=lock, packages=dict(packages)))
+            values = {"spec": encode_spec(spec), "lock": lock}
+            conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
+
+        await self._database.write(write)
+
+    async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
+        def write(conn: Connection) -> None:
+            _existing(conn, checkpoint.run)
+            checkpoint_rows.insert(conn, checkpoint)
+
+        await self._database.write(write)
+
+    async def checkpoints(self, run: RunId, /) -> Sequence[Checkpoint]:
+        def read(conn: Connection) -> Sequence[Checkpoint]:
+            _existing(conn, run)
+            return checkpoint_rows.of_run(conn, run)
+
+        return await self._database.read(read)
+
+    async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None:
+        def write(conn: Connection) -> None:
+            _existing(conn, run)
+            checkpoint_rows.keep(conn, run, step, kept)
+
+        await self._database.write(write)
+
+    async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None:
+        await self._database.write(lambda conn: checkpoint_rows.remove(conn, run, steps))
+
+    async def finish_offline(
+        self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
+    ) -> None:
+        if phase not in _OFFLINE_ENDS:
+            raise SpecError(f"phase: an offline run has not ended while `{phase}`", hints=(f"one of {', '.join(_OFFLINE_ENDS)}",))
+
+        def write(conn: Connection) -> None:
+            row = _existing(conn, run)
+            if not row.offline:
+                raise Conflict("the run was not recorded offline")
+            if row.attempts:
+                return
+            times = {"started_at": to_us(started_at), "ended_at": to_us(ended_at), "exit": encode_exit(exit)}
+            conn.execute(
+                attempts.insert().values(
+                    id=attempt_id(run, 1),
+                    run=run,
+                    number=1,
+                    phase=str(phase),
+                    live=0,
+                    engine="",
+                    placement="[]",
+                    replicas="[]",
+                    placed_at=times["started_at"],
+                    **times,
+                )
+            )
+            conn.execute(update(runs).where(runs.c.id == run).values(phase=str(_OFFLINE_ENDS[phase]), attempts=1, **times))
+
+        await self._database.write(write)
+
+    async def board(self, dataset: str, /, *, limit: int) -> Sequence[Run]:
+        def read(conn: Connection) -> list[Run]:
+            on_it = select(run_datasets.c.run).where(run_datasets.c.dataset == dataset)
+            query = select_runs().where(runs.c.id.in_(on_it), run_contents.c.summary != "{}")
+            newest = query.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
+            return [to_run(row) for row in conn.execute(newest)]
+
+        return await self._database.read(read)
+
+
+def _existing(conn: Connection, run: RunId) -> Row[str, str, bool, int]:
+    row = conn.execute(select(runs.c.id, runs.c.phase, runs.c.offline, runs.c.attempts).where(runs.c.id == run)).one_or_none()
+    if row is None:
+        raise _not_found(run)
+    return row
+
+
+def _not_found(run: RunId) -> NotFound:
+    return NotFound(f"no run has the id {run}", hints=("`hop ps --all` lists the runs",))

@@ -1,0 +1,210 @@
+"""The schema. A change here comes with a migration in `migrations/versions` and a new HEAD; a test compares the two.
+
+Wide, rarely changed text (specs, params) is kept out of `runs`, whose rows change at every step of a run's life, and so
+are holds, which may change for every waiting run at once: an update rewrites the whole row, in both databases.
+Times are integers: microseconds since 1970 in UTC. JSON is text that only this package reads.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+HEAD = "0001"  # the newest migration
+
+metadata = MetaData()
+
+# Compared byte by byte, as Python and SQLite do; PostgreSQL would follow the language of its cluster.
+_Key = Text().with_variant(Text(collation="C"), "postgresql")
+# SQLite numbers rows by itself only in a column that is declared INTEGER.
+_Serial = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _run_key(*, primary_key: bool = False) -> Column[str]:
+    return Column("run", _Key, ForeignKey("runs.id", ondelete="CASCADE"), nullable=False, primary_key=primary_key)
+
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    Column("user_name", _Key, nullable=False),
+    Column("project", _Key, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("label", _Key, nullable=False),
+    Column("phase", _Key, nullable=False),
+    Column("submitted_at", BigInteger, nullable=False),
+    Column("started_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("queue", _Key, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("gang", Text, nullable=False),  # JSON: the roles, all that a policy needs of a spec
+    Column("attempts", Integer, nullable=False),  # the number of the newest one, 0 before the first
+    Column("max_attempts", Integer, nullable=False),
+    Column("resume_step", BigInteger),  # of the checkpoint that a fork starts from
+    Column("stop_requested", Boolean, nullable=False),
+    Column("offline", Boolean, nullable=False),
+    Column("exit", Text),  # JSON
+    UniqueConstraint("user_name", "project", "number", name="runs_name"),
+    Index("runs_phase", "phase", "submitted_at"),
+    Index("runs_newest", "submitted_at", "id"),
+)
+
+run_contents = Table(
+    "run_contents",
+    metadata,
+    _run_key(primary_key=True),
+    Column("spec", Text, nullable=False),  # JSON
+    Column("fingerprint", _Key, nullable=False),  # of the spec as it was submitted: tells a retry from another run
+    Column("search", Text, nullable=False),  # lower case: name, label and tags, a line each
+    Column("params", Text, nullable=False),  # JSON
+    Column("summary", Text, nullable=False),  # JSON
+    Column("latest", Text, nullable=False),  # JSON: metric → [step, value]
+    Column("code", _Key),
+    Column("resume_manifest", _Key),
+    Column("artifact", _Key),
+    Column("requirements", _Key),
+    Column("lock", _Key),
+    Column("git_diff", _Key),
+)
+
+run_tags = Table(
+    "run_tags",
+    metadata,
+    _run_key(primary_key=True),
+    Column("key", _Key, primary_key=True),
+    Column("value", _Key, nullable=False),
+    Index("run_tags_value", "key", "value"),
+)
+
+run_datasets = Table(
+    "run_datasets",
+    metadata,
+    _run_key(primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("dataset", _Key, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("manifest", _Key),
+    Index("run_datasets_dataset", "dataset"),
+)
+
+holds = Table(
+    "holds",
+    metadata,
+    _run_key(primary_key=True),
+    Column("rank", BigInteger, nullable=False),  # position in the queue plus the counter `hold_base`
+    Column("reason", _Key, nullable=False),
+    Column("detail", Text, nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    _run_key(),
+    Column("number", Integer, nullable=False),
+    Column("phase", _Key, nullable=False),
+    Column("live", SmallInteger, nullable=False),  # 1 until it ended
+    Column("engine", _Key, nullable=False),
+    Column("placement", Text, nullable=False),  # JSON: [node, [gpu, …]] of each rank
+    Column("replicas", Text, nullable=False),  # JSON: what each said last
+    Column("placed_at", BigInteger, nullable=False),
+    Column("started_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("exit", Text),  # JSON
+    Column("resumed_from_step", BigInteger),
+    UniqueConstraint("run", "number", name="attempts_number"),
+    Index("attempts_live", "live", sqlite_where=text("live = 1"), postgresql_where=text("live = 1")),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("id", _Serial, primary_key=True),  # in the order in which they were saved
+    _run_key(),
+    Column("attempt", _Key, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("manifest", _Key, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("metrics", Text, nullable=False),  # JSON
+    Column("offsets", Text, nullable=False),  # JSON
+    Column("kept", Boolean, nullable=False),
+    UniqueConstraint("run", "attempt", "rank", "step", name="checkpoints_step"),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    Column("engine", _Key, nullable=False),
+    Column("node", Text, nullable=False),  # JSON
+)
+
+run_numbers = Table(
+    "run_numbers",
+    metadata,
+    Column("user_name", _Key, primary_key=True),
+    Column("project", _Key, primary_key=True),
+    Column("last", BigInteger, nullable=False),
+)
+
+datasets = Table(
+    "datasets",
+    metadata,
+    Column("name", _Key, primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("last_number", Integer, nullable=False),  # the numbers of deleted versions do not come again
+    Column("metric", Text, nullable=False),
+    Column("higher_is_better", Boolean),
+)
+
+dataset_versions = Table(
+    "dataset_versions",
+    metadata,
+    Column("dataset", _Key, ForeignKey("datasets.name", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("manifest", _Key, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("files", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", _Key, nullable=False),
+    Column("message", Text, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("hash", _Key, primary_key=True),
+    Column("user_name", _Key, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("name", _Key, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+
+# `version` counts changes that a policy would see; `hold_base` is what positions in the queue are counted from.
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", _Key, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)

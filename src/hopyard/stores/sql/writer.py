@@ -1,0 +1,212 @@
+"""The one thread that writes, and its group commit.
+
+Everything that is queued when a commit begins shares it: one wait for the disk for all. Each write is in a savepoint of
+its own, so that one that fails takes nothing of its neighbours with it. A write may be run twice (when the shared
+transaction broke down, each is tried alone), so it must have no effect outside the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from hopyard.errors import ServerUnavailable
+from hopyard.stores.sql.faults import spoils_transaction, translate
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+Write = Callable[[Connection], T]
+# Takes the arguments of several calls and gives one result for each; an exception in the place of a result is raised to
+# that caller alone, and must have written nothing.
+Batch = Callable[[Connection, Sequence[A]], Sequence["T | Exception"]]
+
+MOST_PER_COMMIT = 1024
+
+
+@dataclass(slots=True)
+class Failed:
+    error: BaseException
+
+
+Outcome = Any  # what the write returned, or Failed
+
+
+class _CommitUnknown(Exception):
+    """The link broke while the commit was on its way: it may have happened."""
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    batch: Batch[Any, Any]
+    argument: Any
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+
+def run_each(conn: Connection, writes: Sequence[Write[Any]]) -> Sequence[Any]:
+    """The batch of plain writes: never of more than one, see `Writer._groups`."""
+    return [write(conn) for write in writes]
+
+
+class Writer:
+    """Runs writes on a thread of its own, over one connection that it opens again when it is lost."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+        self._queue: deque[_Item] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="hopyard-sql-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, batch: Batch[A, T], argument: A) -> asyncio.Future[T]:
+        """Queue a write; the future is done when it is durable. Call it from an event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        with self._wake:
+            if self._closed:
+                raise ServerUnavailable("the database is closed")
+            self._queue.append(_Item(batch, argument, loop, future))
+            self._wake.notify()
+        return future
+
+    def close(self) -> None:
+        """Finish what is queued and end the thread."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while items := self._take():
+            try:
+                outcomes = self._together(items)
+            except BaseException as error:  # whatever happens, the thread lives and nobody waits for ever
+                logger.exception("a group commit failed")
+                outcomes = [Failed(error)] * len(items)
+            _resolve(items, outcomes)
+        self._drop_connection()
+
+    def _take(self) -> list[_Item]:
+        """All that waits, in order; empty exactly when the writer is closed and nothing waits."""
+        with self._wake:
+            while not self._queue and not self._closed:
+                self._wake.wait()
+            return [self._queue.popleft() for _ in range(min(len(self._queue), MOST_PER_COMMIT))]
+
+    def _together(self, items: list[_Item]) -> list[Outcome]:
+        groups = _groups(items)
+        try:
+            outcomes = self._commit(groups)
+        except _CommitUnknown as error:
+            lost = ServerUnavailable(
+                "the database went away during a commit", hints=("look whether the change is there, then repeat it",)
+            )
+            lost.__cause__ = error
+            return [Failed(lost)] * len(items)
+        except Exception:
+            self._drop_broken()
+            outcomes = {item: self._alone(item) for item in items}
+        return [outcomes[item] for item in items]
+
+    def _alone(self, item: _Item) -> Outcome:
+        try:
+            return self._commit([[item]])[item]
+        except Exception as error:
+            self._drop_broken()
+            return Failed(translate(error.__cause__ or error if isinstance(error, _CommitUnknown) else error))
+
+    def _commit(self, groups: list[list[_Item]]) -> dict[_Item, Outcome]:
+        """Run the groups in one transaction. Raises when nothing of it was stored."""
+        conn = self._open()
+        outcomes: dict[_Item, Outcome] = {}
+        transaction = conn.begin()
+        try:
+            for group in groups:
+                outcomes.update(_guarded(conn, group))
+        except BaseException:
+            transaction.rollback()
+            raise
+        try:
+            transaction.commit()
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise _CommitUnknown(str(error)) from error
+            transaction.rollback()
+            raise
+        return outcomes
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        return self._connection
+
+    def _drop_broken(self) -> None:
+        """Leave a connection that failed in an unknown state; the next write opens another."""
+        if self._connection is not None and (self._connection.invalidated or self._connection.in_transaction()):
+            self._drop_connection()
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except Exception:
+                logger.warning("closing a database connection failed", exc_info=True)
+
+
+def _groups(items: list[_Item]) -> list[list[_Item]]:
+    """Calls of one batch together, at the place of the first; plain writes each by itself."""
+    batches: dict[Any, list[_Item]] = defaultdict(list)
+    for item in items:
+        batches[id(item) if item.batch is run_each else item.batch].append(item)
+    return list(batches.values())
+
+
+def _guarded(conn: Connection, group: list[_Item]) -> dict[_Item, Outcome]:
+    """Run one group so that its failure leaves the transaction as it was before."""
+    try:
+        with conn.begin_nested():
+            results = group[0].batch(conn, [item.argument for item in group])
+    except Exception as error:
+        if spoils_transaction(error):
+            raise
+        if len(group) == 1:
+            return {group[0]: Failed(translate(error))}
+        return {item: outcome for item in group for outcome in _guarded(conn, [item]).values()}
+    return {
+        item: Failed(result) if isinstance(result, Exception) else result for item, result in zip(group, results, strict=True)
+    }
+
+
+def _resolve(items: list[_Item], outcomes: list[Outcome]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = defaultdict(list)
+    for item, outcome in zip(items, outcomes, strict=True):
+        by_loop[item.loop].append((item.future, outcome))
+    for loop, pairs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_tell, pairs)
+        except RuntimeError:
+            pass  # the loop of whoever asked is closed: the write is stored, nobody waits for the answer
+
+
+def _tell(pairs: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+    for future, outcome in pairs:
+        if future.done():
+            continue
+        if isinstance(outcome, Failed):
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome)
