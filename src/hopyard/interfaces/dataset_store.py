@@ -9,6 +9,8 @@ from hopyard.domain.ids import Digest
 
 
 class DatasetStore(Protocol):
+    """Datasets by name, and their versions, which never change."""
+
     async def push(
         self, name: str, manifest: Digest, /, *, size_bytes: int, files: int, user: str, message: str, now: datetime
     ) -> tuple[DatasetVersion, bool]:

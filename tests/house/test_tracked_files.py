@@ -1,0 +1,64 @@
+"""What may not stand in the repository: addresses of registries, paths of one machine, unpinned or unexplained packages."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .tree import ROOT, project, tracked
+
+# Put together from parts, so that this file does not hold what it looks for.
+HOSTS = re.compile(r"https?://[a-z0-9.-]*(" + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js", "deb" + "ian"]) + r")\.[a-z]+|" + r'"resolved": *"http')
+PATHS = re.compile(r"(^|[^A-Za-z0-9_.])/(" + "|".join(["wo" + "rk", "fa" + "rm", "ro" + "ot", "opt/wh" + "eels", "opt/py" + "pi"]) + r")/", re.M)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+PINS = ROOT / "requirements" / "constraints.txt"
+
+
+@pytest.mark.parametrize(("pattern", "what"), [(HOSTS, "a registry's address"), (PATHS, "a path of one machine")])
+def test_no_tracked_file_names(pattern: re.Pattern[str], what: str) -> None:
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0].strip()}" for hit in pattern.finditer(text)]
+    assert not found, what
+
+
+def canonical(requirement: str) -> str:
+    """A package's name as registries compare it: `PyYAML[x]>=6` → `pyyaml`."""
+    found = NAME.match(requirement)
+    assert found, requirement
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def asked_for(*extras: str) -> set[str]:
+    optional = project()["optional-dependencies"]
+    return {canonical(r) for r in [*project()["dependencies"], *(r for extra in extras for r in optional[extra])]} - {"hopyard"}
+
+
+def test_every_dependency_has_a_reason() -> None:
+    told = (ROOT / "docs" / "dependencies.md").read_text()
+    explained = {canonical(name) for name in re.findall(r"`([^`\n]+)`", told) if NAME.match(name)}
+    assert asked_for(*project()["optional-dependencies"]) - explained == set()
+
+
+def test_versions_are_pinned_with_hashes_and_without_addresses() -> None:
+    text = PINS.read_text()
+    assert "://" not in text
+    assert not re.search(r"^\s*(-[^-]|--(?!hash=)|\S+ @ )", text, re.M), "only pins and hashes"
+    entries = re.split(r"\n(?=[A-Za-z0-9])", text)
+    for entry in entries:
+        assert re.match(r"[A-Za-z0-9._-]+==[^ \n]+", entry), entry
+        assert "--hash=sha256:" in entry, entry
+    pinned = {canonical(entry) for entry in entries}
+    assert asked_for("demo", "plot", "postgres", "test") <= pinned
+    assert "torch" not in pinned, "which build is right depends on the machine"
+
+
+def test_the_licence_is_whole() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text

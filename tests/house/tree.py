@@ -1,0 +1,34 @@
+"""The repository as its tests see it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "hopyard"
+
+
+@cache
+def modules() -> dict[Path, ast.Module]:
+    """Every module of the package, parsed; paths below the package."""
+    return {path.relative_to(PACKAGE): ast.parse(path.read_text(), str(path)) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def tracked() -> Iterator[Path]:
+    """Files that git knows, or would add."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    for name in sorted(set(filter(None, listed.stdout.decode().split("\0")))):
+        path = ROOT / name
+        if path.is_file():
+            yield path
