@@ -1,0 +1,47 @@
+"""For all tests: nobody's real home folder is touched, no process is left behind, and no test is judged by the clock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A test that needs a home sets one below its tmp_path; one that forgets fails at once instead of using the developer's.
+os.environ["HOPYARD_HOME"] = "/dev/null/set-HOPYARD_HOME-below-tmp_path"
+settings.register_profile("hopyard", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("hopyard")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Ends what tests left running, and says so as an error. Told by the temporary folder in its arguments or environment."""
+    base = tmp_path_factory.getbasetemp()
+    yield
+    _, alive = psutil.wait_procs(_using(base), timeout=15)
+    left = [f"{process.pid} {' '.join(_arguments(process))}" for process in alive if process.is_running()]
+    for process in alive:
+        process.kill()
+    assert not left, "tests must end every process that they start"
+
+
+def _using(base: Path) -> list[psutil.Process]:
+    mark = str(base) + "/"
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and (mark in process.environ().get("HOPYARD_HOME", "") or any(mark in word for word in process.cmdline())):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
