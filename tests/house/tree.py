@@ -26,8 +26,8 @@ def project() -> dict[str, Any]:
 
 
 def tracked() -> Iterator[Path]:
-    """Files that git knows, or would add."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    """Files that git knows, or would add. Whoever owns the checkout (`safe.directory`)."""
+    listed = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
     for name in sorted(set(filter(None, listed.stdout.decode().split("\0")))):
         path = ROOT / name
         if path.is_file():

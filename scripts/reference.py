@@ -1,0 +1,69 @@
+"""Write the references that are made from the program itself: docs/cli.md and docs/openapi.json (`make docs`).
+
+    python scripts/reference.py [--check]      --check changes nothing and fails where a file is not as it would be written
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+DOCS = Path(__file__).parents[1] / "docs"
+HEAD = """# Command reference
+
+Written by `make docs` from the commands' own help; `hop COMMAND --help` says the same. Every listing takes `--json`. Data goes to stdout,
+everything else to stderr. The exit code of a followed run is its script's; 2 is a wrong command line or value, 1 any other failure.
+"""
+
+
+def commands(at: click.Context) -> Iterator[click.Context]:
+    """Every command below `at`, groups before what is in them."""
+    if isinstance(at.command, click.Group):
+        for name in at.command.list_commands(at):
+            found = at.command.get_command(at, name)
+            if found is not None and not found.hidden:
+                below = type(at)(found, info_name=name, parent=at, terminal_width=100)
+                yield below
+                yield from commands(below)
+
+
+def cli_reference() -> str:
+    from hopyard.cli.main import hop
+
+    top = click.Context(hop, info_name="hop", terminal_width=100)
+    parts = [HEAD, "```text\n" + top.get_help() + "\n```\n"]
+    for context in commands(top):
+        level = "##" if context.parent is top else "###"
+        parts.append(f"{level} {context.command_path}\n\n```text\n{context.get_help()}\n```\n")
+    return "\n".join(parts)
+
+
+def openapi() -> str:
+    import json
+
+    from hopyard.server.api import description
+
+    return json.dumps(description(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def main(check: bool) -> int:
+    os.environ.setdefault("HOPYARD_HOME", os.devnull)  # no default in a help text may come from this machine's home
+    stale = []
+    for name, text in (("cli.md", cli_reference()), ("openapi.json", openapi())):
+        file = DOCS / name
+        if not file.exists() or file.read_text() != text:
+            stale.append(name)
+            if not check:
+                file.write_text(text)
+    if stale and check:
+        print(f"error: docs/{', docs/'.join(stale)} are not what the program says\nhint: make docs", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""The documents say what the program does: every command they show exists, and the references are as the program would write them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from hopyard.cli.main import hop
+
+from .tree import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """What a page tells people to type: the lines of its `sh` blocks, continued ones joined."""
+    for language, body in FENCE.findall(page.read_text()):
+        if language == "sh":
+            yield from filter(None, (line.strip() for line in body.replace("\\\n", " ").splitlines()))
+
+
+def hop_calls(line: str) -> Iterator[list[str]]:
+    """The arguments of every `hop` in a line of shell."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
+    lexer.whitespace_split = True
+    call: list[str] | None = None
+    for word in [*lexer, ";"]:
+        if word[0] in "|&;<>()":
+            if call is not None:
+                yield call
+            call = None
+        elif call is not None:
+            call.append(word)
+        elif word == "hop" or word.endswith("/hop"):
+            call = []
+
+
+def told() -> list[tuple[str, list[str]]]:
+    return [(page.name, call) for page in PAGES for line in shell_lines(page) for call in hop_calls(line)]
+
+
+@pytest.mark.parametrize(("page", "call"), told(), ids=lambda v: " ".join(v) if isinstance(v, list) else v)
+def test_every_command_that_a_page_shows_exists(page: str, call: list[str]) -> None:
+    command: click.Command = hop
+    context = click.Context(hop)
+    while isinstance(command, click.Group) and call and not call[0].startswith("-"):
+        found = command.get_command(context, call[0])
+        assert found is not None, f"{page}: no command `{call[0]}`"
+        command, call = found, call[1:]
+    known = {word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "-h"}
+    for word in call[: call.index("--")] if "--" in call else call:
+        if command.name == "run" and not word.startswith("-") and word.endswith((".py", ".yaml")):
+            break  # what follows a script may be its own
+        if word.startswith("-") and word != "-":
+            assert word.partition("=")[0] in known, f"{page}: `hop {command.name}` has no option `{word}`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_references_are_what_the_program_says() -> None:
+    told = subprocess.run([sys.executable, "scripts/reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    first = next(shell_lines(ROOT / "README.md"))
+    assert first.startswith("make demo")
+    assert any(line.startswith("make test") for line in shell_lines(ROOT / "README.md"))
