@@ -12,9 +12,9 @@ def caller_interpreter(environ: Mapping[str, str]) -> str:
     """The interpreter of the active virtual or conda environment, else the one that runs `hop`."""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = environ.get(variable)
-        if prefix and os.access(candidate := os.path.join(prefix, "bin", "python"), os.X_OK):
-            return os.path.abspath(candidate)
-    return os.path.abspath(sys.executable)
+        if prefix and os.access(candidate := Path(prefix).absolute() / "bin" / "python", os.X_OK):
+            return str(candidate)
+    return str(Path(sys.executable).absolute())
 
 
 def installed_packages(interpreter: str) -> dict[str, str]:
@@ -36,7 +36,7 @@ def installed_packages(interpreter: str) -> dict[str, str]:
 def _site_packages(interpreter: Path) -> Iterator[str]:
     lib = interpreter.parent.parent / "lib"
     try:
-        versions = sorted(name for name in os.listdir(lib) if name.startswith("python3"))
+        versions = sorted(path.name for path in lib.iterdir() if path.name.startswith("python3"))
     except OSError:
         return
     wanted = _version_of(interpreter)
@@ -48,5 +48,5 @@ def _site_packages(interpreter: Path) -> Iterator[str]:
 
 def _version_of(interpreter: Path) -> str | None:
     """`python3.11` where the interpreter's link tells it; several versions may share one prefix."""
-    name = os.path.basename(os.path.realpath(interpreter))
+    name = interpreter.resolve().name
     return name if name.startswith("python3.") else None

@@ -3,19 +3,103 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.cli import console
 from hopyard.cli.address import Run
 from hopyard.cli.gitstate import GitProbe
 from hopyard.cli.interpreter import caller_interpreter, installed_packages
+from hopyard.config.home import Home
 from hopyard.config.runspec import RunRequest
+from hopyard.datasets.pack import CODE, pack
 from hopyard.domain.ids import new_run_id
 from hopyard.errors import MissingBlobs, SpecError
 from hopyard.sdk.client import Client
+from hopyard.sdk.connect import connect
+
+if TYPE_CHECKING:
+    from hopyard.datasets.tree import PackedTree
 
 _LARGE_BYTES, _MANY_FILES = 200 * 1024 * 1024, 20_000
-_ROUNDS = 5  # of uploads: blobs may be swept, or be damaged, between the answer and the next try
+_ROUNDS = 5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
+_PACK_BYTES = 16 * 1024 * 1024
+
+
+def submit(request: RunRequest, folder: Path, *, interpreter: str | None = None) -> tuple[Client, Run]:
+    """Submit `request` with the code in `folder`; the run as the server took it, after its first scheduling turn.
+
+    interpreter: what runs the script; by default the caller's, or the one that the server builds from requirements.
+    The id is made here, so that a request whose answer was lost can be sent again without starting a second run.
+    """
+    probe = GitProbe(folder)
+    try:
+        extras: dict[str, bytes] = {}
+        environment = _environment(request, interpreter, extras)
+        tree = pack(folder, rules=CODE, cache=Home.default().pack_cache)
+        _warn_of_size(tree)
+        client = connect()
+        git = _git(probe, extras)
+    finally:
+        probe.close()
+    spec = request.spec(code=tree.digest, git=git, environment=environment)
+    return client, post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": spec}, tree, extras)
+
+
+def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes]) -> Run:
+    """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again."""
+    for _ in range(_ROUNDS):
+        try:
+            run: Run = client.post("/runs", body, plan=1)
+            return run
+        except MissingBlobs as lacking:
+            missing = lacking
+            upload(client, tree, extras, lacking.digests)
+    raise missing
+
+
+def upload(client: Client, tree: PackedTree, extras: dict[str, bytes], digests: Sequence[str]) -> None:
+    """Send the blobs named by `digests`, small ones together."""
+    batch: list[tuple[str, bytes]] = []
+    size = 0
+    for digest in digests:
+        data = extras[digest] if digest in extras else tree.read(digest)  # type: ignore[arg-type]
+        if size + len(data) > _PACK_BYTES and batch:
+            client.put_pack(batch)
+            batch, size = [], 0
+        batch.append((digest, data))
+        size += len(data)
+    if batch:
+        client.put_pack(batch)
+
+
+def _environment(request: RunRequest, interpreter: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
+    if request.requirements is None:
+        path = interpreter or caller_interpreter(os.environ)
+        return {"interpreter": path, "packages": installed_packages(path)}
+    try:
+        data = request.requirements.read_bytes()
+    except OSError as broken:
+        raise SpecError(f"--requirements: {request.requirements} cannot be read: {broken.strerror}") from broken
+    return {"interpreter": interpreter or "", "requirements": _keep(data, extras), "python": request.python}
+
+
+def _git(probe: GitProbe, extras: dict[str, bytes]) -> dict[str, Any] | None:
+    state, diff = probe.collect()
+    return None if state is None else {**state, "diff": _keep(diff, extras) if diff else None}
+
+
+def _keep(data: bytes, extras: dict[str, bytes]) -> str:
+    from blake3 import blake3
+
+    digest = str(blake3(data).hexdigest())
+    extras[digest] = data
+    return digest
+
+
+def _warn_of_size(tree: PackedTree) -> None:
+    if tree.size_bytes > _LARGE_BYTES or tree.files > _MANY_FILES:
+        console.say(f"note: the code is {console.bytes_text(tree.size_bytes)} in {tree.files:,} files")
+        console.say("hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`")

@@ -1,0 +1,139 @@
+"""Draws curves with characters. Pure: numbers in, lines of text out.
+
+Curves are told apart by their mark, not by colour alone; a single curve is drawn finer, in Braille dots, where the terminal
+has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+MARKS = "ox+*#@%&"
+COLOURS = ("cyan", "yellow", "green", "red")
+_BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bit of the dot in column x, row y of a cell
+_SMALLEST_WIDTH, _SMALLEST_HEIGHT = 24, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points in order of x. A y that is not a finite number breaks the line."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One character of the drawing; `curve` is the index of what is drawn there, -1 for none."""
+
+    text: str
+    curve: int = -1
+
+
+def draw(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> list[list[Cell]]:
+    """A picture of `width` columns and `height` rows including both axes, row by row. No curve with a finite point: no rows."""
+    points = [[(x, y) for x, y in zip(c.xs, c.ys, strict=True) if math.isfinite(y)] for c in curves]
+    flat = [point for one in points for point in one]
+    if not flat:
+        return []
+    xs = _range([x for x, _ in flat])
+    ys = _range([y for _, y in flat])
+    rows = max(_SMALLEST_HEIGHT, height - 2)
+    ticks = {round((1 - (value - ys[0]) / (ys[1] - ys[0])) * (rows - 1)): tick_text(value, ys) for value in nice_ticks(*ys, max(2, rows // 3))}
+    margin = max(map(len, ticks.values()))
+    columns = max(_SMALLEST_WIDTH, width) - margin - 2
+    fine = unicode and len(curves) == 1 and len(points[0]) > 1
+    grid = _braille(curves[0], xs, ys, columns, rows) if fine else _marks(curves, xs, ys, columns, rows)
+    bar, corner, flat_bar, tick = ("│", "└", "─", "┤") if unicode else ("|", "+", "-", "+")
+    picture = [[Cell(f"{ticks.get(y, ''):>{margin}} {tick if y in ticks else bar}"), *row] for y, row in enumerate(grid)]
+    picture.append([Cell(" " * margin + " " + corner + flat_bar * columns)])
+    picture.append([Cell(" " * (margin + 2) + _x_labels(xs, columns, whole=all(float(x).is_integer() for x, _ in flat)))])
+    return picture
+
+
+def nice_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
+    """Round values from `low` to `high`, roughly `about` of them, at least two; whole: only whole numbers where there are any."""
+    raw = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
+    if whole:
+        step = max(1.0, float(math.ceil(step)))
+    first = math.ceil(low / step - 1e-9)
+    ticks = [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+    return ticks if len(ticks) >= (1 if whole else 2) else [low, high]
+
+
+def tick_text(value: float, span: tuple[float, float]) -> str:
+    """A tick's label with as many digits as tell it from its neighbours."""
+    if abs(value) < (span[1] - span[0]) * 1e-9:
+        return "0"
+    digits = max(1, math.ceil(math.log10(max(abs(span[0]), abs(span[1])) / (span[1] - span[0]))) + 3)
+    return f"{value:.{min(digits, 10)}g}"
+
+
+def smoothed(values: Sequence[float], weight: float) -> list[float]:
+    """Exponential moving average without the bias towards 0 at its beginning; values that are not finite are passed through."""
+    result, total, norm = [], 0.0, 0.0
+    for value in values:
+        if math.isfinite(value):
+            total, norm = weight * total + (1 - weight) * value, weight * norm + (1 - weight)
+            result.append(total / norm)
+        else:
+            result.append(value)
+    return result
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if high - low <= abs(high) * 1e-12:
+        pad = abs(high) * 0.1 or 1.0
+        return low - pad, high + pad
+    return low, high
+
+
+def _x_labels(xs: tuple[float, float], columns: int, *, whole: bool) -> str:
+    line = [" "] * columns
+    end = -1
+    for value in nice_ticks(*xs, max(2, columns // 14), whole=whole):
+        text = tick_text(value, xs)
+        at = round((value - xs[0]) / (xs[1] - xs[0]) * (columns - 1)) - len(text) // 2
+        at = max(0, min(at, columns - len(text)))
+        if at > end:
+            line[at : at + len(text)] = text
+            end = at + len(text)
+    return "".join(line).rstrip()
+
+
+def _braille(curve: Curve, xs: tuple[float, float], ys: tuple[float, float], columns: int, rows: int) -> list[list[Cell]]:
+    bits = [[0] * columns for _ in range(rows)]
+    for x, y in _pixels(curve, xs, ys, columns * 2, rows * 4):
+        bits[y // 4][x // 2] |= _BRAILLE[x % 2][y % 4]
+    return [[Cell(chr(0x2800 + b), 0) if b else Cell(" ") for b in row] for row in bits]
+
+
+def _marks(curves: Sequence[Curve], xs: tuple[float, float], ys: tuple[float, float], columns: int, rows: int) -> list[list[Cell]]:
+    grid = [[Cell(" ")] * columns for _ in range(rows)]
+    for index, curve in enumerate(curves):
+        for x, y in _pixels(curve, xs, ys, columns, rows):
+            grid[y][x] = Cell(MARKS[index % len(MARKS)], index)
+    return grid
+
+
+def _pixels(curve: Curve, xs: tuple[float, float], ys: tuple[float, float], width: int, height: int) -> Iterator[tuple[int, int]]:
+    before: tuple[int, int] | None = None
+    for x, y in zip(curve.xs, curve.ys, strict=True):
+        if not math.isfinite(y):
+            before = None
+            continue
+        here = (round((x - xs[0]) / (xs[1] - xs[0]) * (width - 1)), round((1 - (y - ys[0]) / (ys[1] - ys[0])) * (height - 1)))
+        yield from _line(before or here, here)
+        before = here
+
+
+def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
+    for i in range(steps + 1):
+        yield start[0] + round((end[0] - start[0]) * i / steps), start[1] + round((end[1] - start[1]) * i / steps)

@@ -1,0 +1,183 @@
+"""`hop diff`: what is different between two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, get_run
+from hopyard.cli.options import json_option, run_argument
+from hopyard.config.params import format_value
+from hopyard.domain.manifest import FileEntry, Manifest
+from hopyard.sdk.client import Client
+
+_LARGEST_SHOWN = 1024 * 1024  # of a file whose lines are compared
+_SECTIONS = ("params", "packages", "datasets", "resources", "environment", "results")
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """diff: unified, as text; empty where the file is binary or too large to show."""
+
+    path: str
+    kind: str  # added, removed, changed
+    diff: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`sections[name][key]` holds both sides; None where a side has nothing."""
+
+    files: tuple[FileChange, ...]
+    sections: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
+
+
+@click.command("diff")
+@run_argument("left", metavar="RUN")
+@run_argument("right", metavar="RUN")
+@json_option
+def diff(left: str, right: str, as_json: bool) -> None:
+    """Compare two runs: code, parameters, packages, dataset versions, resources and results."""
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    one, two = (client.get(f"/runs/{get_run(client, ref)['id']}") for ref in (left, right))
+    found = compare(client, one, two)
+    if as_json:
+        files = [{"path": change.path, "kind": change.kind, "diff": change.diff} for change in found.files]
+        sections = {name: {key: list(pair) for key, pair in rows.items()} for name, rows in found.sections.items()}
+        console.out_json({"left": one["name"], "right": two["name"], "code": files, **sections})
+        return
+    console.out("\n".join(_lines(one["name"], two["name"], found)))
+
+
+def compare(client: Client, one: Run, two: Run) -> Difference:
+    """All that differs between two runs."""
+    sides = [_facts(run) for run in (one, two)]
+    sections = {name: _unequal(sides[0][name], sides[1][name]) for name in _SECTIONS}
+    return Difference(tuple(_files(client, one["spec"].get("code"), two["spec"].get("code"))), sections)
+
+
+def _facts(run: Run) -> dict[str, dict[str, Any]]:
+    spec = run["spec"]
+    environment = spec.get("environment") or {}
+    resources: dict[str, Any] = {}
+    for role in spec["roles"]:
+        import shlex
+
+        resources[f"{role['name']} command"] = shlex.join(role["command"])
+        resources[f"{role['name']} replicas"] = role["replicas"]
+        resources |= {f"{role['name']} {key}": value for key, value in role["resources"].items()}
+    latest = {name: pair[1] for name, pair in (run.get("latest") or {}).items()}
+    return {
+        "params": dict(run.get("params") or {}),
+        "packages": dict(environment.get("packages") or {}),
+        "datasets": {ref["name"]: ref["version"] for ref in spec.get("datasets") or ()},
+        "resources": resources | {"time limit (s)": spec.get("time_limit_s"), "priority": spec.get("priority")},
+        "environment": {
+            "interpreter": environment.get("interpreter") or None,
+            "requirements": environment.get("requirements"),
+            "lock": environment.get("lock"),
+            **{f"env {key}": value for key, value in (spec.get("env") or {}).items()},
+        },
+        "results": {"phase": run["phase"], **latest, **(run.get("summary") or {})},
+    }
+
+
+def _unequal(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    keys = dict.fromkeys([*left, *right])
+    return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
+
+
+# -- code --------------------------------------------------------------------------------------------------------------
+
+
+def _files(client: Client, left: str | None, right: str | None) -> Iterator[FileChange]:
+    if left == right:
+        return
+    one, two = _manifest(client, left), _manifest(client, right)
+    old, new = {f.path: f for f in one.files}, {f.path: f for f in two.files}
+    for path in sorted({*old, *new}):
+        before, after = old.get(path), new.get(path)
+        if before != after:
+            kind = "added" if before is None else "removed" if after is None else "changed"
+            yield FileChange(path, kind, _unified(path, _text(client, left, before), _text(client, right, after), before, after))
+    links = [{link.path: link.target for link in side.links} for side in (one, two)]
+    for path, (was, now) in _unequal(links[0], links[1]).items():
+        yield FileChange(path, "added" if was is None else "removed" if now is None else "changed", f"link: {was or 'none'} -> {now or 'none'}\n")
+
+
+def _manifest(client: Client, digest: str | None) -> Manifest:
+    if digest is None:
+        return Manifest()
+    return Manifest.decode(next(data for _, data in client.fetch(digest, [digest])))
+
+
+def _text(client: Client, manifest: str | None, entry: FileEntry | None) -> list[str] | None:
+    """Lines of a file, empty where there is no file; None for one that is binary or large."""
+    if entry is None or manifest is None:
+        return []
+    if entry.size > _LARGEST_SHOWN:
+        return None
+    data = b"".join(blob for _, blob in client.fetch(manifest, entry.chunks)) if entry.chunks else b""
+    if b"\0" in data:
+        return None
+    return data.decode(errors="replace").splitlines(keepends=True)
+
+
+def _unified(path: str, before: list[str] | None, after: list[str] | None, old: FileEntry | None, new: FileEntry | None) -> str:
+    import difflib
+
+    if before is None or after is None:
+        return ""
+    mode = ""
+    if old is not None and new is not None and old.executable != new.executable:
+        mode = f"mode: {'executable' if old.executable else 'plain'} -> {'executable' if new.executable else 'plain'}\n"
+    names = (f"a/{path}" if old else "/dev/null", f"b/{path}" if new else "/dev/null")
+    lines = [line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in difflib.unified_diff(before, after, *names)]
+    return mode + "".join(lines)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def _lines(left: str, right: str, found: Difference) -> Iterator[str]:
+    yield console.paint(f"{left}  ->  {right}", "bold")
+    if not found.files and not any(found.sections.values()):
+        yield "no difference"
+        return
+    for name, rows in found.sections.items():
+        if rows:
+            yield ""
+            yield console.paint(name, "bold")
+            yield from (f"  {line}" for line in _side_by_side(rows))
+    if found.files:
+        yield ""
+        yield console.paint("code", "bold")
+        for change in found.files:
+            yield f"  {change.kind} {change.path}" + ("" if change.diff else "  (binary or large)")
+        for change in found.files:
+            if change.diff:
+                yield ""
+                yield from map(_painted, change.diff.splitlines())
+
+
+def _side_by_side(rows: dict[str, tuple[Any, Any]]) -> list[str]:
+    width = max(map(len, rows))
+    return [f"{key:<{width}}  {_shown(a)}  ->  {_shown(b)}" for key, (a, b) in rows.items()]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return format_value(value) if isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def _painted(line: str) -> str:
+    if line.startswith(("+++", "---")):
+        return console.paint(line, "bold")
+    return console.paint(line, {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))

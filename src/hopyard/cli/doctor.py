@@ -1,0 +1,254 @@
+"""`hop doctor`: looks at everything a run needs on this machine, and says what to mend."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.options import json_option
+from hopyard.config.home import Home
+from hopyard.errors import HopyardError, ServerUnavailable
+
+_GIB = 1024**3
+_FREE_WARN, _FREE_FAIL = 10 * _GIB, 1 * _GIB
+_SKEW_WARN_S = 5.0
+_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found. warn: works, but worse than it could; fail: runs will not work."""
+
+    check: str
+    level: Literal["ok", "warn", "fail"]
+    text: str
+    hint: str = ""
+
+
+@click.command("doctor")
+@json_option
+def doctor(as_json: bool) -> int:
+    """Check this machine: folders, disk, server, database, clock, limits, GPUs and tools. The exit code is 1 if something fails."""
+    home = Home.default()
+    found: list[Finding] = []
+    for check in CHECKS:
+        for finding in _safely(check, home):
+            found.append(finding)
+            if not as_json:
+                mark = console.paint(f"{finding.level:<5}", _STYLE[finding.level])
+                console.out(f"{mark} {finding.check:<10} {finding.text}")
+                if finding.hint:
+                    console.out(f"{'':<17}hint: {finding.hint}")
+                sys.stdout.flush()
+    if as_json:
+        console.out_json([asdict(finding) for finding in found])
+    return 1 if any(finding.level == "fail" for finding in found) else 0
+
+
+def _safely(check: Callable[[Home], Iterator[Finding]], home: Home) -> Iterator[Finding]:
+    name = check.__name__.removeprefix("check_")
+    try:
+        yield from check(home)
+    except (OSError, HopyardError) as broken:
+        yield Finding(name, "fail", f"could not be checked: {broken}")
+
+
+def check_home(home: Home) -> Iterator[Finding]:
+    if not home.root.exists():
+        yield Finding("home", "ok", f"{home.root} does not exist yet; the first command makes it")
+        return
+    if not os.access(home.root, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("home", "fail", f"{home.root} cannot be written", f"chown or choose another folder by HOPYARD_HOME (this is user {os.getuid()})")
+        return
+    for path, allowed in ((home.root, 0o700), (home.token_file, 0o600)):
+        if path.exists() and path.stat().st_mode & 0o777 & ~allowed:
+            yield Finding("home", "fail", f"{path} can be read by others", f"chmod {allowed:o} {path}")
+            return
+    yield Finding("home", "ok", f"{home.root}, readable by its owner only")
+
+
+def check_disk(home: Home) -> Iterator[Finding]:
+    place = next(path for path in (home.root, *home.root.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    level: Literal["ok", "warn", "fail"] = "fail" if free < _FREE_FAIL else "warn" if free < _FREE_WARN else "ok"
+    hint = "" if level == "ok" else "`hop rm` deletes old runs; HOPYARD_HOME moves everything to another disk"
+    yield Finding("disk", level, f"{console.bytes_text(free)} free at {place}", hint)
+
+
+def check_settings(home: Home) -> Iterator[Finding]:
+    from hopyard.config.settings import read_settings
+
+    try:
+        read_settings(home.settings_file)
+    except HopyardError as bad:
+        yield Finding("settings", "fail", bad.message, "; ".join(bad.hints))
+        return
+    yield Finding("settings", "ok", str(home.settings_file) if home.settings_file.exists() else "defaults (there is no config.yaml)")
+
+
+def check_server(home: Home) -> Iterator[Finding]:
+    import time
+
+    from hopyard.sdk.connect import connect
+
+    try:
+        client = connect(start=False)
+        began = time.perf_counter()
+        client.get("/health")
+        took = time.perf_counter() - began
+        status = client.get("/status")
+    except ServerUnavailable as away:
+        if home.read_server() is not None:
+            yield Finding("server", "warn", f"does not answer: {away.message}", f"the next command starts it again; its log is {home.server_log}")
+        else:
+            yield Finding("server", "ok", "not running; the first command that needs it starts it")
+        return
+    unready = [node["id"] for node in status["nodes"] if not node.get("ready", True)]
+    yield Finding("server", "ok", f"{client.url} answers in {took * 1000:.1f} ms, version {status['version']}")
+    if unready or not status["nodes"]:
+        yield Finding("nodes", "fail", f"not ready: {', '.join(unready)}" if unready else "there is none", f"see {home.server_log}")
+    yield from _clock(client.url, client.token)
+
+
+def _clock(url: str, token: str) -> Iterator[Finding]:
+    import time
+    from email.utils import parsedate_to_datetime
+
+    from hopyard.sdk.client import Client
+
+    with Client(url, token).open("GET", "/health") as response:
+        response.read()
+        said = response.headers.get("Date")
+    if said is None:
+        return
+    skew = abs(parsedate_to_datetime(said).timestamp() - time.time())
+    if skew > _SKEW_WARN_S:
+        yield Finding("clock", "warn", f"differs from the server's by {console.span(skew)}", "let both machines set their clocks by NTP")
+    else:
+        yield Finding("clock", "ok", "agrees with the server's")
+
+
+def check_database(home: Home) -> Iterator[Finding]:
+    if not home.database.exists():
+        yield Finding("database", "ok", "does not exist yet")
+        return
+    import sqlite3
+
+    try:
+        connection = sqlite3.connect(f"file:{home.database}?mode=ro", uri=True, timeout=10)
+        try:
+            told = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
+        finally:
+            connection.close()
+    except sqlite3.Error as broken:
+        told = [str(broken)]
+    if told == ["ok"]:
+        yield Finding("database", "ok", f"{home.database.name} is whole ({console.bytes_text(home.database.stat().st_size)})")
+    else:
+        yield Finding("database", "fail", f"{home.database} is damaged: {'; '.join(told)}", "`hop down`, then restore the file from a backup")
+
+
+def check_limits(_home: Home) -> Iterator[Finding]:
+    writable = [place for place in _cgroups() if os.access(place, os.W_OK)]
+    if writable:
+        yield Finding("limits", "ok", f"cgroups can be made below {writable[0]}")
+    else:
+        yield Finding("limits", "warn", "cgroups cannot be made here", "memory limits are kept by watching the process tree instead, once a second or so")
+
+
+def _cgroups() -> Iterator[Path]:
+    """Where this process stands in the hierarchies that can limit memory."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            yield from (root / path.lstrip("/") for root in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")) if (root / "cgroup.procs").exists())
+        elif "memory" in controllers.split(","):
+            yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
+
+
+def check_gpu(_home: Home) -> Iterator[Finding]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield Finding("gpu", "ok", "none found (no NVIDIA driver); runs use the CPU")
+        return
+    try:
+        models: dict[str, int] = {}
+        for i in range(pynvml.nvmlDeviceGetCount()):
+            name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))
+            models[str(name)] = models.get(str(name), 0) + 1
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        yield Finding("gpu", "ok", ", ".join(f"{count} x {name}" for name, count in models.items()) + f", driver {driver}")
+    except pynvml.NVMLError as broken:
+        yield Finding("gpu", "warn", f"the driver does not answer: {broken}", "`nvidia-smi` should work; a reboot may be due after a driver update")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def check_tools(_home: Home) -> Iterator[Finding]:
+    git = _said("git", "--version")
+    if git:
+        yield Finding("git", "ok", git.removeprefix("git version "))
+    else:
+        yield Finding("git", "warn", "not found", "runs work without it, but do not record commit and diff")
+    uv = _said(_uv() or "", "--version")
+    if uv:
+        yield Finding("uv", "ok", uv.split(" ")[1] if " " in uv else uv)
+    else:
+        yield Finding("uv", "warn", "not found", "`hop run --requirements` needs it: pip install uv")
+
+
+def check_python(_home: Home) -> Iterator[Finding]:
+    from hopyard.cli.interpreter import caller_interpreter
+
+    interpreter = caller_interpreter(os.environ)
+    version = _said(interpreter, "--version")
+    if not version:
+        yield Finding("python", "fail", f"{interpreter} does not start", "activate another environment")
+        return
+    yield Finding("python", "ok", f"{version.removeprefix('Python ')} at {interpreter}; runs without --requirements use it")
+    code = "import torch; print(torch.__version__, 'with CUDA' if torch.cuda.is_available() else 'without CUDA')"
+    torch = _said(interpreter, "-c", code)
+    if torch:
+        yield Finding("torch", "ok", torch)
+    else:
+        yield Finding("torch", "warn", f"cannot be imported by {interpreter}", "only matters to scripts that use it: pip install torch, or --requirements")
+
+
+def _uv() -> str | None:
+    try:
+        from uv import find_uv_bin
+
+        return find_uv_bin()
+    except (ImportError, OSError):
+        return shutil.which("uv")
+
+
+def _said(*command: str) -> str:
+    """The first line that a program prints, "" when it fails."""
+    import subprocess
+
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
+
+
+CHECKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
+    check_home, check_disk, check_settings, check_server, check_database, check_limits, check_gpu, check_tools, check_python,
+)  # fmt: skip

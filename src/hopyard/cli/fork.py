@@ -1,0 +1,92 @@
+"""`hop fork`: runs again with changes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from hopyard.cli.address import get_run
+from hopyard.cli.options import json_option, run_argument
+from hopyard.errors import SpecError
+
+
+@click.command("fork")
+@run_argument()
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that changes (repeatable).")
+@click.option("-e", "--env", multiple=True, metavar="K[=V]", help="An environment variable that changes (repeatable).")
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag that changes (repeatable).")
+@click.option("--cpus", metavar="N", help="CPUs of each replica.")
+@click.option("--memory", metavar="8G", help="Memory of each replica.")
+@click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
+@click.option("--replicas", type=int, metavar="N", help="So many replicas.")
+@click.option("--time", metavar="2h", help="The run is ended after this long.")
+@click.option("--priority", type=int, metavar="0..100", help="Larger goes first.")
+@click.option("--checkpoint", metavar="newest|STEP", help="Start from this checkpoint of RUN instead of from the beginning.")
+@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@json_option
+def fork(ref: str, checkpoint: str | None, detach: bool, as_json: bool, **options: Any) -> int:
+    """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now."""
+    from hopyard.cli.watch import finish
+    from hopyard.sdk.connect import connect
+
+    changes = changes_of(options)
+    changes["checkpoint"] = _checkpoint(checkpoint)
+    client = connect()
+    source = client.get(f"/runs/{get_run(client, ref)['id']}")
+    roles = _roles(source["spec"]["roles"], options)
+    if roles is not None:
+        changes["roles"] = roles
+    return finish(client, client.post(f"/runs/{source['id']}/fork", changes, plan=1), detach=detach, as_json=as_json)
+
+
+def changes_of(options: dict[str, Any]) -> dict[str, Any]:
+    """What of a run's spec the options change, roles excepted. Raises SpecError."""
+    from hopyard.config import params, units
+    from hopyard.config.runspec import check_priority
+    from hopyard.domain.ids import check_name
+
+    changes: dict[str, Any] = {
+        "params": params.parse_params(options["params"]),
+        "env": params.parse_env(options["env"], os.environ),
+        "tags": params.parse_tags(options["tags"]),
+    }
+    if options["label"]:
+        changes["label"] = check_name(options["label"], what="--name")
+    if options["time"] is not None:
+        changes["time_limit_s"] = units.parse_time(options["time"], what="--time")
+    if options["priority"] is not None:
+        changes["priority"] = check_priority(options["priority"])
+    return changes
+
+
+def _roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The run's roles with changed sizes; None where nothing changes. Raises SpecError."""
+    from hopyard.config import units
+    from hopyard.config.runspec import check_replicas
+
+    given = {key: options[key] for key in ("cpus", "memory", "gpus", "replicas") if options[key] is not None}
+    if not given:
+        return None
+    if len(roles) != 1:
+        raise SpecError(f"--{next(iter(given))}: the run has {len(roles)} roles", hints=("describe the gang in a hop.yaml and `hop run` it",))
+    role = {**roles[0], "resources": dict(roles[0]["resources"])}
+    if "cpus" in given:
+        role["resources"]["cpu_milli"] = units.parse_cpus(given["cpus"], what="--cpus")
+    if "memory" in given:
+        role["resources"]["memory_bytes"] = units.parse_memory(given["memory"], what="--memory")
+    if "gpus" in given:
+        role["resources"]["gpu_model"], role["resources"]["gpus"] = units.parse_gpus(given["gpus"], what="--gpus")
+    if "replicas" in given:
+        role["replicas"] = check_replicas(given["replicas"])
+    return [role]
+
+
+def _checkpoint(text: str | None) -> str | int | None:
+    if text is None or text == "newest":
+        return text
+    if not text.isascii() or not text.isdecimal():
+        raise SpecError(f"--checkpoint: `{text}` is neither `newest` nor a step", hints=("`hop info RUN` lists the checkpoints",))
+    return int(text)

@@ -1,0 +1,140 @@
+"""`hop plot`: curves of metrics, in the terminal or as a PNG."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, get_run
+from hopyard.cli.canvas import COLOURS, MARKS, Cell, Curve, draw, smoothed
+from hopyard.cli.options import json_option, last_run_argument
+from hopyard.config.suggest import hints_for
+from hopyard.errors import NotFound, SpecError, UsageError
+from hopyard.sdk.client import Client
+
+_SPLIT = re.compile(r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)$", re.I)
+_MOST_CHARTS = 6
+_POINTS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Curves that share their axes."""
+
+    title: str
+    curves: tuple[Curve, ...]
+
+
+@click.command("plot")
+@last_run_argument()
+@click.argument("metrics", nargs=-1, metavar="[METRIC]...")
+@click.option("--with", "others", multiple=True, metavar="RUN", help="Draw the same metrics of this run beside it (repeatable).")
+@click.option("--png", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a PNG instead (needs `hopyard[plot]`).")
+@click.option("--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Moving average: 0 is none, 0.9 is much.")
+@click.option("--width", type=click.IntRange(40, 400), help="Columns; those of the terminal by default.")
+@click.option("--height", type=click.IntRange(6, 200), default=16, show_default=True, help="Rows of each chart.")
+@click.option("--rank", type=click.IntRange(0), default=0, help="Metrics of the replica of this rank.")
+@json_option
+def plot(
+    ref: str, metrics: tuple[str, ...], others: tuple[str, ...], png: Path | None, smooth: float, width: int | None, height: int, rank: int, as_json: bool
+) -> None:
+    """Draw METRICs of RUN (the newest run where it is left out; `*` stands for any text); all metrics where none is named.
+
+    Metrics that differ only in train, val or test share a chart.
+    """
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    runs = [get_run(client, name) for name in (ref, *others)]
+    found = {run["name"]: _series(client, run, metrics, rank) for run in runs}
+    if as_json:
+        console.out_json(found)
+        return
+    charts = charts_of(found, smooth)
+    if not charts:
+        console.say(f"{runs[0]['name']} has logged no metric yet; `hop.log(loss=…, step=…)` does")
+    elif png is not None:
+        _write_png(charts, png)
+        console.say(f"wrote {png}")
+    else:
+        shown = charts if metrics else charts[:_MOST_CHARTS]
+        console.out("\n\n".join(text_of(chart, width or min(console.terminal_width(), 160), height) for chart in shown))
+        left = [chart.title for chart in charts[len(shown) :]]
+        if left:
+            console.say(f"not drawn: {', '.join(left)}; name the metrics that you want")
+
+
+def _series(client: Client, run: Run, metrics: tuple[str, ...], rank: int) -> dict[str, dict[str, Any]]:
+    from fnmatch import fnmatchcase
+
+    plain = metrics and not any("*" in name for name in metrics)
+    asked = ",".join(metrics) if plain else None
+    found: dict[str, dict[str, Any]] = client.get(f"/runs/{run['id']}/metrics", names=asked, rank=rank or None, max_points=_POINTS)["series"]
+    found = {name: one for name, one in found.items() if one["steps"]}
+    for wanted in metrics:
+        if not any(fnmatchcase(name, wanted) for name in found):
+            known = found if not plain else client.get(f"/runs/{run['id']}/metrics", rank=rank or None, max_points=2)["series"]
+            raise NotFound(f"{run['name']} has no metric `{wanted}`", hints=hints_for(wanted, known, what="it has"))
+    return {name: one for name, one in found.items() if not metrics or any(fnmatchcase(name, wanted) for wanted in metrics)}
+
+
+def charts_of(found: dict[str, dict[str, dict[str, Any]]], smooth: float) -> list[Chart]:
+    """Series of each run by name → charts: one per metric, where train, val and test of one thing count as one."""
+    groups: dict[str, list[Curve]] = {}
+    for run, series in found.items():
+        for name, one in series.items():
+            ys = [float("nan") if value is None else float(value) for value in one["values"]]
+            label = name if len(found) == 1 else f"{run} {name}"
+            groups.setdefault(_SPLIT.sub("", name) or name, []).append(Curve(label, one["steps"], smoothed(ys, smooth) if smooth else ys))
+    return [Chart(title if len(curves) > 1 else curves[0].name, tuple(curves)) for title, curves in groups.items()]
+
+
+def text_of(chart: Chart, width: int, height: int) -> str:
+    """The chart as text: a heading with the last values, then the picture."""
+    several = len(chart.curves) > 1
+    head = [console.paint(chart.title, "bold")]
+    for index, curve in enumerate(chart.curves):
+        last = console.number(curve.ys[-1])
+        colour = COLOURS[index % len(COLOURS)]
+        head.append(console.paint(f"{MARKS[index % len(MARKS)]} {curve.name} {last}", colour) if several else f"{last} at step {curve.xs[-1]}")
+    picture = draw(chart.curves, width=width, height=height, unicode=console.has_unicode(sys.stdout))
+    return "\n".join(["  ".join(head), *(_painted(row) for row in picture or [[Cell("no finite value")]])])
+
+
+def _painted(row: Sequence[Cell]) -> str:
+    """A row of the picture; neighbours of one curve share a colour code."""
+    parts = []
+    for curve, cells in groupby(row, key=lambda cell: cell.curve):
+        text = "".join(cell.text for cell in cells)
+        parts.append(console.paint(text, COLOURS[curve % len(COLOURS)]) if curve >= 0 else text)
+    return "".join(parts).rstrip()
+
+
+def _write_png(charts: list[Chart], file: Path) -> None:
+    try:
+        import matplotlib
+    except ImportError:
+        raise UsageError("drawing a PNG needs matplotlib", hints=("pip install 'hopyard[plot]'",)) from None
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.2 * len(charts)), layout="constrained")
+    for axes, chart in zip(figure.subplots(len(charts), squeeze=False)[:, 0], charts, strict=True):
+        for curve in chart.curves:
+            axes.plot(curve.xs, curve.ys, label=curve.name, marker="o" if len(curve.xs) < 3 else None)
+        axes.set(title=chart.title, xlabel="step")
+        axes.grid(alpha=0.3)
+        if len(chart.curves) > 1:
+            axes.legend()
+    try:
+        figure.savefig(file, format="png", dpi=120)
+    except OSError as broken:
+        raise SpecError(f"--png: {file} cannot be written: {broken.strerror}") from broken

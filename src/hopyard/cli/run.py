@@ -1,0 +1,186 @@
+"""`hop run`: submits a run and follows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hopyard.cli.options import complete_dataset, json_option
+from hopyard.config import params as pairs
+from hopyard.config import units
+from hopyard.config.runspec import (
+    RoleRequest,
+    RunRequest,
+    check_priority,
+    check_replicas,
+    parse_datasets,
+    project_of,
+    script_command,
+)
+from hopyard.domain.ids import check_name
+from hopyard.errors import SpecError, UsageError
+
+_SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_HINT_ARGUMENTS = "options of the script go after `--`: hop run train.py -- --epochs 3"
+
+
+class RunCommand(click.Command):
+    """Tells where a script's own options belong when one of them is met among those of `hop run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as unknown:
+            if any(not word.startswith("-") for word in words) and "--" not in words:
+                near = [name for name in unknown.possibilities or () if name.startswith("--")]
+                hints = (*(f"did you mean {name}?" for name in near[:1]), _HINT_ARGUMENTS, "`hop run --help` lists the options")
+                raise UsageError(f"no option {unknown.option_name}", hints=hints) from unknown
+            raise
+
+
+@click.command("run", cls=RunCommand)
+@click.argument("what", metavar="SCRIPT|COMMAND|FILE.yaml", shell_complete=lambda _c, _p, _i: [click.shell_completion.CompletionItem("", type="file")])
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
+@click.option("-d", "--dataset", "datasets", multiple=True, metavar="NAME[:VERSION]", shell_complete=complete_dataset, help="A dataset that the script reads (repeatable).")
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter for `hop.params` (repeatable).")
+@click.option("-e", "--env", multiple=True, metavar="K[=V]", help="An environment variable; K alone passes on the one set here (repeatable).")
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")
+@click.option("--cpus", metavar="N", help="CPUs of each replica, also fractions.  [default: 1]")
+@click.option("--memory", metavar="8G", help="Memory of each replica; more is out of memory.")
+@click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
+@click.option("--time", metavar="2h", help="The run is ended after this long: 2h, 90m, 3600.")
+@click.option("--replicas", type=int, metavar="N", help="So many replicas, started together or not at all.")
+@click.option("--requirements", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE", help="Build the environment from this file, once.")
+@click.option("--python", metavar="VERSION|PATH", help="Python version for --requirements, or an interpreter to use.")
+@click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: 50]")
+@click.option("--project", help="The project it belongs to.  [default: the folder's name]")
+@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@json_option
+def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **options: Any) -> int:
+    """Run a Python script, a command, or the gang that a hop.yaml describes; follow it until it ends.
+
+    The current folder is packed (what .gitignore and .hopignore name is left out) and travels with the run. Ctrl-C leaves the run
+    alone and stops following. The exit code is the script's.
+    """
+    from hopyard.cli.submit import submit
+    from hopyard.cli.watch import finish
+
+    folder = Path.cwd()
+    request = build_request(what, arguments, folder, options)
+    code_folder = folder
+    script = Path(what)
+    if what.endswith(".py") and not _inside(script, folder):
+        code_folder = (folder / script).resolve().parent
+    client, submitted = submit(request, code_folder, interpreter=_interpreter(options.get("python")))
+    return finish(client, submitted, detach=detach, as_json=as_json)
+
+
+def build_request(what: str, arguments: tuple[str, ...], folder: Path, options: dict[str, Any]) -> RunRequest:
+    """The run that the command line asks for. Raises SpecError."""
+    if what.endswith((".yaml", ".yml")):
+        from hopyard.config.runfile import read_runfile
+
+        request = read_runfile(Path(what), folder=folder)
+        role = _only_role(request, arguments, options, what)
+    else:
+        command = _command(what, arguments, folder, built=options.get("requirements") is not None)
+        request = RunRequest(roles=(), project=project_of(folder))
+        role = RoleRequest(command)
+    if role is not None:
+        request = replace(request, roles=(_sized(role, options),))
+    return _changed(request, options)
+
+
+def _only_role(request: RunRequest, arguments: tuple[str, ...], options: dict[str, Any], file: str) -> RoleRequest | None:
+    """The role that options of replicas are meant for; None where there are several and no such option."""
+    if len(request.roles) == 1:
+        return replace(request.roles[0], command=(*request.roles[0].command, *arguments))
+    given = [f"--{name}" for name in ("cpus", "memory", "gpus", "replicas") if options.get(name) is not None]
+    if arguments:
+        given.append("arguments")
+    if given:
+        raise SpecError(f"{', '.join(given)}: {file} has {len(request.roles)} roles", hints=("say it in the file, role by role",))
+    return None
+
+
+def _sized(role: RoleRequest, options: dict[str, Any]) -> RoleRequest:
+    changes: dict[str, Any] = {}
+    if options.get("cpus") is not None:
+        changes["cpu_milli"] = units.parse_cpus(options["cpus"], what="--cpus")
+    if options.get("memory") is not None:
+        changes["memory_bytes"] = units.parse_memory(options["memory"], what="--memory")
+    if options.get("gpus") is not None:
+        changes["gpu_model"], changes["gpus"] = units.parse_gpus(options["gpus"], what="--gpus")
+    if options.get("replicas") is not None:
+        changes["replicas"] = check_replicas(options["replicas"])
+    return replace(role, **changes) if changes else role
+
+
+def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
+    """`request` with what the command line says beside roles; it goes before what a file says."""
+    changes: dict[str, Any] = {}
+    if options.get("label"):
+        changes["label"] = check_name(options["label"], what="--name")
+    if options.get("project"):
+        changes["project"] = check_name(options["project"], what="--project")
+    if options.get("datasets"):
+        changes["datasets"] = tuple({**dict(request.datasets), **dict(parse_datasets(options["datasets"]))}.items())
+    if options.get("params"):
+        changes["params"] = {**request.params, **pairs.parse_params(options["params"])}
+    if options.get("env"):
+        changes["env"] = {**request.env, **pairs.parse_env(options["env"], os.environ)}
+    if options.get("tags"):
+        changes["tags"] = {**request.tags, **pairs.parse_tags(options["tags"])}
+    if options.get("priority") is not None:
+        changes["priority"] = check_priority(options["priority"])
+    if options.get("time") is not None:
+        changes["time_limit_s"] = units.parse_time(options["time"], what="--time")
+    if options.get("requirements") is not None:
+        changes["requirements"] = options["requirements"]
+    python = options.get("python")
+    if python and "/" not in python:
+        changes["python"] = python
+    changed = replace(request, **changes) if changes else request
+    if changed.python and changed.requirements is None:
+        raise SpecError(f"--python: version {changed.python} is built together with requirements only", hints=("add --requirements FILE, or give the path of an interpreter",))
+    return changed
+
+
+def _command(what: str, arguments: tuple[str, ...], folder: Path, *, built: bool) -> tuple[str, ...]:
+    if what.endswith(".py"):
+        return script_command(what if _inside(Path(what), folder) else Path(what).name, arguments, folder=folder if _inside(Path(what), folder) else (folder / what).parent)
+    if what in ("python", "python3"):
+        return ("python", *arguments)
+    found = shutil.which(what)
+    if found is None and not built:
+        problem = f"`{what}` is not a program that can be run"
+        hints = [f"a script is run by its name: hop run {what}.py"] if (folder / f"{what}.py").is_file() else []
+        if "/" in what and (folder / what).is_file():
+            problem, hints = f"`{what}` is not executable", [f"chmod +x {what}"]
+        raise SpecError(problem, hints=(*hints, "give a Python script, a command in PATH, or a hop.yaml"))
+    if "/" in what or found is None or str(Path(found).parent) in _SYSTEM_PATH or built:
+        return (what, *arguments)
+    # A program of the caller's own environment (torchrun in a venv): the server's PATH may not have it.
+    return (str(Path(found).absolute()), *arguments)
+
+
+def _inside(script: Path, folder: Path) -> bool:
+    """Whether the script is in the folder that will be packed."""
+    return (folder / script).resolve().is_relative_to(folder.resolve())
+
+
+def _interpreter(python: str | None) -> str | None:
+    """The interpreter named by its path, None where none is. Raises SpecError."""
+    if not python or "/" not in python:
+        return None
+    path = Path(python).expanduser().absolute()
+    if not os.access(path, os.X_OK) or not path.is_file():
+        raise SpecError(f"--python: {python} is not an interpreter", hints=("give the path of a python program, or a version with --requirements",))
+    return str(path)

@@ -1,0 +1,107 @@
+"""What happens after a run was submitted: it is announced, followed, left alone on Ctrl-C, and its end is told."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, address, ending, exit_code, final, standing, values_line
+from hopyard.errors import HopyardError
+from hopyard.sdk.client import Client
+
+_DETACHED = 130  # as a shell says of a command that Ctrl-C ended
+_SECOND_CHANCE_S = 2.0
+
+
+def finish(client: Client, run: Run, *, detach: bool, as_json: bool) -> int:
+    """Announce a submitted run and, unless `detach`, follow it to its end. The exit code of the command."""
+    console.say(f"run {run['name']}  {address(client, run)}  {standing(run)}")
+    if detach:
+        if as_json:
+            console.out_json(result(client, run))
+        elif not console.is_terminal(sys.stdout):
+            console.out(run["name"])  # so that a script can keep it: RUN=$(hop run --detach …)
+        return 0
+    return _follow(client, run, as_json=as_json)
+
+
+def result(client: Client, run: Run) -> dict[str, Any]:
+    """What `--json` prints."""
+    return {"id": run["id"], "name": run["name"], "url": address(client, run), "phase": run["phase"], "run": run}
+
+
+def _follow(client: Client, run: Run, *, as_json: bool) -> int:
+    from hopyard.cli.follow import Follower
+    from hopyard.cli.output import Output, OutputGone
+    from hopyard.cli.statusline import StatusLine
+
+    line = StatusLine()
+    size = sum(role["replicas"] for role in run["spec"]["roles"])
+    follower = Follower(client, run, output=Output(line, replicas=size, all_to_stderr=as_json), line=line)
+    try:
+        ended = _until_the_end(follower, line)
+    except OutputGone:
+        raise BrokenPipeError from None
+    finally:
+        line.close()
+    if as_json:
+        console.out_json(result(follower.client, ended or follower.run))
+    if ended is None:
+        return _DETACHED
+    console.say(last_words(ended))
+    return exit_code(ended)
+
+
+def _until_the_end(follower: Any, line: Any) -> Run | None:
+    """The run as it ended; None when Ctrl-C left it."""
+    asked = False
+    while True:
+        try:
+            ended: Run = follower.follow()
+            line.end_line()
+            return ended
+        except KeyboardInterrupt:
+            line.end_line()
+            if final(follower.run):
+                return dict(follower.run)
+            if asked or not _stop_wanted(follower.run["name"]):
+                return None
+            asked = True
+            _stop(follower.client, follower.run)
+
+
+def _stop_wanted(name: str) -> bool:
+    """Tell how to come back; on a second Ctrl-C ask whether to stop the run."""
+    console.say(f"{name} goes on.  Come back: hop logs -f {name}   End it: hop stop {name}")
+    if not (console.is_terminal(sys.stdin) and console.is_terminal(sys.stderr)):
+        return False
+    sys.stderr.write("(Ctrl-C again to stop the run) ")
+    sys.stderr.flush()
+    try:
+        time.sleep(_SECOND_CHANCE_S)
+        console.say()
+        return False
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\nstop {name}? [y/N] ")
+        sys.stderr.flush()
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        console.say()
+        return False
+
+
+def _stop(client: Client, run: Run) -> None:
+    try:
+        client.post(f"/runs/{run['id']}/stop", {"grace_s": 10})
+    except HopyardError as refused:
+        console.say(f"error: {refused.message}")
+
+
+def last_words(run: Run) -> str:
+    """How a run ended, and what came of it."""
+    values = values_line(run.get("summary") or {})
+    phase = console.paint_phase(run["phase"], sys.stderr)
+    return f"{run['name']} {ending(run).replace(run['phase'], phase, 1)}" + (f"  {values}" if values else "")
