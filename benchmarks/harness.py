@@ -208,7 +208,7 @@ def main(benchmark: str, parser: Arguments, measure: Callable[[argparse.Namespac
 def table(report: Mapping[str, Any]) -> str:
     """A report for people."""
     limits = {entry["name"]: entry for entry in report["limits"]}
-    rows = [("", "median", "min", "max", "n", "limit", "")]
+    rows: list[tuple[str, ...]] = [("", "median", "min", "max", "n", "limit", "")]
     for m in report["measurements"]:
         limit = limits.get(m["name"])
         told = f"{limit['direction']} {limit['limit']:g}" if limit else ""
@@ -218,8 +218,12 @@ def table(report: Mapping[str, Any]) -> str:
     lines = [f"{report['benchmark']}: {report['machine']['note']}, load {report['machine']['load_1m']}"]
     if report["peers"]:
         lines.append("peers: " + ", ".join(f"{name} {version}" for name, version in report["peers"].items()))
-    for row in rows:
-        lines.append("  " + row[0].ljust(widths[0]) + "  " + "  ".join(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)).rstrip())
+    lines += [_aligned(row, widths) for row in rows]
     lines += [f"  {m['name']}: {m['note']}" for m in report["measurements"] if m["note"]]
     lines += [f"  {note}" for note in report["notes"]]
     return "\n".join(lines)
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+    return f"  {row[0].ljust(widths[0])}  {'  '.join(rest)}".rstrip()

@@ -78,7 +78,7 @@ def peer(peers: PeerPython, name: str, folder: Path, options: argparse.Namespace
         place.mkdir()
         counts = [str(options.peer_calls), str(options.peer_points), str(options.history)]
         command = [str(peers.executable), str(_IN_LOGGERS), name, str(place), *counts]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=place, check=False)
         if done.returncode:
             raise RuntimeError(f"{name}: exit {done.returncode}\n{done.stderr[-2000:]}")
         return {f"{name}_{key}": value for key, value in json.loads(done.stdout.splitlines()[-1]).items()}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from benchmarks.harness import Arguments, Report, alternate, main, ratio
 from benchmarks.local_server import first_line, hop_command, local_server, scratch_folder

@@ -1,0 +1,65 @@
+"""Every benchmark runs as its users run it, at a tiny size, without peers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "submit_latency": [],
+    "throughput": ["--runs", "3"],
+    "submissions": ["--runs", "50", "--connections", "4"],
+    "log_calls": ["--calls", "200", "--points", "300", "--history", "100"],
+    "datasets": ["--files", "20", "--file-bytes", "100", "--large-bytes", "9000000"],
+    "footprint": ["--runs", "1", "--idle", "0.2", "--idle-repeats", "1"],
+}
+FOUND = {
+    "submit_latency": {"bare", "hop_run", "above_bare"},
+    "throughput": {"runs"},
+    "submissions": {"durable", "sqlite_single", "sqlite_batched", "fsync", "over_sqlite_single"},
+    "log_calls": {"one_metric", "three_metrics", "durable", "logging", "read_back"},
+    "datasets": {f"{what}_{name}" for what in ("push", "pull", "repush", "cp") for name in ("many", "large")},
+    "footprint": {"help", "bare_python", "server_rss", "server_and_spawner_pss", "server_cpu"},
+}
+
+
+def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop("HOPYARD_BENCH_PEERS", None)
+    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_measures(name: str, tmp_path: Path) -> None:
+    done = run(tmp_path, f"benchmarks.{name}", "--no-peer", "--json", "--repeats", "1", *SMALL[name])
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["benchmark"] == name
+    assert {m["name"] for m in report["measurements"]} == FOUND[name]
+    assert all(m["n"] >= 1 and m["min"] <= m["median"] <= m["max"] for m in report["measurements"])
+    assert not list(tmp_path.iterdir()), "the benchmark left files behind"
+
+
+def test_all_prints_what_broke_and_fails(tmp_path: Path) -> None:
+    done = run(tmp_path, "benchmarks.all", "--only", "footprint", "--peer-python", str(tmp_path / "none"), "--peer")
+    assert done.returncode == 1
+    assert "BROKE  footprint" in done.stdout
+    assert "hint:" in done.stderr
+
+
+def test_a_peer_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
+    done = run(tmp_path, "benchmarks.throughput", "--peer")
+    assert done.returncode == 2
+    assert "benchmarks.peers install" in done.stderr
+
+
+def test_without_peers_that_is_said(tmp_path: Path) -> None:
+    done = run(tmp_path, "benchmarks.peers", "show")
+    assert (done.returncode, done.stdout) == (0, "no peers: HOPYARD_BENCH_PEERS is not set\n")
