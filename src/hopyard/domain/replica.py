@@ -1,0 +1,74 @@
+"""What an engine and a replica tell each other through the files of the replica's folder (design page 0001, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
+from hopyard.domain.launch import ReplicaLaunch
+
+SPEC_FILE, STATUS_FILE, STOP_FILE, LOCK_FILE, TOKEN_FILE = "spec.json", "status.json", "stop", "lock", "token"
+STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShare:
+    """What only the node knows about the place of one replica.
+
+    cpus: the cores it is bound to, None binds it to none. cgroups: controller ("memory", "cpu") → the folder of the group that
+    the replica makes for its process; empty where the kernel does not let us, memory is then watched.
+    nvml: the GPUs are real ones that the driver names (declared ones are not asked after). grace_s: between SIGTERM and SIGKILL
+    when the end comes from the replica itself (time limit, the server's word).
+    """
+
+    id: str
+    home: str
+    server_file: str
+    master_port: int
+    master_addr: str = "127.0.0.1"
+    gpus: tuple[int, ...] = ()
+    cpus: tuple[int, ...] | None = None
+    cgroups: Mapping[str, str] = field(default_factory=dict)
+    node_rank: int = 0
+    local_rank: int = 0
+    local_world_size: int = 1
+    grace_s: float = 10.0
+    nvml: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """The content of `spec.json`."""
+
+    launch: ReplicaLaunch
+    node: NodeShare
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """The content of `status.json`.
+
+    pid: the replica program. child_pid: the user's process, 0 before it started. child_started: when the kernel says that it
+    started, in clock ticks since boot; with `boot` (the kernel's boot id) it tells a process from a later one of the same number.
+    started_at: unix seconds. shipped: the server has everything, nothing is left to do.
+    """
+
+    phase: ReplicaPhase
+    pid: int
+    detail: str = ""
+    child_pid: int = 0
+    child_started: int = 0
+    boot: str = ""
+    started_at: float = 0.0
+    exit: Exit | None = None
+    shipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """The content of `stop`: end within `grace_s`, and say so with this kind and reason."""
+
+    grace_s: float
+    kind: ExitKind = ExitKind.STOPPED
+    reason: str = "stopped by request"

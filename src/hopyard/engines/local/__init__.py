@@ -1,0 +1,1 @@
+"""Gangs as process trees on this machine."""

@@ -1,0 +1,342 @@
+"""The engine of one machine: gangs as process trees, each replica under the care of a replica program of its own.
+
+All state is in the replicas' folders. What this object remembers (ports, cores, failed adoptions) is rebuilt or harmless when lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.cluster import Node, Observation
+from hopyard.domain.gang import Assignment
+from hopyard.domain.ids import AttemptId, split_attempt
+from hopyard.domain.launch import Launch, ReplicaLaunch
+from hopyard.domain.replica import NodeShare, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.engines.local.cgroups import find_cgroups
+from hopyard.engines.local.cores import choose_cores
+from hopyard.engines.local.folder import ReplicaFolder, replica_folders
+from hopyard.engines.local.node import NodeSettings, find_node
+from hopyard.engines.local.ports import choose_port
+from hopyard.engines.local.spawner import SpawnerLink, spawner_environment
+from hopyard.errors import HopyardError, LaunchFailed
+
+ADOPT_EVERY_S = 2.0  # between two adoptions of one folder
+ADOPTIONS = 5  # fruitless ones, before a replica is given up as lost
+_GONE = ".gone-"  # prefix of a folder that is being removed
+
+
+class Places(Protocol):
+    """Of `hopyard.config.home.Home`, what the engine needs."""
+
+    @property
+    def root(self) -> Path: ...
+    @property
+    def attempts(self) -> Path: ...
+    @property
+    def server_file(self) -> Path: ...
+
+
+@dataclass(slots=True)
+class _Share:
+    """What a live attempt holds of the node beside what the scheduler counts."""
+
+    port: int = 0
+    cores: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Adoption:
+    tried: int = 0
+    last_at: float = float("-inf")
+
+
+class LocalEngine:
+    """Implements `hopyard.interfaces.engine.Engine` for this machine (design page 0001, sections 1 and 4).
+
+    home: where the folders lie. node: what the user declared of this machine. server_url: the server's address now; replicas get
+    it in their spec. spawner_command: the argument vector of the spawner (`python -m hopyard.replica.spawner`), to which the number
+    of a socket is added. adopt: whether `observe` takes care of replicas that died (a second engine on the same home must not).
+    use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        home: Places,
+        *,
+        server_url: Callable[[], str],
+        spawner_command: Sequence[str],
+        node: NodeSettings | None = None,
+        adopt: bool = True,
+        use_cgroups: bool = True,
+        grace: timedelta = timedelta(seconds=10),
+    ) -> None:
+        self._home, self._server_url, self._grace = home, server_url, grace
+        self._node, self._nvml = find_node(node)
+        self._cgroups = find_cgroups() if use_cgroups else {}
+        self._spawner = SpawnerLink(spawner_command, env=spawner_environment())
+        self._adopts = adopt
+        self._adoptions: dict[Path, _Adoption] = {}
+        self._shares: dict[AttemptId, _Share] | None = None
+        self._turn = asyncio.Lock()  # one launch at a time: each is short, and the spawner is single-threaded anyway
+        self._launching: set[AttemptId] = set()
+        self._launched: set[AttemptId] = set()
+        self._leaving: dict[AttemptId, asyncio.Task[None]] = {}
+
+    @property
+    def node(self) -> Node:
+        """This machine."""
+        return self._node
+
+    async def start(self) -> None:
+        """Start the spawner beforehand: the first launch is then as fast as the others. Raises LaunchFailed."""
+        await self._spawner.start()
+
+    async def close(self) -> None:
+        """End the spawner and finish removals. Running attempts go on."""
+        if self._leaving:
+            await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        await self._spawner.close()
+
+    # -- launch ----------------------------------------------------------------------------------------------------
+
+    async def launch(self, launch: Launch, /) -> None:
+        """See `Engine.launch`. A few milliseconds; what takes longer (data, environment) is the replicas' work."""
+        split_attempt(launch.attempt)
+        places = {a.rank: a for a in launch.placement.assignments}
+        for replica in launch.replicas:
+            if replica.rank not in places or places[replica.rank].node != self._node.id:
+                raise LaunchFailed(f"replica {replica.rank} is not placed on node {self._node.id}, the only one of the local engine")
+        async with self._turn:
+            self._launching.add(launch.attempt)
+            try:
+                await self._launch(launch, places)
+            except OSError as failed:
+                await self._undo(launch.attempt)
+                raise LaunchFailed(f"the replicas' folders could not be written: {failed.strerror or failed}") from failed
+            except HopyardError:
+                await self._undo(launch.attempt)
+                raise
+            finally:
+                self._launching.discard(launch.attempt)
+
+    async def _launch(self, launch: Launch, places: Mapping[int, Assignment]) -> None:
+        folders = [ReplicaFolder(self._home.attempts / launch.attempt / str(r.rank)) for r in launch.replicas]
+        if self._shares is None:
+            self._shares = await asyncio.to_thread(self._read_shares)
+        todo = [
+            (folder, replica) for folder, replica in zip(folders, launch.replicas, strict=True) if folder.read_state() is None and not folder.is_held()
+        ]
+        if todo:
+            share = self._shares.setdefault(launch.attempt, _Share())
+            share.port = share.port or self._earlier_port(folders) or choose_port({s.port for s in self._shares.values()})
+            for folder, replica in todo:
+                folder.write_spec(self._spec(launch, replica, places[replica.rank], share))
+            await self._spawner.spawn([folder.root for folder, _ in todo])
+        self._launched.add(launch.attempt)
+
+    def _spec(self, launch: Launch, replica: ReplicaLaunch, place: Assignment, share: _Share) -> ReplicaSpec:
+        cores: tuple[int, ...] | None = None
+        if "cpu" not in self._cgroups:  # a quota leaves the choice of cores to the kernel; without one, cores are the limit
+            assert self._shares is not None
+            taken = [core for other in self._shares.values() for core in other.cores]
+            cores = choose_cores(replica.resources.cpu_milli, taken)
+            share.cores.extend(cores or ())
+        return ReplicaSpec(
+            replica,
+            NodeShare(
+                id=self._node.id,
+                home=str(self._home.root),
+                server_file=str(self._home.server_file),
+                master_port=share.port,
+                gpus=place.gpus,
+                cpus=cores,
+                cgroups={name: str(parent / f"{launch.attempt}-{replica.rank}") for name, parent in self._cgroups.items()},
+                local_rank=replica.rank,
+                local_world_size=len(launch.replicas),
+                grace_s=self._grace.total_seconds(),
+                nvml=self._nvml,
+            ),
+        )
+
+    def _read_shares(self) -> dict[AttemptId, _Share]:
+        """What attempts of an earlier engine hold."""
+        found: dict[AttemptId, _Share] = {}
+        for attempt in self._attempt_folders():
+            for folder in replica_folders(attempt):
+                spec = folder.read_spec() if folder.is_held() else None
+                if spec is not None:
+                    share = found.setdefault(AttemptId(attempt.name), _Share())
+                    share.port = spec.node.master_port
+                    share.cores.extend(spec.node.cpus or ())
+        return found
+
+    @staticmethod
+    def _earlier_port(folders: Sequence[ReplicaFolder]) -> int:
+        """The port that replicas of this attempt were told by an engine that crashed half-way; all must meet at the same."""
+        return next((spec.node.master_port for spec in (f.read_spec() for f in folders if f.is_held()) if spec is not None), 0)
+
+    async def _undo(self, attempt: AttemptId) -> None:
+        """Nothing of a failed launch stays: its replicas are killed (and the kernel kills their children), its folder goes."""
+        folder = self._home.attempts / attempt
+        for replica in replica_folders(folder):
+            try:
+                replica.request_stop(StopOrder(0.0))
+            except OSError:
+                pass  # a full disk: the signal alone ends it
+            replica.signal(signal.SIGKILL)
+        await self._remove(attempt)
+
+    # -- stop, observe, forget ---------------------------------------------------------------------------------------
+
+    async def stop(self, attempt: AttemptId, /, *, grace: timedelta) -> None:
+        order = StopOrder(max(0.0, grace.total_seconds()))
+        await asyncio.to_thread(self._order_stop, self._home.attempts / attempt, order)
+
+    @staticmethod
+    def _order_stop(attempt: Path, order: StopOrder) -> None:
+        for folder in replica_folders(attempt):
+            state = folder.read_state()
+            if state is None or not state.shipped:
+                folder.request_stop(order)
+
+    async def observe(self) -> Observation:
+        statuses, dead = await asyncio.to_thread(self._look)
+        await self._adopt(dead)
+        return Observation(nodes=(self._node,), attempts=tuple(statuses))
+
+    async def forget(self, attempt: AttemptId, /) -> None:
+        if attempt in self._leaving or not (self._home.attempts / attempt).exists():
+            return
+        task = asyncio.create_task(self._remove(attempt))
+        self._leaving[attempt] = task
+        task.add_done_callback(lambda _: self._leaving.pop(attempt, None))
+
+    def _look(self) -> tuple[list[AttemptStatus], list[ReplicaFolder]]:
+        statuses: list[AttemptStatus] = []
+        dead: list[ReplicaFolder] = []
+        for attempt in self._attempt_folders():
+            name = AttemptId(attempt.name)
+            if name in self._leaving or name in self._launching:
+                continue  # on its way out; or in: the launch that is under way says how it went
+            seen = [self._see(folder, dead) for folder in replica_folders(attempt)]
+            replicas = tuple(status for status in seen if status is not None)
+            if not replicas:
+                continue
+            statuses.append(AttemptStatus(name, replicas))
+            if all(r.phase is ReplicaPhase.EXITED for r in replicas):
+                if self._shares is not None:
+                    self._shares.pop(name, None)
+            else:
+                self._end_peers(attempt)
+        return statuses, dead
+
+    def _see(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus | None:
+        held = folder.is_held()  # first: a replica that ends between the two looks has written its last state
+        state = folder.read_state()
+        if state is not None and state.shipped and state.exit is not None:
+            self._adoptions.pop(folder.root, None)
+            return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, state.detail, state.exit)
+        if not held:
+            if state is None and folder.root.parent.name not in self._launched:
+                return None  # written by an engine that crashed before it asked for the replica; `launch` will come again
+            adoption = self._adoptions.setdefault(folder.root, _Adoption())
+            if adoption.tried >= ADOPTIONS:
+                return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, "", self._given_up(state))
+            dead.append(folder)
+        if state is None:
+            return ReplicaStatus(folder.rank, ReplicaPhase.PREPARING, "starting")
+        if state.phase is ReplicaPhase.EXITED:
+            return ReplicaStatus(folder.rank, ReplicaPhase.RUNNING, "sending the rest of its output")
+        return ReplicaStatus(folder.rank, state.phase, state.detail)
+
+    def _given_up(self, state: ReplicaState | None) -> Exit:
+        if state is not None and state.exit is not None:
+            return state.exit
+        return Exit(ExitKind.LOST, 1, f"lost: its replica died on node {self._node.id}")
+
+    def _end_peers(self, attempt: Path) -> None:
+        """Once a replica of a gang has ended badly the others are asked to end, though its streams may still be on their way."""
+        states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
+        if len(states) < 2:
+            return
+        bad = next((f.rank for f, s in states if s is not None and s.exit is not None and not s.exit.ok), None)
+        if bad is None:
+            return
+        order = StopOrder(self._grace.total_seconds(), ExitKind.PEER_FAILED, f"ended because replica {bad} failed")
+        for folder, state in states:
+            if (state is None or state.exit is None) and not folder.has_stop():
+                folder.request_stop(order)
+
+    async def _adopt(self, dead: Sequence[ReplicaFolder]) -> None:
+        now = time.monotonic()
+        for folder in dead if self._adopts else ():
+            adoption = self._adoptions.setdefault(folder.root, _Adoption())
+            if now - adoption.last_at < ADOPT_EVERY_S:
+                continue
+            adoption.last_at = now
+            adoption.tried += 1
+            try:
+                await self._spawner.spawn([folder.root], adopt=True)
+            except LaunchFailed:
+                continue  # counted; the next look tries again
+
+    async def _remove(self, attempt: AttemptId) -> None:
+        """Wait until the replicas have left (they write their last word just before), then remove the folder."""
+        folder = self._home.attempts / attempt
+        deadline = time.monotonic() + 30
+        while any(replica.is_held() for replica in replica_folders(folder)):
+            if time.monotonic() > deadline:
+                return  # still at work: `observe` goes on showing it
+            await asyncio.sleep(0.02)
+        for replica in replica_folders(folder):
+            self._adoptions.pop(replica.root, None)
+        self._launched.discard(attempt)
+        if self._shares is not None:
+            self._shares.pop(attempt, None)
+        gone = folder.with_name(f"{_GONE}{attempt}-{os.urandom(4).hex()}")
+        try:
+            folder.rename(gone)  # at once out of sight, and whole or not there when we are killed in the middle
+        except FileNotFoundError:
+            return
+        await asyncio.to_thread(_remove_tree, gone)
+
+    def _attempt_folders(self) -> list[Path]:
+        try:
+            with os.scandir(self._home.attempts) as entries:
+                found = list(entries)
+        except OSError:
+            return []
+        for entry in found:
+            if entry.name.startswith(_GONE) and not self._leaving and not self._launching:
+                _remove_tree(Path(entry.path))  # left by an engine that was killed while it removed it
+        return [Path(entry.path) for entry in sorted(found, key=lambda e: e.name) if not entry.name.startswith(".") and entry.is_dir()]
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove it whatever modes its folders have: a script may have taken its own permission away."""
+
+    def force(_remove: object, path: str, _error: object) -> None:
+        for each in (Path(path).parent, Path(path)):
+            try:
+                each.chmod(0o700)
+            except OSError:
+                pass
+        target = Path(path)
+        try:
+            shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
+        except OSError:
+            pass
+
+    shutil.rmtree(folder, onerror=force)

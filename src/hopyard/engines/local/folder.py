@@ -1,0 +1,106 @@
+"""The engine's view of one replica's folder: it writes what to do, reads what became of it, and asks for the end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, ReplicaSpec, ReplicaState, StopOrder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFolder:
+    root: Path
+
+    @property
+    def rank(self) -> int:
+        return int(self.root.name)
+
+    def write_spec(self, spec: ReplicaSpec) -> None:
+        """Make the folder, readable by its owner only: the spec holds the run's token."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._replace(SPEC_FILE, msgspec.json.encode(spec))
+
+    def read_spec(self) -> ReplicaSpec | None:
+        return self._read(SPEC_FILE, ReplicaSpec)
+
+    def read_state(self) -> ReplicaState | None:
+        """What the replica says; None before it said anything (or when a full disk left half a file)."""
+        return self._read(STATUS_FILE, ReplicaState)
+
+    def is_held(self) -> bool:
+        """Whether a living replica holds the lock. Takes it shared for a moment; a replica that starts tries more than once."""
+        try:
+            descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def request_stop(self, order: StopOrder) -> None:
+        """Leave the order and wake the replica. An order that is there already is only replaced by one with less grace."""
+        earlier = self._read(STOP_FILE, StopOrder)
+        if earlier is None or order.grace_s < earlier.grace_s:
+            kept = order if earlier is None else StopOrder(order.grace_s, earlier.kind, earlier.reason)
+            self._replace(STOP_FILE, msgspec.json.encode(kept))
+        self.signal(signal.SIGTERM)
+
+    def has_stop(self) -> bool:
+        return (self.root / STOP_FILE).exists()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the replica program, and to nobody else: its process is fixed first, then the lock is looked at
+        again, so a number that the kernel gave to somebody else meanwhile is never hit."""
+        state = self.read_state()
+        if state is None or state.pid <= 0:
+            return  # it reads the stop file before it starts anything
+        try:
+            process = os.pidfd_open(state.pid)
+        except OSError:
+            return
+        try:
+            if self.is_held():
+                signal.pidfd_send_signal(process, number)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(process)
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode((self.root / name).read_bytes(), type=kind)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _replace(self, name: str, data: bytes) -> None:
+        scratch = self.root / f".{name}.{os.urandom(4).hex()}"
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            scratch.replace(self.root / name)
+        except BaseException:
+            scratch.unlink(missing_ok=True)
+            raise
+
+
+def replica_folders(attempt: Path) -> list[ReplicaFolder]:
+    """The replicas of an attempt that are on this machine, by rank."""
+    try:
+        ranks = sorted(int(entry.name) for entry in attempt.iterdir() if entry.name.isdecimal())
+    except OSError:
+        return []
+    return [ReplicaFolder(attempt / str(rank)) for rank in ranks]

@@ -1,0 +1,45 @@
+"""Ports for the rendezvous of a gang."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Collection
+from pathlib import Path
+
+from hopyard.errors import LaunchFailed
+
+_LOWEST, _HIGHEST = 10_000, 65_000
+
+
+def choose_port(used: Collection[int]) -> int:
+    """A port that nobody listens on and that is not in `used`.
+
+    Outside the ephemeral range, because between this choice and the replica's bind any outgoing connection of the machine
+    could be given a port inside it.
+    """
+    low, high = _ephemeral()
+    candidates = [p for p in range(_LOWEST, _HIGHEST) if not low <= p <= high] or list(range(_LOWEST, _HIGHEST))
+    start = random.randrange(len(candidates))
+    for port in candidates[start:] + candidates[:start]:
+        if port not in used and _is_free(port):
+            return port
+    raise LaunchFailed("no port is free for the rendezvous of the replicas")
+
+
+def _ephemeral() -> tuple[int, int]:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return 32_768, 60_999
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

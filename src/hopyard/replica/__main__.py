@@ -1,0 +1,26 @@
+"""`python -m hopyard.replica FOLDER [--adopt]`: one replica, without the spawner."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from hopyard.replica import main as replica
+from hopyard.replica.folder import take_lock
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m hopyard.replica", description="Run the replica that FOLDER/spec.json describes.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--adopt", action="store_true", help="clear up after a replica that died: ship the rest, report how it ended")
+    given = parser.parse_args()
+    folder = given.folder.absolute()
+    lock = take_lock(folder)
+    if lock is None:
+        return 0  # another one lives: that one does the work
+    return replica.run(folder, adopt=given.adopt, lock=lock)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Sending complete checkpoints to the server while the run goes on, in the order in which they were saved."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from hopyard.datasets.ignore import EVERYTHING
+from hopyard.domain.replica import ReplicaSpec
+from hopyard.errors import HopyardError, NotFound, ServerUnavailable
+from hopyard.replica.events import EventLog
+from hopyard.replica.folder import Folder
+from hopyard.replica.outbox import push_folder
+from hopyard.replica.server import ServerLine
+
+_RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """Follows the events of the script; a thread uploads each checkpoint that they announce.
+
+    On this node only the newest stays, once the server has the others.
+    """
+
+    folder: Folder
+    spec: ReplicaSpec
+    server: ServerLine
+    log: EventLog = field(init=False)
+    _waiting: deque[dict[str, Any]] = field(default_factory=deque)
+    _change: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+    _sent: Path | None = None
+    _closing: bool = False
+
+    def __post_init__(self) -> None:
+        self.log = EventLog(self.folder.streams / "events")
+
+    def poll(self) -> None:
+        """Look for new events. Cheap when there are none."""
+        found = [event for event in self.log.poll() if event.get("kind") == "checkpoint"]
+        if not found:
+            return
+        with self._change:
+            self._waiting.extend(found)
+            self._change.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Returns when the server has every checkpoint that was announced, however long that takes."""
+        self.poll()
+        with self._change:
+            self._closing = True
+            self._change.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                while not self._waiting:
+                    if self._closing:
+                        return
+                    self._change.wait()
+                event = self._waiting.popleft()
+            self._send_surely(event)
+
+    def _send_surely(self, event: dict[str, Any]) -> None:
+        while True:
+            try:
+                self._send(event)
+                return
+            except (ServerUnavailable, OSError) as failed:
+                print(f"checkpoint waits: {failed}", file=sys.stderr, flush=True)
+                if not self.server.look_again():
+                    with self._change:
+                        self._change.wait(_RETRY_S)
+            except NotFound:
+                return  # the run was deleted
+            except (HopyardError, KeyError, ValueError, TypeError) as failed:
+                print(f"checkpoint skipped: {failed}", file=sys.stderr, flush=True)
+                self.folder.note(f"checkpoint of step {event.get('step')} could not be stored: {failed}")
+                return
+
+    def _send(self, event: dict[str, Any]) -> None:
+        step, folder = int(event["step"]), self.folder.checkpoints / Path(str(event["folder"])).name
+        if not folder.is_dir():
+            return  # saved again at the same step, or removed by the script: there is nothing to keep
+        tree = push_folder(self.server.client, folder, EVERYTHING)
+        launch = self.spec.launch
+        body = {
+            "run": launch.run,
+            "attempt": launch.attempt,
+            "rank": launch.rank,
+            "step": step,
+            "manifest": tree.digest,
+            "size_bytes": tree.size_bytes,
+            "created_at": datetime.fromtimestamp(float(event["t"]), UTC).isoformat(),
+            "metrics": event.get("metrics") or {},
+            "offsets": event.get("offsets") or {},
+        }
+        self.server.client.post(f"/attempts/{launch.attempt}/checkpoints", body)
+        earlier, self._sent = self._sent, folder
+        if earlier is not None and earlier != folder:
+            rmtree(earlier, ignore_errors=True)

@@ -1,0 +1,185 @@
+"""The Python that runs the script: the caller's interpreter, or an environment built once per lock and shared by all runs of a node.
+
+A requirements file is resolved once per (its digest, Python version, platform); the lock's content, with Python and platform, is the
+key of the environment. Resolving, installing and unpacking are uv's work.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+
+from hopyard.config.home import write_atomically
+from hopyard.domain.ids import Digest
+from hopyard.domain.run import Environment
+from hopyard.replica.failure import PrepareFailed
+
+KEEP = 16  # environments beyond this many go, the least recently used first, unless a run uses them
+_READY, _LOCKS = ".ready", "locks"
+_TOLD_LINES = 12
+_FROM_PIP = {"UV_FIND_LINKS": "PIP_FIND_LINKS", "UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """path: absolute, not resolved (a virtual environment is known by the path of its link). virtual_env: set for one that was
+    built. lock: the pinned requirements as bytes, None where nothing was asked for. resolved: the lock was not given by the spec."""
+
+    path: str
+    virtual_env: Path | None = None
+    lock: bytes | None = None
+    resolved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Environments:
+    """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now, for people."""
+
+    root: Path
+    fetch: Callable[[Digest], bytes]
+    say: Callable[[str], None]
+
+    def ready(self, wanted: Environment, stack: ExitStack, *, cwd: Path) -> Interpreter:
+        """The interpreter for this spec, building what is missing. In use until `stack` closes. Raises PrepareFailed.
+
+        cwd: what relative paths in a requirements file are relative to.
+        """
+        base = wanted.interpreter or sys.executable
+        if not os.access(base, os.X_OK):
+            raise PrepareFailed(f"the interpreter {base} is not on this node")
+        if wanted.requirements is None and wanted.lock is None:
+            return Interpreter(base)
+        version, kind = _describe(base, wanted.python)
+        resolved = wanted.lock is None
+        if wanted.lock is not None:
+            lock = self.fetch(wanted.lock)
+        else:
+            assert wanted.requirements is not None
+            lock = self._resolve(wanted.requirements, base, wanted.python, version, kind, cwd)
+        key = blake3(lock + f"\n{version}\n{kind}".encode()).hexdigest()[:32]
+        folder = self.root / key
+        self._build(folder, lock, wanted.python or base)
+        stack.enter_context(_held(folder.with_name(f"{key}.use"), fcntl.LOCK_SH))
+        os.utime(folder / _READY)
+        return Interpreter(str(folder / "bin" / "python"), folder, lock, resolved)
+
+    def _resolve(self, requirements: Digest, base: str, python: str, version: str, kind: str, cwd: Path) -> bytes:
+        name = blake3(f"{requirements}\n{version}\n{kind}".encode()).hexdigest()[:32]
+        known = self.root / _LOCKS / f"{name}.txt"
+        if known.exists():
+            return known.read_bytes()
+        known.parent.mkdir(parents=True, exist_ok=True)
+        text = self.fetch(requirements)
+        with _held(known.with_suffix(".lock"), fcntl.LOCK_EX) as held:
+            if not known.exists():
+                self.say("resolving requirements")
+                argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", "-q", "--python", python or base]
+                lock = _uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met")
+                _refuse_local(lock.decode(errors="replace"))
+                write_atomically(known, lock)
+        return known.read_bytes()
+
+    def _build(self, folder: Path, lock: bytes, python: str) -> None:
+        if (folder / _READY).exists():
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        with _held(folder.with_name(f"{folder.name}.lock"), fcntl.LOCK_EX) as held:
+            if (folder / _READY).exists():
+                return  # another run built it while we waited
+            self.say(f"building environment {folder.name[:8]}")
+            shutil.rmtree(folder, ignore_errors=True)  # what a build that was killed left
+            _uv(["venv", "-q", "--python", python, str(folder)], held, doing="no environment can be made")
+            target = folder / "bin" / "python"
+            _uv(["pip", "sync", "-q", "--allow-empty-requirements", "--python", str(target), "-"], held, given=lock, doing="the requirements cannot be installed")
+            write_atomically(folder / _READY, json.dumps({"built_at": time.time()}).encode())
+        self._evict()
+
+    def _evict(self) -> None:
+        """Remove environments that nobody uses, the least recently used first, until `KEEP` are left."""
+        ready = sorted(self.root.glob(f"*/{_READY}"), key=lambda marker: marker.stat().st_mtime)
+        for marker in ready[: max(0, len(ready) - KEEP)]:
+            folder = marker.parent
+            try:
+                with _held(folder.with_name(f"{folder.name}.use"), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    marker.unlink()
+                    shutil.rmtree(folder, ignore_errors=True)
+            except OSError:
+                continue  # in use
+
+
+def packages_of(lock: bytes) -> Mapping[str, str]:
+    """Name → version of a lock's lines `name==version`."""
+    found: dict[str, str] = {}
+    for line in lock.decode(errors="replace").splitlines():
+        name, pinned, version = line.partition("==")
+        if pinned and not line.startswith(("#", " ", "-")):
+            found[name.split("[")[0].strip()] = version.split(";")[0].split("\\")[0].strip()
+    return found
+
+
+@contextmanager
+def _held(file: Path, how: int) -> Iterator[int]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, how)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _describe(base: str, python: str) -> tuple[str, str]:
+    """The Python version and the platform of an interpreter; of our own without starting one."""
+    if not python and base == sys.executable:
+        return platform.python_version(), sysconfig.get_platform()
+    if python:
+        found = _uv(["python", "find", "--no-project", python], None, doing=f"Python {python} is not on this node")
+        base = found.decode().strip()
+    code = "import platform,sysconfig;print(platform.python_version(),sysconfig.get_platform())"
+    try:
+        said = subprocess.run([base, "-I", "-c", code], capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout.split()
+        return said[0].decode(), said[1].decode()
+    except (OSError, subprocess.CalledProcessError, IndexError) as failed:
+        raise PrepareFailed(f"the interpreter {base} does not work: {failed}") from failed
+
+
+def _refuse_local(lock: str) -> None:
+    for line in lock.splitlines():
+        if line.startswith(("-e", ".", "/")) or "file://" in line:
+            raise PrepareFailed(
+                f"the requirements install a local folder (`{line.strip()}`), which no other run could share; the run's own code is on the path without it"
+            )
+
+
+def _uv(argv: Sequence[str], held: int | None, *, doing: str, given: bytes = b"", cwd: Path | None = None) -> bytes:
+    """Run uv; its output. `held`: a lock's descriptor that uv keeps, too, so that it outlives us if we are killed beside it."""
+    import uv  # late: only runs with requirements need it
+
+    env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "UV_PYTHON")}
+    for ours, theirs in _FROM_PIP.items():
+        if ours not in env and env.get(theirs):
+            # pip separates by white space, uv find-links by commas and indexes by white space
+            env[ours] = env[theirs].replace(" ", ",") if ours == "UV_FIND_LINKS" else env[theirs]
+    try:
+        done = subprocess.run(
+            [uv.find_uv_bin(), *argv], input=given, capture_output=True, check=False, env=env, cwd=cwd, pass_fds=() if held is None else (held,)
+        )
+    except (OSError, FileNotFoundError) as failed:
+        raise PrepareFailed(f"{doing}: uv could not be started: {failed}") from failed
+    if done.returncode:
+        said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+        raise PrepareFailed(f"{doing}: " + "\n".join(said[-_TOLD_LINES:]))
+    return done.stdout

@@ -1,0 +1,110 @@
+"""The replica's view of its folder: the lock, what to do, what it says of itself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopyard.config.home import write_atomically
+from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, TOKEN_FILE, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.errors import IntegrityError
+
+LOCK_WITHIN_S = 0.5  # the engine looks at a lock by taking it for a moment; that is not "held"
+
+
+def take_lock(folder: Path) -> int | None:
+    """The descriptor of the folder's lock, to be kept open for life; None when a living replica holds it."""
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + LOCK_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(0.002)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Paths of one replica, and the small files in which it speaks with its engine."""
+
+    root: Path
+
+    @property
+    def streams(self) -> Path:
+        return self.root / "streams"
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def restore(self) -> Path:
+        return self.root / "restore"
+
+    def create(self) -> None:
+        for folder in (self.streams, self.work, self.checkpoints):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def read_spec(self) -> ReplicaSpec:
+        """Raises IntegrityError when there is none or it is damaged."""
+        try:
+            return msgspec.json.decode((self.root / SPEC_FILE).read_bytes(), type=ReplicaSpec)
+        except (OSError, msgspec.MsgspecError) as bad:
+            raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {bad}") from bad
+
+    def read_state(self) -> ReplicaState | None:
+        try:
+            return msgspec.json.decode((self.root / STATUS_FILE).read_bytes(), type=ReplicaState)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def write_state(self, state: ReplicaState) -> None:
+        write_atomically(self.root / STATUS_FILE, msgspec.json.encode(state), mode=0o600)
+
+    def read_stop(self) -> StopOrder | None:
+        try:
+            return msgspec.json.decode((self.root / STOP_FILE).read_bytes(), type=StopOrder)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError):
+            return StopOrder(10.0)  # the file is the order; only its details are lost
+
+    def read_token(self) -> str | None:
+        """A token that the server renewed, which outlives the one in the spec."""
+        try:
+            return (self.root / TOKEN_FILE).read_text().strip() or None
+        except OSError:
+            return None
+
+    def write_token(self, token: str) -> None:
+        write_atomically(self.root / TOKEN_FILE, token.encode(), mode=0o600)
+
+    def append(self, stream: str, record: bytes) -> None:
+        """Add whole records to a stream that others may append to as well: one write, at the end."""
+        descriptor = os.open(self.streams / stream, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, record)
+        finally:
+            os.close(descriptor)
+
+    def append_json(self, stream: str, **fields: Any) -> None:
+        self.append(stream, json.dumps({"t": round(time.time(), 3), **fields}, separators=(",", ":")).encode() + b"\n")
+
+    def note(self, text: str) -> None:
+        """Tell whoever follows the run something that the replica did."""
+        self.append_json("events", kind="note", text=text)

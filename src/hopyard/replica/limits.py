@@ -1,0 +1,179 @@
+"""Keeping a run within its memory, processors and time, so that its neighbours live on.
+
+Memory: a cgroup where the kernel lets us, else by watching the process tree. Either way a run over its limit is ended whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopyard.domain.replica import NodeShare
+from hopyard.domain.resources import Resources
+from hopyard.replica import tree
+
+_PERIOD_US = 100_000
+_FASTEST_BYTES_S = 4 * 1024**3  # how fast a process may fill memory: decides how soon the watcher looks again
+_LOOK_S = (0.02, 1.0)
+
+
+def bytes_in_words(count: int) -> str:
+    """1.2 GiB, 512 MiB, 40 KiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+class Groups:
+    """The cgroups of one replica's user process: made, limited, read and removed. Versions 1 and 2 of the kernel's interface."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self.folders = dict(folders)
+
+    @classmethod
+    def make(cls, share: NodeShare, resources: Resources) -> Groups:
+        """Those that could be made and limited; a controller that fails is left out. A memory group is made even where there is no
+        limit: it tells who belongs to the run, and what they use."""
+        made: dict[str, Path] = {}
+        for controller, name in share.cgroups.items():
+            folder = Path(name)
+            try:
+                folder.mkdir(exist_ok=True)
+                _limit_memory(folder, resources.memory_bytes) if controller == "memory" else _limit_cpu(folder, resources.cpu_milli)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+                continue
+            made[controller] = folder
+        return cls(made)
+
+    @classmethod
+    def left(cls, share: NodeShare) -> Groups:
+        """Those that an earlier replica made."""
+        return cls({controller: Path(name) for controller, name in share.cgroups.items() if Path(name).is_dir()})
+
+    @property
+    def memory(self) -> Path | None:
+        return self.folders.get("memory")
+
+    def oom_kills(self) -> int:
+        """How many processes of the group the kernel has killed for want of memory."""
+        folder = self.memory
+        if folder is None:
+            return 0
+        return _field(folder / "memory.events", "oom_kill") or _field(folder / "memory.oom_control", "oom_kill")
+
+    def memory_bytes(self) -> int | None:
+        """What the group uses now without the file cache that the kernel may drop; None without a group."""
+        folder = self.memory
+        if folder is None:
+            return None
+        stat = folder / "memory.stat"
+        if (folder / "memory.current").exists():
+            return max(0, _number(folder / "memory.current") - _field(stat, "inactive_file") - _field(stat, "active_file"))
+        return _field(stat, "total_rss") + _field(stat, "total_shmem")
+
+    def peak_bytes(self) -> int:
+        folder = self.memory
+        return 0 if folder is None else _number(folder / "memory.peak") or _number(folder / "memory.max_usage_in_bytes")
+
+    def pids(self) -> list[int]:
+        found: set[int] = set()
+        for folder in self.folders.values():
+            with contextlib.suppress(OSError):
+                found.update(map(int, (folder / "cgroup.procs").read_text().split()))
+        return sorted(found)
+
+    def remove(self, *, within_s: float = 5.0) -> None:
+        """End whoever is left inside, then remove the groups."""
+        deadline = time.monotonic() + within_s
+        while self.folders:
+            for controller, folder in list(self.folders.items()):
+                try:
+                    folder.rmdir()
+                except FileNotFoundError:
+                    pass
+                except OSError:
+                    if time.monotonic() < deadline:
+                        continue
+                self.folders.pop(controller)
+            if self.folders:
+                tree.kill(self.pids())
+                time.sleep(0.005)
+
+
+def _limit_memory(folder: Path, limit: int) -> None:
+    if not limit:
+        return
+    if (folder / "memory.max").exists():
+        (folder / "memory.max").write_text(str(limit))
+        for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
+            with contextlib.suppress(OSError):
+                (folder / name).write_text(value)
+        return
+    (folder / "memory.limit_in_bytes").write_text(str(limit))
+    with contextlib.suppress(OSError):  # only where the kernel accounts swap
+        (folder / "memory.memsw.limit_in_bytes").write_text(str(limit))
+
+
+def _limit_cpu(folder: Path, cpu_milli: int) -> None:
+    quota = max(1000, cpu_milli * _PERIOD_US // 1000)
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+        return
+    (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+    (folder / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+def _number(file: Path) -> int:
+    try:
+        word = file.read_text().split()[0]
+    except (OSError, IndexError):
+        return 0
+    return int(word) if word.isdecimal() else 0
+
+
+def _field(file: Path, name: str) -> int:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)
+
+
+@dataclass(slots=True)
+class MemoryWatch:
+    """Looks whether a run is over its memory, the more often the nearer it is.
+
+    check() returns the reason to end it, or None; `next_s` says how long the answer is good for.
+    """
+
+    limit: int
+    groups: Groups
+    next_s: float = _LOOK_S[0]
+
+    def check(self) -> str | None:
+        if self.groups.memory is not None:
+            self.next_s = 0.5
+            return self.in_words(self.groups.peak_bytes()) if self.limit and self.groups.oom_kills() else None
+        if not self.limit:
+            self.next_s = float("inf")
+            return None
+        pids = [stat.pid for stat in tree.descendants(os.getpid())]
+        used = tree.resident_bytes(pids)
+        if used > self.limit * 0.9:
+            used = tree.proportional_bytes(pids)
+        if used > self.limit:
+            return self.in_words(used)
+        self.next_s = min(max((self.limit - used) / _FASTEST_BYTES_S, _LOOK_S[0]), _LOOK_S[1])
+        return None
+
+    def in_words(self, used: int) -> str:
+        return f"used {bytes_in_words(max(used, self.limit))} of its {bytes_in_words(self.limit)} memory"

@@ -1,0 +1,272 @@
+"""The life of one replica: prepare, launch, watch, ship the last byte, report the exit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.manifest import Manifest
+from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
+from hopyard.errors import HopyardError, ServerUnavailable
+from hopyard.replica import boards, process
+from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
+from hopyard.replica.boards import TensorBoard
+from hopyard.replica.checkpoints import Checkpoints
+from hopyard.replica.failure import PrepareFailed, StopRequested
+from hopyard.replica.folder import Folder
+from hopyard.replica.limits import Groups, MemoryWatch
+from hopyard.replica.outbox import push_outputs
+from hopyard.replica.prepare import Preparation
+from hopyard.replica.rendezvous import variables
+from hopyard.replica.server import ServerLine
+from hopyard.replica.ship import Shipper
+from hopyard.replica.supervise import Periodic, Supervisor, Wakeup
+from hopyard.replica.system import FIRST_S, SystemMetrics
+
+_CHECKPOINTS_EVERY_S = 0.25
+_RETRY_S = 1.0
+
+
+def redirect(folder: Path) -> None:
+    """Standard streams of a replica without a terminal: nothing in, everything out into its log."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(folder / "replica.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for target, source in ((0, null), (1, log), (2, log)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(log)
+
+
+def run(folder: Path, *, adopt: bool, lock: int) -> int:
+    """Live this replica's life, with its folder's lock held in descriptor `lock` until the end. The program's exit code."""
+    place = Folder(folder)
+    state = place.read_state()
+    if state is not None and (state.shipped or not adopt):
+        return 0
+    try:
+        spec = place.read_spec()
+    except HopyardError as damaged:
+        print(f"replica: {damaged}", file=sys.stderr, flush=True)
+        return 1
+    os.umask(0o077)
+    replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt)
+    replica.live()
+    os.close(lock)
+    return 0
+
+
+class Replica:
+    """One replica of one attempt. See `docs/replica.md`."""
+
+    def __init__(self, folder: Folder, spec: ReplicaSpec, *, adopted: ReplicaState | None = None, is_adoption: bool = False) -> None:
+        self._folder, self._spec = folder, spec
+        self._is_adoption, self._adopted = is_adoption, adopted
+        self._state = ReplicaState(ReplicaPhase.PREPARING, os.getpid(), boot=boot_id(), started_at=time.time())
+        launch = spec.launch
+        self._server = ServerLine(folder, url=launch.server_url, token=launch.token, server_file=Path(spec.node.server_file))
+        self._wakeup = Wakeup()
+        self._shipper = Shipper(folder, self._server, launch.attempt, launch.rank, on_stop=self._stop_from_server, resume=is_adoption)
+        self._checkpoints = Checkpoints(folder, spec, self._server)
+        self._supervisor: Supervisor | None = None
+        self._server_stop: StopOrder | None = None
+
+    def live(self) -> None:
+        """Until the server has everything."""
+        with ExitStack() as in_use:
+            ended = self._clear_up() if self._is_adoption else self._work(in_use)
+        self._report(ended)
+
+    # -- from preparing to the exit ------------------------------------------------------------------------------------
+
+    def _work(self, in_use: ExitStack) -> Exit:
+        try:
+            signal.signal(signal.SIGTERM, self._interrupt_preparing)
+            self._write(self._state)
+            order = self._folder.read_stop()
+            if order is not None:
+                raise StopRequested(order)
+            return self._run_or_say_why_not(in_use)
+        except StopRequested as stopped:
+            return Exit(stopped.order.kind, 128 + signal.SIGTERM, stopped.order.reason)
+
+    def _run_or_say_why_not(self, in_use: ExitStack) -> Exit:
+        try:
+            return self._run(in_use)
+        except PrepareFailed as failed:
+            return failed.exit
+        except OSError as failed:
+            return PrepareFailed(f"the run could not be started: {failed.strerror or failed}").exit
+        finally:
+            self._wakeup.listen()
+
+    def _run(self, in_use: ExitStack) -> Exit:
+        spec, folder = self._spec, self._folder
+        preparation = Preparation(folder, spec, self._server, in_use, self._say_preparing)
+        prepared = preparation.run()
+        env = variables(
+            spec,
+            folder,
+            url=self._server.url,
+            interpreter=prepared.interpreter.path,
+            datasets=prepared.datasets,
+            restored=prepared.restored,
+            virtual_env=prepared.interpreter.virtual_env,
+        )
+        argv = list(spec.launch.command)
+        if argv[0] in ("python", "python3"):
+            argv[0] = prepared.interpreter.path
+        groups = Groups.make(spec.node, spec.launch.resources)
+        process.become_subreaper()
+        self._wakeup.listen()
+        try:
+            started = process.start(
+                process.Command(
+                    argv,
+                    env,
+                    folder.work,
+                    folder.streams / "stdout",
+                    folder.streams / "stderr",
+                    spec.node.cpus,
+                    tuple(dict.fromkeys(groups.folders.values())),
+                )
+            )
+        except PrepareFailed:
+            groups.remove()
+            raise
+        if not started.joined:
+            groups.remove()
+            groups = Groups({})
+        self._state = replace(
+            self._state, phase=ReplicaPhase.RUNNING, detail="", child_pid=started.pid, child_started=started_ticks(started.pid), started_at=time.time()
+        )
+        self._write(self._state)
+        self._shipper.say(ReplicaStatus(spec.launch.rank, ReplicaPhase.RUNNING))
+        self._shipper.start()
+        return self._supervise(started.pid, groups)
+
+    def _supervise(self, pid: int, groups: Groups) -> Exit:
+        spec, now = self._spec, time.monotonic()
+        system = SystemMetrics(self._folder, groups, spec.node.gpus)
+        tensorboard = TensorBoard(self._folder, spec.launch.env.get("TENSORBOARD_LOGDIR"))
+        memory = MemoryWatch(spec.launch.resources.memory_bytes, groups)
+        self._supervisor = Supervisor(
+            self._folder,
+            pid,
+            groups,
+            memory,
+            self._wakeup,
+            time_limit_s=spec.launch.time_limit_s,
+            grace_s=spec.node.grace_s,
+            periodic=[
+                Periodic(now + FIRST_S, system.sample),
+                Periodic(now + _CHECKPOINTS_EVERY_S, self._poll_checkpoints),
+                Periodic(now + boards.EVERY_S, tensorboard.poll),
+            ],
+            server_stop=self._server_stop,
+        )
+        ended = self._supervisor.run()
+        try:
+            tensorboard.poll()
+        except (OSError, ValueError) as failed:
+            print(f"tensorboard: {failed}", file=sys.stderr, flush=True)
+        return ended
+
+    def _poll_checkpoints(self) -> float:
+        self._checkpoints.poll()
+        return _CHECKPOINTS_EVERY_S
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _clear_up(self) -> Exit:
+        """The work of an adoption: end what the dead replica left, and find out how it ended."""
+        self._wakeup.listen()
+        state = self._adopted
+        end_leftovers(self._folder, self._spec, state)
+        if state is not None:
+            self._state = replace(state, pid=os.getpid())
+        if state is not None and state.exit is not None:
+            return state.exit
+        self._folder.create()
+        return Exit(ExitKind.LOST, 1, f"lost: its replica died on node {self._spec.node.id}")
+
+    def _report(self, ended: Exit) -> None:
+        """Streams, checkpoints, outputs, then the exit: so the news of the end comes after all that led to it."""
+        rank = self._spec.launch.rank
+        self._state = replace(self._state, phase=ReplicaPhase.EXITED, detail="", exit=ended, shipped=False)
+        self._write(self._state)
+        told = ReplicaPhase.PREPARING if ended.kind is ExitKind.PREPARE_FAILED else ReplicaPhase.RUNNING
+        if told is ReplicaPhase.RUNNING:
+            self._shipper.say(ReplicaStatus(rank, told, "sending the rest of its output"))
+        self._checkpoints.finish()
+        self._send_outputs()
+        self._shipper.close(ReplicaStatus(rank, ReplicaPhase.EXITED, "", ended))
+        while not self._write(replace(self._state, shipped=True)):
+            time.sleep(_RETRY_S)
+
+    def _send_outputs(self) -> None:
+        """What a run made or changed in its folder. A failure of this is told, and fails nothing."""
+        if self._state.child_pid == 0:
+            return
+        launch = self._spec.launch
+        while True:
+            try:
+                client = self._server.client
+                code = Manifest()
+                if launch.code is not None:
+                    code = self._code()
+                tree = push_outputs(client, self._folder.root, self._folder.work, code, since=self._state.started_at)
+                if tree is not None:
+                    client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
+                return
+            except ServerUnavailable:
+                if not self._server.look_again():
+                    time.sleep(_RETRY_S)
+            except (HopyardError, OSError) as failed:
+                print(f"outputs not stored: {failed}", file=sys.stderr, flush=True)
+                self._tell(f"the files that the run made could not be stored: {failed}")
+                return
+
+    # -- small things ----------------------------------------------------------------------------------------------------
+
+    def _say_preparing(self, detail: str) -> None:
+        """Preparing takes a while: from now on the server hears of it."""
+        if self._state.detail != detail:
+            self._state = replace(self._state, detail=detail)
+            self._write(self._state)
+            self._shipper.say(ReplicaStatus(self._spec.launch.rank, ReplicaPhase.PREPARING, detail))
+            self._shipper.start()
+
+    def _interrupt_preparing(self, *_: object) -> None:
+        self._wakeup.listen()  # once is enough: a second signal must not interrupt what the first one began
+        raise StopRequested(self._folder.read_stop() or StopOrder(0.0))
+
+    def _stop_from_server(self) -> None:
+        """In the shipper's thread: the server wants this attempt to end."""
+        self._server_stop = StopOrder(self._spec.node.grace_s)
+        supervisor = self._supervisor
+        if supervisor is not None:
+            supervisor.server_stop = self._server_stop
+            self._wakeup.ring()
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)  # interrupts preparing
+
+    def _tell(self, text: str) -> None:
+        try:
+            self._folder.note(text)
+        except OSError:
+            return  # a full disk: the log has it, or nothing can
+
+    def _write(self, state: ReplicaState) -> bool:
+        """Whether it could be written. A full disk must not end the run that could still free it."""
+        try:
+            self._folder.write_state(state)
+        except OSError as failed:
+            print(f"status not written: {failed}", file=sys.stderr, flush=True)
+            return False
+        return True

@@ -1,0 +1,128 @@
+"""Putting code, data, environment and checkpoint in place, from the node's caches where they are there already."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from blake3 import blake3
+
+from hopyard.config.home import Home
+from hopyard.datasets.cache import TreeCache
+from hopyard.domain.ids import Digest
+from hopyard.domain.replica import ReplicaSpec
+from hopyard.errors import HopyardError, IntegrityError, ServerUnavailable
+from hopyard.replica import preflight
+from hopyard.replica.environment import Environments, Interpreter, packages_of
+from hopyard.replica.failure import PrepareFailed
+from hopyard.replica.folder import Folder
+from hopyard.replica.server import ServerLine
+
+_RETRY_S = (0.1, 2.0)
+_WORTH_A_NOTE_S = 0.5
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    interpreter: Interpreter
+    datasets: dict[str, Path]
+    restored: bool
+
+
+@dataclass(slots=True)
+class Preparation:
+    """say: told what takes longer than nothing. `stack` keeps cached trees and environments in use until it closes."""
+
+    folder: Folder
+    spec: ReplicaSpec
+    server: ServerLine
+    stack: ExitStack
+    say: Callable[[str], None]
+
+    def run(self) -> Prepared:
+        """Raises PrepareFailed. Waits for a server that is away, however long."""
+        try:
+            return self._run()
+        except HopyardError as failed:
+            raise PrepareFailed(" ".join([failed.message, *(f"({hint})" for hint in failed.hints)])) from failed
+        except OSError as failed:
+            where = f" ({failed.filename})" if failed.filename else ""
+            raise PrepareFailed(f"the run's files could not be put in place: {failed.strerror or failed}{where}") from failed
+
+    def _run(self) -> Prepared:
+        launch = self.spec.launch
+        began = time.monotonic()
+        self.folder.create()
+        preflight.check(self.spec, self.folder.root)
+        cache = TreeCache(Home(Path(self.spec.node.home)).trees)
+        if launch.code is not None:
+            self._tree(cache, launch.code, "code")
+            cache.checkout(launch.code, self.folder.work)
+        datasets = {}
+        for ref in launch.datasets:
+            if ref.manifest is None:
+                raise PrepareFailed(f"the server did not say which version of dataset {ref.name} to use")
+            datasets[ref.name] = self._tree(cache, ref.manifest, f"dataset {ref.name}")
+        if launch.restore is not None:
+            tree = self._tree(cache, launch.restore.manifest, f"checkpoint of step {launch.restore.step}")
+            self.folder.restore.unlink(missing_ok=True)
+            self.folder.restore.symlink_to(tree)
+        interpreter = self._interpreter()
+        took = time.monotonic() - began
+        if took > _WORTH_A_NOTE_S:
+            self.folder.note(f"code, data and environment ready in {took:.1f} s")
+        return Prepared(interpreter, datasets, launch.restore is not None)
+
+    def _tree(self, cache: TreeCache, manifest: Digest, what: str) -> Path:
+        def fetch(name: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+            self.say(f"fetching {what}")
+            return self.server.client.fetch(name, digests)
+
+        def use() -> Path:
+            return self.stack.enter_context(cache.use(manifest, fetch))
+
+        return self._patiently(use)
+
+    def _interpreter(self) -> Interpreter:
+        launch = self.spec.launch
+        environments = Environments(Home(Path(self.spec.node.home)).envs, self._blob, self.say)
+        found = environments.ready(launch.environment, self.stack, cwd=self.folder.work)
+        if found.resolved and found.lock is not None and launch.rank == 0:
+            lock = found.lock
+            self._patiently(lambda: self._report_lock(lock))
+        return found
+
+    def _report_lock(self, lock: bytes) -> None:
+        """So that a fork of this run gets the same packages, whatever the index offers then."""
+        digest = blake3(lock).hexdigest()
+        client = self.server.client
+        client.put_blob(digest, lock)
+        client.post(f"/attempts/{self.spec.launch.attempt}/lock", {"lock": digest, "packages": dict(packages_of(lock))})
+
+    def _blob(self, digest: Digest) -> bytes:
+        def fetch() -> bytes:
+            ((_, data),) = self.server.client.fetch(digest, [digest])
+            if blake3(data).hexdigest() != digest:
+                raise IntegrityError(f"blob {digest[:12]} came damaged")
+            return data
+
+        return self._patiently(fetch)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask the server until it answers: the run was accepted, so it starts when the server is back."""
+        pause = _RETRY_S[0]
+        while True:
+            try:
+                return ask()
+            except ServerUnavailable as away:
+                print(f"prepare waits: {away}", file=sys.stderr, flush=True)
+                self.say("waiting for the server")
+                if not self.server.look_again():
+                    time.sleep(pause)
+                    pause = min(pause * 2, _RETRY_S[1])

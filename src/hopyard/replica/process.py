@@ -1,0 +1,170 @@
+"""Starting the user's process: fork, put everything in place, exec. What fails is told by a sentence, never by a silent 127."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import shutil
+import signal
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopyard.replica.failure import PrepareFailed
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = _libc.prctl
+_WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group) or E (could not exec), with errno
+_DESCRIPTORS = 65_536
+_OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes before the server and its neighbours' replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    stdout: Path
+    stderr: Path
+    cpus: Sequence[int] | None = None
+    groups: Sequence[Path] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """joined: it is in its cgroups (False when the kernel refused; it runs all the same)."""
+
+    pid: int
+    joined: bool
+
+
+def become_subreaper() -> None:
+    """Orphans of the user's process become our children instead of init's, so that nothing escapes."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def find_program(word: str, env: Mapping[str, str], cwd: Path) -> str:
+    """The file that a command's first word stands for. Raises PrepareFailed with the shell's code 127 or 126."""
+    if "/" in word:
+        path = cwd / word
+        if path.is_dir() or (path.exists() and not os.access(path, os.X_OK)):
+            raise PrepareFailed(f"`{word}` is not executable", code=126)
+        if not path.exists():
+            raise PrepareFailed(f"there is no `{word}` in the run's code", code=127)
+        return str(path)
+    found = shutil.which(word, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise PrepareFailed(f"command not found: `{word}` is not on PATH", code=127)
+    return found
+
+
+def start(command: Command) -> Started:
+    """Fork and exec. Returns when the program has been exec'ed. Raises PrepareFailed when it could not be."""
+    program = find_program(command.argv[0], command.env, command.cwd)
+    argv = [os.fsencode(word) for word in command.argv]
+    env = {os.fsencode(k): os.fsencode(v) for k, v in command.env.items()}
+    groups = [os.fsencode(group / "cgroup.procs") for group in command.groups]
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    out = _open_stream(command.stdout)
+    err = _open_stream(command.stderr)
+    told, tell = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _exec(os.fsencode(program), argv, env, os.fsencode(command.cwd), (null, out, err), tell, groups, command.cpus, parent)
+    except OSError as failed:
+        os.close(told)
+        raise PrepareFailed(f"the process could not be started: {failed.strerror}") from failed
+    finally:
+        for descriptor in (null, out, err, tell):
+            os.close(descriptor)
+    joined = True
+    with os.fdopen(told, "rb") as words:
+        while word := words.read(_WORD.size):
+            kind, number = _WORD.unpack(word)
+            if kind == b"J":
+                joined = False
+            else:
+                os.waitpid(pid, 0)
+                raise PrepareFailed(*_exec_failure(command.argv[0], program, number))
+    return Started(pid, joined)
+
+
+def _open_stream(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _exec_failure(word: str, program: str, number: int) -> tuple[str, int]:
+    if number == errno.ENOENT:  # the file is there, so what is missing is the interpreter that its first line names
+        return f"`{word}` names an interpreter in its first line that does not exist", 127
+    if number == errno.ENOEXEC:
+        return f"`{word}` is no program that this machine can run; a script begins with a line such as `#!/bin/sh`", 126
+    return f"`{program}` could not be started: {os.strerror(number)}", 126
+
+
+def _exec(
+    program: bytes,
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    cwd: bytes,
+    standard: tuple[int, int, int],
+    tell: int,
+    groups: list[bytes],
+    cpus: Sequence[int] | None,
+    parent: int,
+) -> None:
+    """In the child, until exec. Only plain system calls: other threads of the parent are gone in the middle of what they did."""
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)  # the replica died before the kernel knew that we go with it
+        for group in groups:
+            try:
+                _write(group, b"0")
+            except OSError as refused:
+                os.write(tell, _WORD.pack(b"J", refused.errno or 0))
+        if cpus:
+            try:
+                os.sched_setaffinity(0, cpus)
+            except OSError:
+                pass  # a core that was taken offline meanwhile
+        try:
+            _write(b"/proc/self/oom_score_adj", _OOM_SCORE)
+        except OSError:
+            pass
+        _set_limits()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        for target, descriptor in enumerate(standard):
+            os.dup2(descriptor, target)
+        os.chdir(cwd)
+        os.execve(program, argv, env)
+    except OSError as failed:
+        os.write(tell, _WORD.pack(b"E", failed.errno or 0))
+    finally:
+        os._exit(127)
+
+
+def _write(path: bytes, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _set_limits() -> None:
+    """No core dumps of tens of gigabytes, and descriptors enough for data loaders."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

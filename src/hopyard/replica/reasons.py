@@ -1,0 +1,69 @@
+"""How a process ended, in words."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from hopyard.domain.attempt import Exit, ExitKind
+
+_TAIL_BYTES = 4096
+_LONGEST = 200
+TIME_LIMIT_CODE = 124  # as timeout(1) says it
+
+
+def exit_of(status: int, stderr: Path, *, node_out_of_memory: bool = False) -> Exit:
+    """From what waitpid gave."""
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0:
+        return Exit(ExitKind.EXIT_CODE, 0, "finished")
+    if code > 0:
+        said = last_line(stderr)
+        return Exit(ExitKind.EXIT_CODE, code, f"exit code {code}" + (f": {said}" if said else ""))
+    number = -code
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "real-time signal"
+    reason = f"killed by signal {number} ({name})"
+    if number == signal.SIGKILL and node_out_of_memory:
+        reason += "; the node ran out of memory: ask for some with `--memory` so that the run is placed where there is enough"
+    return Exit(ExitKind.SIGNAL, 128 + number, reason)
+
+
+def code_of(status: int | None) -> int:
+    """The shell's number for what waitpid gave; 137 when it never gave anything."""
+    if status is None:
+        return 128 + signal.SIGKILL
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def seconds_in_words(seconds: float) -> str:
+    """60 s, 2.5 s; whole numbers without a point."""
+    return f"{seconds:g} s"
+
+
+def last_line(file: Path) -> str:
+    """The last line that says something, shortened; "" without one."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = stream.read()
+    except OSError:
+        return ""
+    for line in reversed(tail.replace(b"\r", b"\n").split(b"\n")):
+        text = "".join(c for c in line.decode(errors="replace") if c.isprintable()).strip()
+        if text:
+            return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return ""
+
+
+def node_oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory since it started."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)
+    except OSError:
+        return 0

@@ -1,0 +1,82 @@
+"""The variables that a user's process is started with: who it is in its gang, where its data lies, what it may use."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hopyard.domain.replica import ReplicaSpec
+from hopyard.replica.folder import Folder
+
+_NOT_INHERITED = ("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__")
+
+
+def variables(
+    spec: ReplicaSpec,
+    folder: Folder,
+    *,
+    url: str,
+    interpreter: str,
+    datasets: Mapping[str, Path],
+    restored: bool,
+    virtual_env: Path | None = None,
+) -> dict[str, str]:
+    """The whole environment of the user's process. The user's own `--env` wins over what is inherited and over defaults, never
+    over what names the run and its place."""
+    launch, node = spec.launch, spec.node
+    env = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_") and k not in _NOT_INHERITED}
+    cores = max(1, launch.resources.cpu_milli // 1000)
+    env |= {"OMP_NUM_THREADS": str(cores), "PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    env |= launch.env
+    bin_folder = str(Path(interpreter).parent)
+    env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"
+    if virtual_env is not None:
+        env["VIRTUAL_ENV"] = str(virtual_env)
+    sdk = sdk_folder(Path(node.home))
+    env["PYTHONPATH"] = f"{sdk}{os.pathsep}{env['PYTHONPATH']}" if env.get("PYTHONPATH") else str(sdk)
+    env |= {
+        "HOPYARD_HOME": node.home,
+        "HOPYARD_RUN": launch.run_name,
+        "HOPYARD_RUN_ID": launch.run,
+        "HOPYARD_ATTEMPT": launch.attempt,
+        "HOPYARD_REPLICA_DIR": str(folder.root),
+        "HOPYARD_PARAMS": json.dumps(dict(launch.params)),
+        "HOPYARD_DATASETS": json.dumps({name: str(path) for name, path in datasets.items()}),
+        "HOPYARD_URL": url,
+        "RANK": str(launch.rank),
+        "LOCAL_RANK": str(node.local_rank),
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_WORLD_SIZE": str(node.local_world_size),
+        "NODE_RANK": str(node.node_rank),
+        "GROUP_RANK": str(node.node_rank),
+        "MASTER_ADDR": node.master_addr,
+        "MASTER_PORT": str(node.master_port),
+        "ROLE_NAME": launch.role,
+        "ROLE_RANK": str(launch.role_rank),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, node.gpus)),
+    }
+    if restored and launch.restore is not None:
+        env["HOPYARD_RESTORE_DIR"] = str(folder.restore)
+        env["HOPYARD_RESTORE_STEP"] = str(launch.restore.step)
+    return env
+
+
+def sdk_folder(home: Path) -> Path:
+    """A folder that holds nothing but `hopyard`, so that the SDK imports in any interpreter without the packages beside it."""
+    folder = home / "cache" / "sdk"
+    link = folder / "hopyard"
+    package = str(Path(__file__).resolve().parent.parent)
+    try:
+        if os.readlink(link) == package:
+            return folder
+    except OSError:
+        pass
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = folder / f".hopyard.{os.getpid()}"
+    scratch.unlink(missing_ok=True)
+    scratch.symlink_to(package)
+    scratch.replace(link)
+    return folder
+

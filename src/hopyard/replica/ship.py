@@ -1,0 +1,187 @@
+"""Sending what a replica says to the server: append-only streams by offset, status, heartbeat (design page 0001, section 5).
+
+Everything is on the local disk before it is sent, and the server says what it holds: so a server that goes away, comes back empty
+of the last bytes or at another address costs time, never bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
+from hopyard.domain.ids import AttemptId
+from hopyard.domain.replica import STREAMS
+from hopyard.errors import HopyardError, IntegrityError, NotFound
+from hopyard.replica.folder import Folder
+from hopyard.replica.server import ServerLine
+
+SYNC_BYTES = 4 * 1024**2
+SYNC_EVERY_S = 0.05
+HEARTBEAT_S = 5.0
+_TAIL_S = (0.004, 0.1)  # how often the streams are looked at: just after something came, and at rest
+_RETRY_S = (0.05, 1.0)
+_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True)
+class _Stream:
+    """descriptor: -1 until the file exists. acknowledged: bytes that the server holds."""
+
+    descriptor: int = -1
+    acknowledged: int = 0
+
+
+class Shipper:
+    """A thread that keeps the server's copy of the streams and the status up to date.
+
+    on_stop is called (in the thread) when the server asks for the end of the attempt. resume: an earlier replica has shipped some
+    already; the server is asked how much before anything is sent.
+    """
+
+    def __init__(
+        self, folder: Folder, server: ServerLine, attempt: AttemptId, rank: int, *, on_stop: Callable[[], None], resume: bool = False
+    ) -> None:
+        self._folder, self._server, self._rank = folder, server, rank
+        self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
+        self._on_stop, self._asked_to_stop = on_stop, False
+        self._streams = {name: _Stream() for name in STREAMS}
+        self._status = ReplicaStatus(rank, ReplicaPhase.PREPARING)
+        self._told: ReplicaStatus | None = None
+        self._wake, self._done, self._forgotten = threading.Event(), threading.Event(), False
+        self._closing: ReplicaStatus | None = None
+        self._offsets_known = not resume
+        self._thread = threading.Thread(target=self._work, name="ship", daemon=True)
+
+    def start(self) -> None:
+        """Idempotent. Not before the user's process is forked, unless preparing takes long enough to be told of."""
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def say(self, status: ReplicaStatus) -> None:
+        """From now on this is the replica's status."""
+        self._status = status
+        self._wake.set()
+
+    def flush(self, *, timeout_s: float | None = None) -> bool:
+        """Wait until everything that is in the streams now is at the server (for ever, or False after `timeout_s`)."""
+        self.start()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._pending() and not self._forgotten:
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            self._wake.set()
+            self._done.wait(0.005)
+        return True
+
+    def close(self, status: ReplicaStatus) -> None:
+        """Ship every last byte and this status as the final word. Returns when the server has it, however long that takes."""
+        self._closing = status
+        self._wake.set()
+        self.start()
+        self._done.wait()
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        pause, heard_at, synced_at, retry = _TAIL_S[0], 0.0, 0.0, _RETRY_S[0]
+        while not self._done.is_set():
+            now = time.monotonic()
+            pending, closing = self._pending(), self._closing
+            if not (pending or closing or self._status != self._told or now - heard_at >= HEARTBEAT_S):
+                if not self._wake.wait(min(pause, max(0.001, HEARTBEAT_S - (now - heard_at)))):
+                    pause = min(pause * 1.3, _TAIL_S[1])
+                self._wake.clear()
+                continue
+            early = SYNC_EVERY_S - (now - synced_at)
+            if early > 0 and not closing and pending < SYNC_BYTES:
+                self._wake.wait(early)
+                self._wake.clear()
+                continue
+            pause, synced_at = _TAIL_S[0], now
+            try:
+                self._sync(final=closing is not None and pending <= SYNC_BYTES and self._offsets_known)
+                heard_at, retry = time.monotonic(), _RETRY_S[0]
+            except (HopyardError, OSError, ValueError) as failed:  # whatever it is: this thread must not end before its work
+                self._failed(failed)
+                if not (self._done.is_set() or self._server.look_again()):
+                    self._wake.wait(retry)
+                    self._wake.clear()
+                    retry = min(retry * 2, _RETRY_S[1])
+
+    def _failed(self, failed: Exception) -> None:
+        print(f"sync failed: {failed}", file=sys.stderr, flush=True)
+        if isinstance(failed, NotFound) and self._closing is not None:
+            self._forgotten = True  # the run was deleted: there is nobody left to tell
+            self._done.set()
+
+    def _pending(self) -> int:
+        """How many bytes the server lacks."""
+        total = 0
+        for name, stream in self._streams.items():
+            if stream.descriptor < 0:
+                try:
+                    stream.descriptor = os.open(self._folder.streams / name, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    continue
+            total += max(0, os.fstat(stream.descriptor).st_size - stream.acknowledged)
+        return total
+
+    def _segments(self) -> tuple[list[dict[str, str | int]], list[bytes]]:
+        heads: list[dict[str, str | int]] = []
+        parts: list[bytes] = []
+        left = SYNC_BYTES if self._offsets_known else 0
+        # Small streams go first: a flood of output delays no metric and no event.
+        for name in reversed(STREAMS):
+            stream = self._streams[name]
+            if stream.descriptor < 0 or left <= 0:
+                continue
+            data = os.pread(stream.descriptor, left, stream.acknowledged)
+            if data:
+                heads.append({"stream": name, "offset": stream.acknowledged, "size": len(data)})
+                parts.append(data)
+                left -= len(data)
+        return heads, parts
+
+    def _sync(self, *, final: bool) -> None:
+        status = self._closing if final and self._closing is not None else self._status
+        heads, parts = self._segments()
+        head = {"status": status_body(status), "segments": heads, "final": final}
+        body = b"".join((json.dumps(head).encode(), b"\n", *parts))
+        client = self._server.client
+        with client.open("POST", self._path, body=body, timeout_s=_TIMEOUT_S) as response:
+            answer = json.loads(response.read())
+        self._told = status
+        self._take(answer)
+        if final and not self._pending():
+            self._done.set()
+
+    def _take(self, answer: Mapping[str, object]) -> None:
+        offsets = answer.get("offsets")
+        if not isinstance(offsets, dict):
+            raise IntegrityError("the server's answer names no offsets")
+        for name, stream in self._streams.items():
+            stream.acknowledged = int(offsets.get(name, 0))
+        self._offsets_known = True
+        token = answer.get("token")
+        if isinstance(token, str) and token:
+            self._server.renew(token)
+        if answer.get("stop") and not self._asked_to_stop:
+            self._asked_to_stop = True
+            self._on_stop()
+
+
+def status_body(status: ReplicaStatus) -> dict[str, object]:
+    """A ReplicaStatus as JSON carries it."""
+    ended = status.exit
+    return {
+        "rank": status.rank,
+        "phase": status.phase.value,
+        "detail": status.detail,
+        "exit": None if ended is None else {"kind": ended.kind.value, "code": ended.code, "reason": ended.reason},
+    }

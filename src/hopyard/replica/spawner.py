@@ -1,0 +1,124 @@
+"""`python -m hopyard.replica.spawner SOCKET`: forks replicas on request, with everything imported already.
+
+SOCKET is the number of an inherited socket. Requests and answers are lines of JSON: `{"start": [folder, …], "adopt": bool}` gives
+`{"started": [process id or null, …]}` (null: a replica lives there already, or has lived and this is no adoption), or
+`{"error": "…"}` and nothing was started. Single-threaded, so that a fork copies no lock in the middle of its use.
+Ends when the socket closes; the replicas live on.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hopyard.domain.replica import STATUS_FILE
+from hopyard.replica import main as replica
+from hopyard.replica.folder import take_lock
+
+
+def serve(descriptor: int) -> None:
+    """Answer until the other end closes."""
+    connection = socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ours = (descriptor, wake_read, wake_write)
+    gc.collect()
+    gc.freeze()  # what is here now is never looked at again by a collection: forked replicas go on sharing its pages
+    pending = b""
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    ready.register(wake_read, select.POLLIN)
+    while True:
+        for found, _ in ready.poll():
+            if found == wake_read:
+                _drain(wake_read)
+                _reap()
+                continue
+            data = connection.recv(1 << 16)
+            if not data:
+                return
+            pending += data
+            *lines, pending = pending.split(b"\n")
+            for line in lines:
+                connection.sendall(json.dumps(_answer(line, ours)).encode() + b"\n")
+
+
+def _answer(line: bytes, ours: Sequence[int]) -> dict[str, object]:
+    request = json.loads(line)
+    adopt = bool(request["adopt"])
+    locked: dict[Path, int | None] = {}
+    started: list[int | None] = []
+    try:
+        for name in request["start"]:
+            locked[Path(name)] = _claim(Path(name), adopt)
+        # The child inherits the lock that is taken here: there is no moment at which it looks dead.
+        held = [lock for lock in locked.values() if lock is not None]
+        for folder, lock in locked.items():
+            started.append(None if lock is None else _fork(folder, lock, adopt, (*ours, *(other for other in held if other != lock))))
+    except OSError as failed:
+        for pid in started:
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+        return {"error": str(failed)}
+    finally:
+        for lock in locked.values():
+            if lock is not None:
+                os.close(lock)
+    return {"started": started}
+
+
+def _claim(folder: Path, adopt: bool) -> int | None:
+    lock = take_lock(folder)
+    if lock is not None and not adopt and (folder / STATUS_FILE).exists():
+        os.close(lock)
+        return None
+    return lock
+
+
+def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70  # only a failure before the replica's own code leaves it so
+    try:
+        signal.set_wakeup_fd(-1)
+        for descriptor in not_for_it:
+            os.close(descriptor)
+        os.setsid()
+        replica.redirect(folder)
+        code = replica.run(folder, adopt=adopt, lock=lock)
+    finally:
+        # Never back into the spawner's loop, and without its exit functions.
+        os._exit(code)
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        return
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not sys.argv[1].isdecimal():
+        sys.exit("usage: python -m hopyard.replica.spawner SOCKET (the number of an inherited socket)")
+    serve(int(sys.argv[1]))

@@ -1,0 +1,140 @@
+"""Process trees as the kernel tells them: who descends from whom, what they use, and ending them. Linux's /proc, read directly.
+
+(psutil does the same with an object per process; the watcher runs up to fifty times a second beside the user's code.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The fields of /proc/PID/stat that matter here. Times in clock ticks; cpu includes children that were waited for."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    cpu: int
+    started: int
+
+
+def read_stat(pid: int) -> Stat | None:
+    """None when there is no such process. A zombie (state Z) still has one."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            data = file.read()
+    except OSError:
+        return None
+    fields = data[data.rindex(b")") + 2 :].split()
+    cpu = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
+    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), cpu, int(fields[19]))
+
+
+def all_stats() -> list[Stat]:
+    found = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+    return [stat for stat in found if stat is not None]
+
+
+def descendants(root: int) -> list[Stat]:
+    """Every living process below `root`, without it. Zombies are dead."""
+    children: dict[int, list[Stat]] = {}
+    for stat in all_stats():
+        children.setdefault(stat.parent, []).append(stat)
+    found: list[Stat] = []
+    todo = [root]
+    while todo:
+        below = children.pop(todo.pop(), [])
+        found += below
+        todo += [stat.pid for stat in below]
+    return [stat for stat in found if stat.state not in "ZX"]
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Memory of these processes together, quickly, never less than the truth by much: what is shared in files or shared memory is
+    counted once, pages that forks still have in common several times."""
+    private, shared = 0, 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                fields = file.read().split()
+        except OSError:
+            continue
+        common = int(fields[2])
+        private += int(fields[1]) - common
+        shared = max(shared, common)
+    return (private + shared) * _PAGE
+
+
+def proportional_bytes(pids: Iterable[int]) -> int:
+    """Memory of these processes together, exactly (PSS); a millisecond per gigabyte and process."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+                for line in file:
+                    if line.startswith(b"Pss:"):
+                        total += int(line.split()[1]) * 1024
+                        break
+        except OSError:
+            total += resident_bytes((pid,))  # another user's process: what can be known of it
+    return total
+
+
+def kill(pids: Iterable[int]) -> None:
+    """SIGKILL to each that is still there."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def kill_below(root: int, *, within_s: float = 5.0) -> int:
+    """End everything below `root` (which must be the subreaper of it) and reap it; how many were ended.
+
+    Repeated until nothing is left, because a process may fork while we look.
+    """
+    ended: set[int] = set()
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            break
+        pids = [stat.pid for stat in descendants(root)]
+        kill(pids)
+        ended.update(pids)
+        time.sleep(0.002)
+    return len(ended)
+
+
+def leftovers(marker: Path, session: int, session_started: int) -> Collection[int]:
+    """Processes that an earlier replica's user left: those that carry its folder in their environment, and those of the session
+    that it opened. `session_started` tells that session from a later one of the same number."""
+    wanted = b"HOPYARD_REPLICA_DIR=" + os.fsencode(marker)
+    stats = [stat for stat in all_stats() if stat.state not in "ZX" and stat.pid != os.getpid()]
+    leader = next((stat for stat in stats if stat.pid == session), None)
+    session_is_ours = session > 0 and (leader is None or leader.started == session_started)
+    found = []
+    for stat in stats:
+        if session_is_ours and stat.session == session:
+            found.append(stat.pid)
+            continue
+        try:
+            environment = Path(f"/proc/{stat.pid}/environ").read_bytes()
+        except OSError:
+            continue  # not ours to read, so not ours to end
+        if wanted in environment.split(b"\0"):
+            found.append(stat.pid)
+    return found
