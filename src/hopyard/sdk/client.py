@@ -205,6 +205,10 @@ class Client:
                 yield wanted, response.read_exactly(size)
             response.read()
 
+    def verify(self, digest: str) -> bool:
+        """Have the server read and check a blob. False: it set it aside, or has none; the next push brings it anew."""
+        return bool(self.post(f"/blobs/{digest}/verify")["ok"])
+
 
 def rebuild(status: int, data: bytes) -> HopyardError:
     """The exception that an error answer stands for."""

@@ -1,0 +1,263 @@
+"""Trees that runs share on one machine: filled once, read-only, evicted by least use and never while in use.
+
+```text
+<root>/<manifest>/          a whole tree
+<root>/.<manifest>.lock     flock: shared while the tree is used, exclusive while it is filled or evicted;
+                            its time stamp is the last use, its text the tree's size and the boot it was written in
+<root>/.<manifest>.part/    a tree that is being filled
+<root>/.gone-*/             a tree that is being removed
+```
+The kernel drops a process's locks when it dies, however it dies, so a crash leaves nothing in use and nothing half-visible.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from hopyard.datasets.pack import EVERYTHING, pack
+from hopyard.domain.ids import Digest, check_digest
+from hopyard.errors import HopyardError
+
+Fetch = Callable[[Path], object]  # fills a folder; what a broken-off fetch left there is offered again
+_SETTLE_BYTES = 64 * 1024 * 1024
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class _Note(NamedTuple):
+    """What the lock file says. boot: the boot in which the tree was written or checked; "" once it is on disk for sure."""
+
+    size_bytes: int
+    boot: str
+
+
+class TreeCache:
+    """Any number of processes may use one `root` at once. `limit_bytes` bounds what is kept, not what is in use."""
+
+    def __init__(self, root: Path, limit_bytes: int) -> None:
+        self._root, self._limit = root, limit_bytes
+
+    @contextmanager
+    def use(self, manifest: Digest, fetch: Fetch) -> Iterator[Path]:
+        """The tree's folder, which stays as it is until the block ends. `fetch` is called when the tree is not there; of many
+        who ask at once, one fetches and the others wait. Raises what `fetch` raises."""
+        check_digest(manifest)
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = self._hold(manifest, fetch)
+        try:
+            yield self._root / manifest
+        finally:
+            os.close(lock)
+
+    def checkout(self, manifest: Digest, dest: Path, fetch: Fetch) -> None:
+        """A private, writable copy at `dest`, which must not exist or be empty. Raises what `fetch` raises."""
+        with self.use(manifest, fetch) as tree:
+            _copy(str(tree), str(dest))
+
+    def trim(self) -> int:
+        """Evict trees, the longest unused first, until the limit holds; the bytes freed. Trees in use stay."""
+        for left in self._root.glob(".gone-*"):
+            remove_tree(left)
+        found = sorted(self._sizes(), key=lambda tree: tree[1])
+        total, freed = sum(size for _, _, size in found), 0
+        for manifest, _, size in found:
+            if total - freed <= self._limit:
+                break
+            if self._evict(manifest):
+                freed += size
+        return freed
+
+    # -- filling -------------------------------------------------------------------------------------------------
+
+    def _hold(self, manifest: Digest, fetch: Fetch) -> int:
+        """A descriptor of the lock file with a shared lock, the tree being there and whole."""
+        while True:
+            lock = self._lock(manifest, fcntl.LOCK_SH)
+            try:
+                if (self._root / manifest).is_dir() and self._sound(lock):
+                    os.utime(lock)
+                    return lock
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(lock)
+            lock = self._lock(manifest, fcntl.LOCK_EX)
+            try:
+                self._fill(manifest, lock, fetch)
+            finally:
+                os.close(lock)
+            self.trim()
+
+    def _fill(self, manifest: Digest, lock: int, fetch: Fetch) -> None:
+        """Under the exclusive lock: make the tree, or check the one that is there."""
+        tree, part = self._root / manifest, self._root / f".{manifest}.part"
+        if tree.is_dir():
+            if self._sound(lock):
+                return  # another process filled it while this one waited
+            if _matches(tree, manifest):
+                _write_note(lock, _Note(_read_note(lock).size_bytes, _boot()))
+                return
+            self._discard(tree)
+        part.mkdir(exist_ok=True, mode=0o700)
+        fetch(part)
+        size = _make_read_only(part)
+        boot = _boot()
+        if size >= _SETTLE_BYTES and _flush(part):
+            boot = ""
+        _write_note(lock, _Note(size, boot))
+        part.rename(tree)
+
+    def _sound(self, lock: int) -> bool:
+        """Whether the tree is what was written: a machine that lost power may have lost the bytes of files written just
+        before. Large trees are flushed when they are filled; small ones are checked at their first use after a restart."""
+        return _read_note(lock).boot in ("", _boot())
+
+    # -- removing ------------------------------------------------------------------------------------------------
+
+    def _sizes(self) -> Iterator[tuple[Digest, float, int]]:
+        """Every tree with its last use and its size."""
+        for path in self._root.glob(".*.lock"):
+            manifest = Digest(path.name[1:-5])
+            with suppress(OSError):
+                if (self._root / manifest).is_dir():
+                    yield manifest, path.stat().st_mtime, _parse_note(path.read_bytes()).size_bytes
+
+    def _evict(self, manifest: Digest) -> bool:
+        try:
+            lock = self._lock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            if (self._root / manifest).is_dir():
+                self._discard(self._root / manifest)
+            self._lock_path(manifest).unlink(missing_ok=True)  # whoever waits for it notices that it is gone
+        finally:
+            os.close(lock)
+        return True
+
+    def _discard(self, tree: Path) -> None:
+        gone = self._root / f".gone-{os.urandom(8).hex()}"
+        tree.rename(gone)
+        remove_tree(gone)
+
+    # -- locks ---------------------------------------------------------------------------------------------------
+
+    def _lock_path(self, manifest: Digest) -> Path:
+        return self._root / f".{manifest}.lock"
+
+    def _lock(self, manifest: Digest, how: int) -> int:
+        path = self._lock_path(manifest)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, how)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                        return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, also one whose folders are read-only. What vanishes meanwhile is no error."""
+    with suppress(OSError):
+        os.chmod(path, 0o700)
+        for folder, names, _ in os.walk(path):
+            for name in names:
+                full = os.path.join(folder, name)
+                if not os.path.islink(full):
+                    os.chmod(full, 0o700)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _matches(tree: Path, manifest: Digest) -> bool:
+    try:
+        return pack(tree, rules=EVERYTHING).digest == manifest
+    except HopyardError:
+        return False
+
+
+def _make_read_only(top: Path) -> int:
+    """Take away the right to write, below `top` and from it; the sum of the files' sizes."""
+    size = 0
+    with os.scandir(top) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                continue
+            if entry.is_dir():
+                size += _make_read_only(Path(entry.path))
+            else:
+                about = entry.stat()
+                size += about.st_size
+                os.chmod(entry.path, stat.S_IMODE(about.st_mode) & ~0o222 | 0o444)
+    os.chmod(top, 0o555)
+    return size
+
+
+def _copy(source: str, dest: str) -> None:
+    os.makedirs(dest, exist_ok=True)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            target = f"{dest}/{entry.name}"
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), target)
+            elif entry.is_dir():
+                _copy(entry.path, target)
+            else:
+                shutil.copyfile(entry.path, target)
+                if entry.stat().st_mode & 0o100:
+                    os.chmod(target, 0o777 & ~_umask_of(target))
+
+
+def _umask_of(path: str) -> int:
+    """The umask, told from a file that was just made with mode 0666."""
+    return ~os.stat(path).st_mode & 0o666 | (~os.stat(path).st_mode & 0o444) >> 2
+
+
+def _boot() -> str:
+    """Names this boot of the machine; "unknown" where the kernel does not tell, which counts as one and the same boot."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def _flush(path: Path) -> bool:
+    """Bring everything on the file system of `path` to disk; whether that could be done."""
+    import ctypes
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).syncfs(descriptor) == 0)
+    except (AttributeError, OSError):
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _read_note(lock: int) -> _Note:
+    return _parse_note(os.pread(lock, 4096, 0))
+
+
+def _parse_note(data: bytes) -> _Note:
+    """What a lock file says; a size of 0 and no boot at all where it says nothing usable."""
+    try:
+        said = json.loads(data)
+        return _Note(int(said["size_bytes"]), str(said["boot"]))
+    except (ValueError, KeyError, TypeError):
+        return _Note(0, "none")
+
+
+def _write_note(lock: int, note: _Note) -> None:
+    data = json.dumps(note._asdict()).encode()
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, data, 0)

@@ -1,0 +1,108 @@
+"""Which files of a folder belong to its tree.
+
+Code honours `.gitignore` (also those above it, up to the root of its repository), then `.hopignore`, and leaves out what a
+working folder gathers by itself. Data honours only `.hopignore`: data often lies in folders that git is told to ignore, and
+leaving it out silently would be worse than sending a file too many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+HOPIGNORE, GITIGNORE = ".hopignore", ".gitignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """files: names of ignore files that count, later ones outweigh earlier ones. names, suffixes: left out unless an ignore
+    file takes them in again with `!`. Directories in `names` are not even looked into."""
+
+    name: str
+    files: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    suffixes: tuple[str, ...] = ()
+    above: bool = False  # whether ignore files above the folder count, up to the root of the repository
+
+    def default(self, name: str) -> bool:
+        """Whether a file or folder of this name is left out where no ignore file says anything."""
+        return name in self.names or (bool(self.suffixes) and name.endswith(self.suffixes))
+
+
+CODE = Rules(
+    "code",
+    (GITIGNORE, HOPIGNORE),
+    frozenset(
+        {
+            *(".git", ".hg", ".svn", ".hopyard", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"),
+            *(".ruff_cache", ".ipynb_checkpoints", ".tox", ".nox", ".idea", ".DS_Store"),
+        }
+    ),
+    (".pyc", ".pyo"),
+    above=True,
+)
+DATA = Rules("data", (HOPIGNORE,), frozenset({".git", ".DS_Store"}))
+EVERYTHING = Rules("everything")
+
+
+class IgnoreFile:
+    """One ignore file: what it says of paths below its folder."""
+
+    def __init__(self, spec: GitIgnoreSpec, prefix: str, below: str = "") -> None:
+        self._spec, self._prefix, self._below = spec, prefix, below
+
+    def verdict(self, path: str) -> bool | None:
+        """True: left out, False: taken in again, None: it says nothing. A folder's path ends with `/`."""
+        return self._spec.check_file(self._below + path[len(self._prefix) :]).include
+
+
+class Ignored:
+    """The ignore files that count in one folder, the nearest first."""
+
+    def __init__(self, rules: Rules, files: tuple[IgnoreFile, ...] = ()) -> None:
+        self._rules, self._files = rules, files
+
+    @classmethod
+    def at_root(cls, rules: Rules, root: Path) -> Ignored:
+        return cls(rules, _above(rules, root) if rules.above else ())
+
+    def enter(self, folder: Path, prefix: str, names: frozenset[str] | set[str]) -> Ignored:
+        """What counts below `folder`, whose ignore files are `names`. Raises SpecError for one that cannot be read."""
+        own = [IgnoreFile(_load(folder / name), prefix) for name in reversed(self._rules.files) if name in names]
+        return Ignored(self._rules, (*own, *self._files)) if own else self
+
+    def leaves_out(self, path: str, name: str) -> bool:
+        """Whether the file or folder (its path ends with `/`) is not part of the tree."""
+        for file in self._files:
+            verdict = file.verdict(path)
+            if verdict is not None:
+                return verdict
+        return self._rules.default(name)
+
+
+def _load(path: Path) -> GitIgnoreSpec:
+    from pathspec import GitIgnoreSpec  # late: most folders hold no ignore file
+
+    try:
+        return GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError) as bad:
+        raise SpecError(f"the ignore file `{path}` cannot be used: {bad}", hints=("mend or remove it",)) from bad
+
+
+def _above(rules: Rules, root: Path) -> tuple[IgnoreFile, ...]:
+    """Ignore files between `root` (not included) and the root of its repository, the nearest first."""
+    if (root / ".git").exists():
+        return ()
+    found: list[IgnoreFile] = []
+    for folder in root.parents:
+        below = root.relative_to(folder).as_posix() + "/"
+        found += [IgnoreFile(_load(folder / name), "", below) for name in reversed(rules.files) if (folder / name).is_file()]
+        if (folder / ".git").exists():
+            return tuple(found)
+    return ()  # no repository: what lies above has nothing to do with this folder

@@ -1,0 +1,31 @@
+"""What transfer asks of whatever carries blobs; `hopyard.sdk.client.Client` is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+
+class BlobTransport(Protocol):
+    """Safe to use from several threads at once. Raises errors of `hopyard.errors`."""
+
+    def missing(self, digests: Sequence[str]) -> list[str]:
+        """Those that the other side lacks."""
+        ...
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        """Durable over there when this returns; IntegrityError when the bytes have another digest."""
+
+    def put_pack(self, blobs: Sequence[tuple[str, bytes]]) -> None:
+        """Many small blobs, all or none."""
+
+    def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """The blobs in the order asked for, unchecked. `manifest` is the tree that they belong to (or is asked for itself)."""
+        ...
+
+    def verify(self, digest: str) -> bool:
+        """Have the other side read and check a blob. False: it had to be set aside, or is not there."""
+        ...
+
+    def close(self) -> None:
+        """Close the calling thread's connection."""

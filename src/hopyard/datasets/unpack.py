@@ -1,0 +1,172 @@
+"""Writes a tree's blobs where they belong, in any order and from several threads."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, Manifest
+from hopyard.errors import SpecError, StorageFull
+
+_DIRECT_BYTES = 64 * 1024 * 1024  # a file of this size or more is written past the page cache
+_STEP = 1024 * 1024
+_own = threading.local()
+
+
+class _Place(NamedTuple):
+    file: FileEntry
+    offset: int
+    size: int
+
+
+class TreeWriter:
+    """Fills the folder `root` with what `manifest` says. Never writes outside it: the manifest's paths were checked when it
+    was decoded, nothing in it lies below a link, and links are made last. Raises StorageFull, SpecError."""
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        self._root, self._manifest = str(root), manifest
+        self._places: dict[Digest, list[_Place]] = {}
+        for file in manifest.files:
+            for number, digest in enumerate(file.chunks):
+                offset = number * CHUNK_BYTES
+                self._places.setdefault(digest, []).append(_Place(file, offset, min(CHUNK_BYTES, file.size - offset)))
+
+    def path_of(self, digest: Digest) -> str:
+        """A file that the blob belongs to, for messages."""
+        return self._places[digest][0].file.path
+
+    def wanted(self) -> list[tuple[Digest, int]]:
+        """Make folders and empty files, and tell which blobs are needed with their sizes: all but those that are there and
+        right already."""
+        with writing_below(self._root):
+            os.makedirs(self._root, exist_ok=True)
+            fresh = not os.listdir(self._root)
+            self._make_folders()
+            here = set() if fresh else {digest for digest, places in self._places.items() if all(map(self._right, places, [digest] * len(places)))}
+            for file in self._manifest.files:
+                if not file.chunks:
+                    os.close(self._open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+                elif len(file.chunks) > 1:
+                    self._reserve(file)
+        return [(digest, places[0].size) for digest, places in self._places.items() if digest not in here]
+
+    def put(self, digest: Digest, data: bytes) -> None:
+        """Write one blob, checked by the caller, wherever the tree has it."""
+        with writing_below(self._root):
+            for place in self._places[digest]:
+                if len(data) != place.size:
+                    raise SpecError(f"the manifest gives `{place.file.path}` another size than its bytes have")
+                self._write(place, data)
+
+    def finish(self) -> None:
+        """Set modes and make links."""
+        with writing_below(self._root):
+            for file in self._manifest.files:
+                if file.executable:
+                    path = f"{self._root}/{file.path}"
+                    mode = os.stat(path, follow_symlinks=False).st_mode
+                    os.chmod(path, mode | (mode & 0o444) >> 2)
+            for link in self._manifest.links:
+                path = f"{self._root}/{link.path}"
+                if os.path.lexists(path):
+                    os.unlink(path)
+                os.symlink(link.target, path)
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def _make_folders(self) -> None:
+        folders = set(self._manifest.folders)
+        for path in (*(file.path for file in self._manifest.files), *(link.path for link in self._manifest.links)):
+            head, slash, _ = path.rpartition("/")
+            if slash:
+                folders.add(head)
+        for folder in sorted(folders):
+            os.makedirs(f"{self._root}/{folder}", exist_ok=True)
+
+    def _open(self, file: FileEntry, flags: int) -> int:
+        return os.open(f"{self._root}/{file.path}", flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+    def _reserve(self, file: FileEntry) -> None:
+        """Take the space at once: a full disk shows before the download, and parts can be written in any order."""
+        descriptor = self._open(file, os.O_WRONLY | os.O_CREAT)
+        try:
+            os.ftruncate(descriptor, file.size)
+            try:
+                os.posix_fallocate(descriptor, 0, file.size)
+            except OSError as bad:
+                if bad.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+        finally:
+            os.close(descriptor)
+
+    def _right(self, place: _Place, digest: Digest) -> bool:
+        try:
+            descriptor = self._open(place.file, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            if os.fstat(descriptor).st_size != place.file.size:
+                return False
+            return blake3(os.pread(descriptor, place.size, place.offset)).hexdigest() == digest
+        finally:
+            os.close(descriptor)
+
+    def _write(self, place: _Place, data: bytes) -> None:
+        if place.file.size >= _DIRECT_BYTES and place.size == CHUNK_BYTES and self._write_direct(place, data):
+            return
+        truncate = os.O_TRUNC if len(place.file.chunks) == 1 else 0
+        descriptor = self._open(place.file, os.O_WRONLY | os.O_CREAT | truncate)
+        try:
+            done = os.pwrite(descriptor, data, place.offset)
+            while done < len(data):
+                done += os.pwrite(descriptor, data[done:], place.offset + done)
+        finally:
+            os.close(descriptor)
+
+    def _write_direct(self, place: _Place, data: bytes) -> bool:
+        """Past the page cache: a large file need not push everything else out of memory (and writing is faster)."""
+        try:
+            descriptor = self._open(place.file, os.O_WRONLY | os.O_DIRECT)
+        except OSError as bad:
+            if bad.errno == errno.EINVAL:
+                return False
+            raise
+        buffer: mmap.mmap | None = getattr(_own, "buffer", None)
+        if buffer is None:
+            buffer = _own.buffer = mmap.mmap(-1, _STEP)
+        try:
+            for at in range(0, len(data), _STEP):
+                buffer[:] = data[at : at + _STEP]
+                if os.pwrite(descriptor, buffer, place.offset + at) != _STEP:
+                    return False
+            return True
+        except OSError as bad:
+            if bad.errno == errno.EINVAL:
+                return False
+            raise
+        finally:
+            os.close(descriptor)
+
+
+class writing_below:
+    """`with writing_below(root):` turns a full disk, or a folder that may not be written, into an error that says so."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, bad: BaseException | None, trace: object) -> None:
+        if not isinstance(bad, OSError):
+            return
+        if bad.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"no space left below {self._root}", hints=("free some space and try again: what came over is kept",)) from bad
+        if bad.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise SpecError(f"`{bad.filename or self._root}` may not be written", hints=("name a folder of yours",)) from bad

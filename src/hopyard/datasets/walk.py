@@ -1,0 +1,144 @@
+"""Looks over a folder: every file with what tells that it changed, links, and empty folders. Reads no file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from hopyard.datasets.ignore import Ignored, Rules
+from hopyard.domain.manifest import check_path, link_stays_inside
+from hopyard.errors import SpecError
+
+# A file: (path, size, mtime_ns, ctime_ns, inode, mode). A plain tuple, because there are many and each push makes them all.
+Seen = tuple[str, int, int, int, int, int]
+PATH: Final = 0
+SIZE: Final = 1
+MTIME: Final = 2
+CTIME: Final = 3
+INODE: Final = 4
+MODE: Final = 5
+
+
+class Walked(NamedTuple):
+    """Everything sorted by path, as in a manifest."""
+
+    files: list[Seen]
+    links: list[tuple[str, str]]
+    folders: list[str]  # empty ones
+
+
+def walk(root: Path, rules: Rules) -> Walked:
+    """What belongs to the tree at `root`, a folder or a single file.
+
+    Raises SpecError naming the entry for what cannot be packed: a link that leads out, a device or socket, a name that is not
+    UTF-8 or holds control characters, a folder that cannot be read, a path that is not there.
+    """
+    try:
+        top = os.stat(root)
+    except OSError as bad:
+        raise SpecError(f"`{root}` cannot be read: {bad.strerror}") from bad
+    if stat.S_ISREG(top.st_mode):
+        return Walked([_seen(_checked(root.name), top)], [], [])
+    if not stat.S_ISDIR(top.st_mode):
+        raise SpecError(f"`{root}` is neither a file nor a folder")
+    found = Walked([], [], [])
+    pending = [("", str(root), Ignored.at_root(rules, root))]
+    while pending:
+        prefix, folder, ignored = pending.pop()
+        _look_into(root, prefix, folder, ignored, rules, found, pending)
+    found.files.sort()
+    found.links.sort()
+    found.folders.sort()
+    return found
+
+
+def _look_into(
+    root: Path, prefix: str, folder: str, ignored: Ignored, rules: Rules, found: Walked, pending: list[tuple[str, str, Ignored]]
+) -> None:
+    files, links, folders = found
+    kept = False
+    try:
+        with os.scandir(folder) as listing:
+            entries = list(listing)
+        names = {entry.name for entry in entries if entry.name in rules.files}
+        if names:
+            ignored = ignored.enter(Path(folder), prefix, names)
+        for entry in entries:
+            name = entry.name
+            path = prefix + name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if ignored.leaves_out(path + "/" if is_folder else path, name):
+                continue
+            kept = True
+            if not (name.isascii() and name.isprintable() and "\\" not in name):
+                _checked(path)
+            if is_folder:
+                pending.append((path + "/", entry.path, ignored))
+            elif entry.is_symlink():
+                links.append((path, _target(root, path, entry.path)))
+            else:
+                about = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(about.st_mode):
+                    raise SpecError(f"`{path}` is not a file but {_kind(about.st_mode)}", hints=("name it in `.hopignore`, or remove it",))
+                files.append((path, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode))
+    except PermissionError as bad:
+        raise SpecError(
+            f"`{bad.filename}` may not be read", hints=("`chmod u+rx` makes a folder of yours readable; or name it in `.hopignore`",)
+        ) from bad
+    except (FileNotFoundError, NotADirectoryError) as bad:
+        raise changed(str(bad.filename)) from bad
+    if not kept and prefix:
+        folders.append(prefix[:-1])
+
+
+def changed(path: str) -> SpecError:
+    """The error for a file that is not what it was when it was looked at first."""
+    return SpecError(f"`{path}` changed while it was packed", hints=("nothing was recorded; try again when nobody writes to it",))
+
+
+def same(entry: Seen, about: os.stat_result) -> bool:
+    """Whether a file is still as it was seen."""
+    return (entry[SIZE], entry[MTIME], entry[CTIME], entry[INODE]) == (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
+
+
+def _seen(path: str, about: os.stat_result) -> Seen:
+    return (path, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode)
+
+
+def _checked(path: str) -> str:
+    try:
+        return check_path(path)
+    except SpecError as bad:
+        shown = path.encode(errors="backslashreplace").decode()
+        shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
+        raise SpecError(f"the name `{shown}` cannot be packed: {_why(path)}", hints=("rename it, or name it in `.hopignore`",)) from bad
+
+
+def _why(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "it is not UTF-8"
+    return "it holds a backslash" if "\\" in path else "it holds control characters" if not path.isprintable() else "it is too long"
+
+
+def _target(root: Path, path: str, full: str) -> str:
+    """The text of a link as the manifest keeps it: inside the tree, `..` only at its beginning."""
+    target = os.readlink(full)
+    if not link_stays_inside(path, target):
+        real, top = os.path.realpath(full), os.path.realpath(root)
+        if os.path.commonpath((real, top)) != top:
+            raise SpecError(
+                f"the link `{path}` leads out of the folder, to `{target}`",
+                hints=("copy what it points to into the folder, or name the link in `.hopignore`",),
+            )
+        # It comes back inside by a way that means nothing on another machine: keep where it leads, not how.
+        target = os.path.relpath(real, os.path.realpath(os.path.dirname(full)))
+    return target
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISSOCK, "a socket"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISBLK, "a device"), (stat.S_ISCHR, "a device"))
+    return next((word for test, word in kinds if test(mode)), "something else")
