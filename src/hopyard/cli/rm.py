@@ -11,11 +11,13 @@ from hopyard.cli.address import final, get_run
 from hopyard.cli.options import run_argument
 from hopyard.errors import Conflict, UsageError
 
+_STOP_TIMEOUT_S = 90.0
+
 
 @click.command("rm")
 @run_argument("refs", nargs=-1, required=True, metavar="RUN...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Also delete a run whose checkpoint a leaderboard or a fork keeps.")
+@click.option("--force", is_flag=True, help="End runs that are alive first.")
 def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
     """Delete ended runs with their logs, metrics and checkpoints. This cannot be undone.
 
@@ -26,8 +28,8 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
     client = connect()
     runs = [get_run(client, ref) for ref in refs]
     live = [run["name"] for run in runs if not final(run)]
-    if live:
-        raise Conflict(f"{', '.join(live)} has not ended", hints=(f"`hop stop {' '.join(live)}` ends it first",))
+    if live and not force:
+        raise Conflict(f"{', '.join(live)} {'has' if len(live) == 1 else 'have'} not ended", hints=("--force ends what is alive first",))
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("nobody is here to ask", hints=("-y deletes without asking",))
@@ -36,5 +38,5 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
             console.say("nothing was deleted")
             return
     for run in runs:
-        client.delete(f"/runs/{run['id']}", force=1 if force else 0)
+        client.call("DELETE", f"/runs/{run['id']}", query={"force": int(force)}, timeout_s=_STOP_TIMEOUT_S)
         console.say(f"deleted {run['name']}")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _LARGE_BYTES, _MANY_FILES = 200 * 1024 * 1024, 20_000
 _ROUNDS = 5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
-_PACK_BYTES = 16 * 1024 * 1024
 
 
 def submit(request: RunRequest, folder: Path, *, interpreter: str | None = None) -> tuple[Client, Run]:
@@ -61,18 +60,15 @@ def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[st
 
 
 def upload(client: Client, tree: PackedTree, extras: dict[str, bytes], digests: Sequence[str]) -> None:
-    """Send the blobs named by `digests`, small ones together."""
-    batch: list[tuple[str, bytes]] = []
-    size = 0
-    for digest in digests:
-        data = extras[digest] if digest in extras else tree.read(digest)  # type: ignore[arg-type]
-        if size + len(data) > _PACK_BYTES and batch:
-            client.put_pack(batch)
-            batch, size = [], 0
-        batch.append((digest, data))
-        size += len(data)
-    if batch:
-        client.put_pack(batch)
+    """Send the blobs named by `digests`."""
+    from hopyard.datasets.transfer import send
+
+    small = [(digest, extras[digest]) for digest in digests if digest in extras]
+    if small:
+        client.put_pack(small)
+    code = [digest for digest in digests if digest not in extras]
+    if code:
+        send(tree, code, client)
 
 
 def _environment(request: RunRequest, interpreter: str | None, extras: dict[str, bytes]) -> dict[str, Any]:

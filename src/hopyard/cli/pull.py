@@ -1,0 +1,126 @@
+"""`hop pull`: fetches what a run consists of and made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, get_run
+from hopyard.cli.options import last_run_argument
+from hopyard.errors import NotFound, SpecError
+from hopyard.sdk.client import Client
+
+if TYPE_CHECKING:
+    from hopyard.datasets.progress import Progress
+
+_BLOCK = 1024 * 1024
+
+
+@click.command("pull")
+@last_run_argument()
+@click.argument("dest", required=False, type=click.Path(path_type=Path), metavar="[DEST]")
+@click.option("--code", is_flag=True, help="The code as it was run.")
+@click.option("--checkpoint", is_flag=True, help="The newest checkpoint, or the one of --step.")
+@click.option("--files", is_flag=True, help="Files that the run made or changed in its folder.")
+@click.option("--logs", is_flag=True, help="What it wrote to stdout and stderr.")
+@click.option("--step", type=int, metavar="N", help="Which checkpoint.")
+@click.option("--force", is_flag=True, help="Write into DEST even if it holds something; parts of the same name are replaced.")
+def pull(ref: str, dest: Path | None, code: bool, checkpoint: bool, files: bool, logs: bool, step: int | None, force: bool) -> None:
+    """Fetch code, checkpoint, files and logs of RUN into DEST (a new folder named after the run); all unless some are named."""
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    run = client.get(f"/runs/{get_run(client, ref)['id']}")
+    dest = dest or Path(f"{run['name'].split('/')[1]}-{run['name'].rpartition('/')[2]}")
+    wanted = {"code": code, "checkpoint": checkpoint or step is not None, "files": files, "logs": logs}
+    if not any(wanted.values()):
+        wanted = dict.fromkeys(wanted, True)
+    named = not all(wanted.values())
+    parts = [part for part, chosen in wanted.items() if chosen]
+    saved = _checkpoint(client, run, step) if "checkpoint" in parts else None
+    _check_free(dest, force)
+    dest.mkdir(parents=True, exist_ok=True)
+    for part in parts:
+        told = _PARTS[part](client, run, dest, force, saved)
+        if told:
+            console.say(told)
+        elif named:
+            console.say(f"note: {run['name']} has no {part}")
+    (dest / "run.json").write_text(json.dumps(run, indent=2, ensure_ascii=False) + "\n")
+    console.out(str(dest))
+
+
+def _check_free(dest: Path, force: bool) -> None:
+    if dest.exists() and not dest.is_dir():
+        raise SpecError(f"{dest} is not a folder", hints=("name another DEST",))
+    if dest.is_dir() and any(dest.iterdir()) and not force:
+        raise SpecError(f"{dest} is not empty", hints=("name another DEST, or --force to write into it",))
+
+
+def _checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | None:
+    """The checkpoint of `step`, or the newest; None where the run has none. Raises NotFound for a step without one."""
+    found = {one["step"]: one for one in client.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]}
+    if step is None:
+        return found[max(found)] if found else None
+    if step not in found:
+        raise NotFound(f"--step: {run['name']} has no checkpoint at step {step}", hints=(f"it has: {', '.join(map(str, sorted(found))) or 'none'}",))
+    return dict(found[step])
+
+
+def _pull_code(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None) -> str:
+    digest = run["spec"].get("code")
+    return _tree(client, digest, dest / "code", force) if digest else ""
+
+
+def _pull_files(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None) -> str:
+    digest = run.get("artifact")
+    return _tree(client, digest, dest / "files", force) if digest else ""
+
+
+def _pull_checkpoint(client: Client, _run: Run, dest: Path, force: bool, saved: dict[str, Any] | None) -> str:
+    return _tree(client, saved["manifest"], dest / f"checkpoint-{saved['step']}", force) if saved else ""
+
+
+def _tree(client: Client, digest: str, into: Path, force: bool) -> str:
+    from hopyard.datasets.transfer import pull as pull_tree
+    from hopyard.domain.ids import Digest
+
+    manifest = pull_tree(Digest(digest), into, client, _progress(), replace=force)
+    return f"{into}  {len(manifest.files):,} files, {console.bytes_text(manifest.size_bytes)}"
+
+
+def _progress() -> Progress:
+    from hopyard.datasets.progress import SILENT
+
+    return SILENT
+
+
+def _pull_logs(client: Client, run: Run, dest: Path, _force: bool, _saved: dict[str, Any] | None) -> str:
+    folder = dest / "logs"
+    folder.mkdir(exist_ok=True)
+    size = sum(role["replicas"] for role in run["spec"]["roles"])
+    total = 0
+    for rank in range(size):
+        for stream in ("stdout", "stderr"):
+            name = f"{stream}.log" if size == 1 else f"{rank}.{stream}.log"
+            with client.open("GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}) as response, (folder / name).open("wb") as file:
+                total += _copy(iter(lambda: response.read(_BLOCK), b""), file.write)  # read before the loop goes on
+    return f"{folder}  {console.bytes_text(total)}"
+
+
+def _copy(blocks: Iterable[bytes], write: Callable[[bytes], object]) -> int:
+    total = 0
+    for block in blocks:
+        write(block)
+        total += len(block)
+    return total
+
+
+_PARTS: dict[str, Callable[[Client, Run, Path, bool, dict[str, Any] | None], str]] = {
+    "code": _pull_code, "checkpoint": _pull_checkpoint, "files": _pull_files, "logs": _pull_logs,
+}  # fmt: skip
