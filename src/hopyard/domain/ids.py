@@ -34,9 +34,13 @@ def check_name(value: str, *, what: str) -> str:
 
     A name becomes a folder and a part of an address, so separators, `..` and control characters are refused.
     """
-    if not _NAME.fullmatch(value) or ".." in value:
+    if not is_name(value):
         raise SpecError(f"{what}: `{value}` is not a name", hints=(f"a name is made of {NAME_RULE}",))
     return value
+
+
+def is_name(value: str) -> bool:
+    return _NAME.fullmatch(value) is not None and ".." not in value
 
 
 def is_digest(value: str) -> bool:
@@ -58,9 +62,13 @@ def _base32(value: int, digits: int) -> str:
     return "".join(_BASE32[(value >> (5 * place)) & 31] for place in range(digits - 1, -1, -1))
 
 
+def is_run_id(value: str) -> bool:
+    return _RUN_ID.fullmatch(value) is not None
+
+
 def check_run_id(value: str) -> RunId:
     """Return `value` if it may be the id of a run (it becomes a folder and a part of tokens); else raise SpecError."""
-    if not _RUN_ID.fullmatch(value):
+    if not is_run_id(value):
         raise SpecError(f"`{value[:80]}` is not the id of a run", hints=("an id is made of 6 to 64 letters, digits and `-`",))
     return RunId(value)
 

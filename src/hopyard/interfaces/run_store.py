@@ -32,6 +32,8 @@ class RunFilter:
     text: str | None = None
     limit: int = 50
     before: RunId | None = None  # for the next page: older than this
+    id_prefix: str | None = None
+    number: int | None = None  # of the name
 
 
 class RunStore(Protocol):

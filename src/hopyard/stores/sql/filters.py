@@ -33,6 +33,10 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
         found.append(exists().where(run_datasets.c.run == runs.c.id, run_datasets.c.dataset == where.dataset))
     if where.text:
         found.append(run_contents.c.search.contains(where.text.lower(), autoescape=True))
+    if where.number is not None:
+        found.append(runs.c.number == where.number)
+    if where.id_prefix is not None:
+        found.append(runs.c.id.startswith(where.id_prefix, autoescape=True))
     if where.before is not None:
         found.append(_older_than(where.before))
     return found
