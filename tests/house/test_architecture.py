@@ -53,9 +53,8 @@ def test_words_that_say_nothing_are_not_used_as_names() -> None:
     found = []
     for path, tree in modules().items():
         forbidden = FORBIDDEN.difference(*(FOREIGN.get(module, ()) for module in imported(tree)))
-        for name in {*defined(tree), path.stem, *path.parent.parts}:
-            if forbidden & {word.lower() for word in WORD.findall(name)}:
-                found.append(f"{path}: {name}")
+        names = {*defined(tree), path.stem, *path.parent.parts}
+        found += [f"{path}: {name}" for name in sorted(names) if forbidden & {word.lower() for word in WORD.findall(name)}]
     assert not found, "DESIGN section 5 has better words"
 
 

@@ -14,18 +14,16 @@ import pytest
 
 from hopyard.cli.main import hop
 
+from .pages import blocks
 from .tree import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
 
 def shell_lines(page: Path) -> Iterator[str]:
-    """What a page tells people to type: the lines of its `sh` blocks, continued ones joined."""
-    for language, body in FENCE.findall(page.read_text()):
-        if language == "sh":
-            yield from filter(None, (line.strip() for line in body.replace("\\\n", " ").splitlines()))
+    """What a page tells people to type."""
+    return (line for block in blocks(page) if block.language == "sh" for line in block.lines())
 
 
 def hop_calls(line: str) -> Iterator[list[str]]:

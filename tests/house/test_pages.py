@@ -1,0 +1,29 @@
+"""The tutorial and the README, done as they say: with real processes, in a folder and a home of their own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .pages import follow
+from .tree import ROOT
+
+
+def test_the_tutorial_works_from_its_first_line_to_its_last(tmp_path: Path) -> None:
+    folder = tmp_path / "first-steps"
+    folder.mkdir()
+    follow(ROOT / "docs" / "tutorial.md", folder=folder, home=tmp_path / "home")
+
+
+@pytest.mark.torch
+def test_the_readme_works(tmp_path: Path) -> None:
+    """Less `make` (CI runs it) and the activation of the environment (this one is active)."""
+    folder = tmp_path / "hopyard"
+    for part in ("examples", "scripts"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "scripts/mnist_dataset.py", ".demo/mnist"], cwd=folder, check=True, capture_output=True)
+    follow(ROOT / "README.md", folder=folder, home=tmp_path / "home", leave_out=("make ", ". .venv"))
