@@ -35,6 +35,8 @@ class HopyardError(Exception):
         super().__init__(message)
         self.message = message
         self.hints = tuple(hints)
+        for hint in self.hints:
+            self.add_note(f"hint: {hint}")  # a traceback in a user's script shows them too
 
 
 class UsageError(HopyardError):

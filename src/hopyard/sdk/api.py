@@ -65,9 +65,7 @@ def log(values: Mapping[str, Number] | int | None = None, /, *, step: SupportsIn
     of a metric are counted. Takes about two microseconds and never waits for the network.
     Raises SpecError for a value that is not a number; a full disk is told once on stderr and raises nothing.
     """
-    opened = session._session
-    if opened is None:
-        opened = _begin()
+    opened = session._session or session.current()
     if values is not None:
         if isinstance(values, Mapping):
             metrics = {**values, **metrics}
@@ -76,12 +74,6 @@ def log(values: Mapping[str, Number] | int | None = None, /, *, step: SupportsIn
         else:
             raise SpecError("hop.log: two steps are given")
     opened.metrics.write(step, metrics)
-
-
-def _begin() -> session.Session:
-    opened = session.current()
-    opened.check_overrides()
-    return opened
 
 
 def save(step: SupportsIndex | None = None, **metrics: Number) -> Path | None:

@@ -41,6 +41,7 @@ class Loop(Generic[T]):
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise SpecError(f"hop.loop: every={every!r}", hints=("it counts turns between checkpoints: a whole number from 1",))
         self.name, self.every, self.done = name, every, 0
+        self.unsaved = False  # whether turns were made since the keeper saved this loop
         self.total = len(iterable) if isinstance(iterable, Sized) else None
         self.chance: dict[str, Any] | None = None  # set by the keeper for iterables that draw their order as they begin
         self._iterable, self._keeper = iterable, keeper

@@ -7,7 +7,7 @@ import operator
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, SupportsFloat, SupportsIndex
 
 from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
@@ -27,9 +27,11 @@ Number = SupportsFloat | SupportsIndex | HasItem  # what may be logged
 class MetricStream:
     """The `metrics` stream of one process, and the latest value of each metric that it logged."""
 
-    __slots__ = ("_file", "_known", "latest")
+    __slots__ = ("_file", "_known", "_on_new", "latest")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, on_new: Callable[[], None] = lambda: None) -> None:
+        """on_new: called when this process names a metric that it has not named before."""
+        self._on_new = on_new
         self._file = StreamFile(path)
         self._known: dict[str, int] = {}
         self.latest: dict[str, float] = {}
@@ -64,7 +66,7 @@ class MetricStream:
 
     def _write_slowly(self, at: int, now: float, metrics: Mapping[str, Number]) -> None:
         """As `write`, with the definitions of the series that this process has not yet named."""
-        if not NO_STEP < at < 2**63:
+        if not NO_STEP <= at < 2**63:
             raise SpecError(f"hop.log: step {at} is out of range", hints=("a step is a whole number of at most 63 bits",))
         parts: list[bytes] = []
         fresh: dict[str, int] = {}
@@ -75,6 +77,7 @@ class MetricStream:
                 fresh[name] = series_of(name)
             parts.append(pack_point(POINT, fresh.get(name) or self._known[name], at, now, number))
             self.latest[name] = number
+        self._on_new()
         if self._file.append(b"".join(parts)):
             self._known.update(fresh)
 
@@ -92,7 +95,7 @@ def as_number(name: str, value: object) -> float:
         try:
             return float(value)
         except OverflowError:
-            return math.copysign(math.inf, value)
+            return math.inf if value > 0 else -math.inf
     if isinstance(value, str | bytes | complex) or value is None:
         raise _not_a_number(name, value)
     item = getattr(value, "item", None)

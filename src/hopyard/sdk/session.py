@@ -36,7 +36,7 @@ class Session:
 
     def __init__(self, folder: str, environ: Mapping[str, str], *, offline: bool) -> None:
         self.folder, self.offline = folder, offline
-        self.metrics = MetricStream(os.path.join(folder, "streams", "metrics"))
+        self.metrics = MetricStream(os.path.join(folder, "streams", "metrics"), self.check_overrides)
         self.events = Events(os.path.join(folder, "streams", "events"))
         self.bound = Bound()
         self.declared: dict[str, ParamValue] = {}
@@ -178,17 +178,18 @@ class Session:
 
     def turned(self, loop: Loop[Any]) -> None:
         self._trail.turn(loop)
+        loop.unsaved = True
         if loop.done % loop.every == 0 and binding.holds_state(self.bound):
             self._save_turn()
+            loop.unsaved = False
         if loop is self._trail.active[0] and (loop.done == loop.total or time.monotonic() - self._progress_at >= _PROGRESS_EVERY_S):
             self._tell_progress(loop)
 
     def left(self, loop: Loop[Any], *, finished: bool) -> None:
         if finished and loop in self._trail.active:
             # What comes after the last regular checkpoint is saved too; the position says that this loop is through.
-            unsaved = loop.done % loop.every != 0 and loop.done != 0
             self._trail.leave(loop, finished=True)
-            if unsaved and binding.holds_state(self.bound):
+            if loop.unsaved and binding.holds_state(self.bound):
                 self._save_turn(loop.done if not self._trail.active else None)
             if not self._trail.active:
                 self._tell_progress(loop)

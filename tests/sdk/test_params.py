@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from hopyard.errors import SpecError
+from hopyard.sdk.params import Params, convert, read_overrides, resolve, unknown_overrides
+
+from .scripts import Replica
+
+
+@pytest.mark.parametrize(
+    ("given", "default", "expected"),
+    [
+        (1, 0.1, 1.0),
+        ("1e-3", 0.1, 0.001),
+        (10.0, 3, 10),
+        ("1e3", 3, 1000),
+        ("7", 3, 7),
+        ("yes", False, True),
+        (0, True, False),
+        (3, "x", "3"),
+        (True, "x", "true"),
+        ("abc", None, "abc"),
+        (None, None, None),
+        (2.5, None, 2.5),
+    ],
+)
+def test_an_override_becomes_the_type_of_its_default(given: Any, default: Any, expected: Any) -> None:
+    value = convert("p", given, default)
+    assert value == expected and type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "default", "word"),
+    [
+        ("abc", 0.1, "a float"),
+        (True, 0.1, "a float"),
+        (None, 0.1, "a float"),
+        (1.5, 3, "an int"),
+        ("x", 3, "an int"),
+        (True, 3, "an int"),
+        ("inf", 3, "an int"),
+        ("maybe", True, "true or false"),
+        (2, True, "true or false"),
+        (None, "x", "text"),
+    ],
+)
+def test_an_override_of_the_wrong_type_is_refused_by_name(given: Any, default: Any, word: str) -> None:
+    with pytest.raises(SpecError, match=rf"-p lr=.*: `lr` is {word}"):
+        convert("lr", given, default)
+
+
+def test_defaults_are_plain_values() -> None:
+    with pytest.raises(SpecError, match="default of `sizes` is a list"):
+        resolve({"sizes": [1, 2]}, {})
+
+
+def test_params_are_attributes_and_items() -> None:
+    p = Params({"lr": 0.1, "items": 3, "keys": 1})
+    assert p.lr == p["lr"] == 0.1 and p.items == 3
+    assert list(p) == ["lr", "items", "keys"] and len(p) == 3 and "lr" in p and "x" not in p
+    assert repr(Params({"lr": 0.1, "name": "a"})) == "Params(lr=0.1, name='a')"
+    q = Params({"lr": 0.1, "batch": 64})
+    assert dict(q) == {"lr": 0.1, "batch": 64} and dict(**q) == dict(q)
+    assert copy.deepcopy(q) == q and pickle.loads(pickle.dumps(q)) == q
+    q.batch //= 2
+    assert q["batch"] == 32
+    with pytest.raises(AttributeError):
+        _ = q.missing
+
+
+def test_overrides_that_name_nothing_are_told_with_the_closest() -> None:
+    assert "did you mean `batch_size`" in unknown_overrides({"batchsize": 1}, {"batch_size": 2, "lr": 3})[0]
+    assert "it has lr" in unknown_overrides({"zzz": 1}, {"lr": 3})[0]
+    assert "declares none" in unknown_overrides({"zzz": 1}, {})[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"a": [1]}', "3"])
+def test_a_broken_variable_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="HOPYARD_PARAMS"):
+        read_overrides(text)
+
+
+def test_in_a_script(replica: Replica) -> None:
+    code = "import hopyard as hop\np = hop.params(lr=0.1, epochs=3)\nq = hop.params(seed=1)\nprint(p, q)\nhop.log(loss=1.0)\n"
+    done = replica.run(code, HOPYARD_PARAMS='{"lr": "1e-2", "seed": 7, "epoch": 1}')
+    assert done.stdout.strip() == "Params(lr=0.01, epochs=3) Params(seed=7)"
+    assert done.stderr.strip() == "hopyard: -p epoch=…: the script has no parameter `epoch`; did you mean `epochs`?"
+    assert replica.events_of("params")[-1]["values"] == {"lr": 0.01, "epochs": 3, "seed": 7}
+
+
+def test_a_wrong_override_ends_the_script_with_its_reason(replica: Replica) -> None:
+    done = replica.run("import hopyard as hop\nhop.params(lr=0.1)\n", ok=False, HOPYARD_PARAMS='{"lr": "abc"}')
+    assert "-p lr=abc: `lr` is a float" in done.stderr
+    assert "hint: its default is 0.1" in done.stderr
