@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,11 +45,18 @@ def cli_reference() -> str:
 
 
 def openapi() -> str:
-    import json
+    """What a server says of itself, asked over HTTP: one is started for this in a home of its own."""
+    from hopyard.config.home import Home
+    from hopyard.sdk.client import Client
+    from hopyard.sdk.connect import start_server, stop_server
 
-    from hopyard.server.api import description
-
-    return json.dumps(description(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home(Path(folder) / "home")
+        try:
+            described = Client(start_server(home).url, token="").get("/openapi.json")
+        finally:
+            stop_server(home, runs="stop")
+    return json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def main(check: bool) -> int:

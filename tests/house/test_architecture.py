@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .tree import ROOT, modules
+from .tree import ROOT, imported, modules
 
 FORBIDDEN = {"job", "jobs", "task", "tasks", "manager", "managers", "handler", "handlers", "util", "utils", "helper", "helpers", "info", "infos"}
 # A word is a library's own in the modules that speak to it.
@@ -36,17 +36,6 @@ def defined(tree: ast.Module) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.alias) and node.asname:
             yield node.asname
-
-
-def imported(tree: ast.Module) -> set[str]:
-    """The top-level names of the modules that this one imports."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
 
 
 def test_words_that_say_nothing_are_not_used_as_names() -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from .tree import ROOT, project, tracked
+from .tree import ROOT, imported, modules, project, tracked
 
 # Put together from parts, so that this file does not hold what it looks for.
 HOSTS = re.compile(r"https?://[a-z0-9.-]*(" + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js", "deb" + "ian"]) + r")\.[a-z]+|" + r'"resolved": *"http')
@@ -43,6 +43,16 @@ def test_every_dependency_has_a_reason() -> None:
     told = (ROOT / "docs" / "dependencies.md").read_text()
     explained = {canonical(name) for name in re.findall(r"`([^`\n]+)`", told) if NAME.match(name)}
     assert asked_for(*project()["optional-dependencies"]) - explained == set()
+
+
+# Packages whose module has another name; None for those that are not imported but run or loaded by name.
+IMPORTED_AS = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml", "httptools": None, "uv": None}
+
+
+def test_every_dependency_of_the_program_is_used() -> None:
+    used = {name for tree in modules().values() for name in imported(tree)}
+    wanted = {IMPORTED_AS.get(package, package) for package in asked_for()} - {None}
+    assert wanted <= used
 
 
 def test_versions_are_pinned_with_hashes_and_without_addresses() -> None:
