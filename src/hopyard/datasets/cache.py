@@ -17,16 +17,17 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from hopyard.datasets.pack import EVERYTHING, pack
+from hopyard.datasets.transfer import download
+from hopyard.datasets.transport import Fetch, Fetching, nowhere
 from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import HopyardError
 
-Fetch = Callable[[Path], object]  # fills a folder; what a broken-off fetch left there is offered again
 _SETTLE_BYTES = 64 * 1024 * 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -39,15 +40,17 @@ class _Note(NamedTuple):
 
 
 class TreeCache:
-    """Any number of processes may use one `root` at once. `limit_bytes` bounds what is kept, not what is in use."""
+    """Any number of processes may use one `root` at once. `limit_bytes` bounds what is kept, not what is in use; None takes
+    half of what the disk could give."""
 
-    def __init__(self, root: Path, limit_bytes: int) -> None:
+    def __init__(self, root: Path, limit_bytes: int | None = None) -> None:
         self._root, self._limit = root, limit_bytes
 
     @contextmanager
     def use(self, manifest: Digest, fetch: Fetch) -> Iterator[Path]:
-        """The tree's folder, which stays as it is until the block ends. `fetch` is called when the tree is not there; of many
-        who ask at once, one fetches and the others wait. Raises what `fetch` raises."""
+        """The tree's folder, which stays as it is until the block ends. `fetch` (a `BlobTransport`'s) is called when the tree is
+        not there; of many who ask at once, one fetches and the others wait, and what a broken-off fetch brought is kept.
+        Raises IntegrityError, StorageFull, and what `fetch` raises."""
         check_digest(manifest)
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = self._hold(manifest, fetch)
@@ -56,8 +59,9 @@ class TreeCache:
         finally:
             os.close(lock)
 
-    def checkout(self, manifest: Digest, dest: Path, fetch: Fetch) -> None:
-        """A private, writable copy at `dest`, which must not exist or be empty. Raises what `fetch` raises."""
+    def checkout(self, manifest: Digest, dest: Path, fetch: Fetch = nowhere) -> None:
+        """A private, writable copy at `dest`, which must not exist or be empty. Raises as `use`; without `fetch`, NotFound when
+        the tree is not here."""
         with self.use(manifest, fetch) as tree:
             _copy(str(tree), str(dest))
 
@@ -67,8 +71,9 @@ class TreeCache:
             remove_tree(left)
         found = sorted(self._sizes(), key=lambda tree: tree[1])
         total, freed = sum(size for _, _, size in found), 0
+        limit = (shutil.disk_usage(self._root).free + total) // 2 if self._limit is None else self._limit
         for manifest, _, size in found:
-            if total - freed <= self._limit:
+            if total - freed <= limit:
                 break
             if self._evict(manifest):
                 freed += size
@@ -106,7 +111,7 @@ class TreeCache:
                 return
             self._discard(tree)
         part.mkdir(exist_ok=True, mode=0o700)
-        fetch(part)
+        download(manifest, part, Fetching(fetch))
         size = _make_read_only(part)
         boot = _boot()
         if size >= _SETTLE_BYTES and _flush(part):

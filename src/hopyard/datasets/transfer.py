@@ -18,7 +18,7 @@ from blake3 import blake3
 from hopyard.datasets.flight import fly
 from hopyard.datasets.pack import EVERYTHING, pack
 from hopyard.datasets.progress import SILENT, Progress
-from hopyard.datasets.transport import BlobTransport
+from hopyard.datasets.transport import BlobSource, BlobTransport
 from hopyard.datasets.tree import PackedTree
 from hopyard.datasets.unpack import TreeWriter, writing_below
 from hopyard.domain.ids import Digest
@@ -95,14 +95,14 @@ def _ship(tree: PackedTree, shipment: list[Digest], transport: BlobTransport, pr
 # -- pull ------------------------------------------------------------------------------------------------------------
 
 
-def fetch_manifest(digest: Digest, transport: BlobTransport) -> Manifest:
+def fetch_manifest(digest: Digest, transport: BlobSource) -> Manifest:
     """The manifest of this digest, checked. Raises IntegrityError, NotFound."""
     received: list[bytes] = []
     _fetch(digest, [digest], transport, lambda _, data: received.append(data), str(digest))
     return Manifest.decode(received[0])
 
 
-def pull(manifest: Digest, dest: Path, transport: BlobTransport, progress: Progress = SILENT, *, replace: bool = False) -> Manifest:
+def pull(manifest: Digest, dest: Path, transport: BlobSource, progress: Progress = SILENT, *, replace: bool = False) -> Manifest:
     """Put the tree at `dest`, whole or not at all; an interrupted pull goes on where it was.
 
     A `dest` that holds exactly this tree is left as it is; one that holds anything else is refused with SpecError, or
@@ -122,7 +122,7 @@ def pull(manifest: Digest, dest: Path, transport: BlobTransport, progress: Progr
     return tree
 
 
-def download(manifest: Digest, into: Path, transport: BlobTransport, progress: Progress = SILENT, *, tree: Manifest | None = None) -> Manifest:
+def download(manifest: Digest, into: Path, transport: BlobSource, progress: Progress = SILENT, *, tree: Manifest | None = None) -> Manifest:
     """Fill the folder `into` with the tree. What is there already and right is kept, so a second try fetches only the rest.
     Not atomic: `pull` and `TreeCache` give it a folder that nobody looks at. Raises as `pull`."""
     tree = tree or fetch_manifest(manifest, transport)
@@ -159,24 +159,25 @@ class _Receive(Protocol):
     def __call__(self, digest: Digest, data: bytes, /) -> object: ...
 
 
-def _fetch(manifest: Digest, digests: Sequence[Digest], transport: BlobTransport, receive: _Receive, path: str) -> None:
+def _fetch(manifest: Digest, digests: Sequence[Digest], transport: BlobSource, receive: _Receive, path: str) -> None:
     """Fetch and check; what did not come over rightly is asked for again, unless the server finds its own copy damaged."""
-    left = list(digests)
+    done = 0
     for attempt in range(1, _TRIES + 1):
         try:
-            while left:
-                for digest, data in transport.fetch(manifest, left):
-                    if blake3(data).hexdigest() != digest:
+            while done < len(digests):
+                for digest, data in transport.fetch(manifest, digests[done:]):
+                    if digest != digests[done] or blake3(data).hexdigest() != digest:
                         raise _Garbled
-                    receive(left.pop(0), data)
+                    receive(digests[done], data)
+                    done += 1
             return
         except (IntegrityError, MissingBlobs, NotFound) as bad:
             raise IntegrityError(f"`{path}` cannot be pulled: {bad.message}", hints=(_DAMAGED_HINT,)) from bad
         except (_Garbled, ServerUnavailable) as bad:
-            if not transport.verify(left[0]):
-                raise IntegrityError(f"blob {left[0][:12]} of `{path}` is damaged on the server", hints=(_DAMAGED_HINT,)) from bad
+            if not transport.verify(digests[done]):
+                raise IntegrityError(f"blob {digests[done][:12]} of `{path}` is damaged on the server", hints=(_DAMAGED_HINT,)) from bad
             if attempt == _TRIES:
-                raise _broken(bad, left[0], path) from bad
+                raise _broken(bad, digests[done], path) from bad
 
 
 class _Garbled(Exception):
