@@ -11,7 +11,6 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from hopyard.datasets.ignore import EVERYTHING
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, NotFound, ServerUnavailable
 from hopyard.replica.events import EventLog
@@ -94,7 +93,7 @@ class Checkpoints:
         step, folder = int(event["step"]), self.folder.checkpoints / Path(str(event["folder"])).name
         if not folder.is_dir():
             return  # saved again at the same step, or removed by the script: there is nothing to keep
-        tree = push_folder(self.server.client, folder, EVERYTHING)
+        tree = push_folder(self.server.client, folder)
         launch = self.spec.launch
         body = {
             "run": launch.run,

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.manifest import Manifest
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.errors import HopyardError, ServerUnavailable
 from hopyard.replica import boards, process
@@ -21,8 +20,8 @@ from hopyard.replica.checkpoints import Checkpoints
 from hopyard.replica.failure import PrepareFailed, StopRequested
 from hopyard.replica.folder import Folder
 from hopyard.replica.limits import Groups, MemoryWatch
-from hopyard.replica.outbox import push_outputs
-from hopyard.replica.prepare import Preparation
+from hopyard.replica.outbox import differs, push_files, written
+from hopyard.replica.prepare import Preparation, tree_cache
 from hopyard.replica.rendezvous import variables
 from hopyard.replica.server import ServerLine
 from hopyard.replica.ship import Shipper
@@ -216,12 +215,10 @@ class Replica:
         launch = self._spec.launch
         while True:
             try:
-                client = self._server.client
-                code = Manifest()
-                if launch.code is not None:
-                    code = self._code()
-                tree = push_outputs(client, self._folder.root, self._folder.work, code, since=self._state.started_at)
-                if tree is not None:
+                paths = self._outputs()
+                if paths:
+                    client = self._server.client
+                    tree = push_files(client, self._folder.root, self._folder.work, paths)
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
                 return
             except ServerUnavailable:
@@ -231,6 +228,15 @@ class Replica:
                 print(f"outputs not stored: {failed}", file=sys.stderr, flush=True)
                 self._tell(f"the files that the run made could not be stored: {failed}")
                 return
+
+    def _outputs(self) -> list[str]:
+        """Files of the run's folder that are new, or not as they are in its code."""
+        work, code = self._folder.work, self._spec.launch.code
+        paths = written(work, since=self._state.started_at)
+        if not paths or code is None:
+            return paths
+        with tree_cache(self._spec).use(code, self._server.client.fetch) as tree:
+            return [path for path in paths if differs(work / path, tree / path)]
 
     # -- small things ----------------------------------------------------------------------------------------------------
 

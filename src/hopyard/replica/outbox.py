@@ -4,59 +4,62 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from blake3 import blake3
-
-from hopyard.datasets.ignore import CODE, EVERYTHING, Rules
+from hopyard.datasets.ignore import CODE, EVERYTHING
 from hopyard.datasets.pack import pack
 from hopyard.datasets.transfer import push
 from hopyard.datasets.tree import PackedTree
-from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, Manifest
 from hopyard.sdk.client import Client
 
 _STAGE = "outputs"
 _COARSE_S = 0.02  # the kernel's clock of file times lags behind by up to one of its ticks
+_BLOCK_BYTES = 1024 * 1024
 
 
-def push_folder(client: Client, folder: Path, rules: Rules) -> PackedTree:
+def push_folder(client: Client, folder: Path) -> PackedTree:
     """Pack a folder and see that the server holds all of it. Raises SpecError when it changes meanwhile, ServerUnavailable."""
-    tree = pack(folder, rules=rules)
-    push(client, tree)
+    tree = pack(folder, rules=EVERYTHING)
+    push(tree, client)
     return tree
 
 
-def push_outputs(client: Client, root: Path, work: Path, code: Manifest, *, since: float) -> PackedTree | None:
-    """Send the files of `work` that the run made or changed since it started (unix seconds); None when there are none.
-
-    root: the replica's folder, in which they are staged as hard links so that they are packed like any other tree.
-    """
+def push_files(client: Client, root: Path, work: Path, paths: list[str]) -> PackedTree:
+    """Send these files of `work` as a tree. They are staged below `root` as hard links, to be packed like any other tree."""
     stage = root / _STAGE
     shutil.rmtree(stage, ignore_errors=True)
     try:
-        for path in outputs(work, code, since=since):
+        for path in paths:
             target = stage / path
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(work / path, target, follow_symlinks=False)
-        return push_folder(client, stage, EVERYTHING) if stage.exists() else None
+        return push_folder(client, stage)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def outputs(work: Path, code: Manifest, *, since: float) -> Iterator[str]:
-    """Paths of regular files that are not in the code's manifest, or no longer as they are there.
+def written(work: Path, *, since: float) -> list[str]:
+    """Paths of regular files below `work` that were made or written to since then (unix seconds).
 
-    Left out: what a working folder gathers by itself (`__pycache__` and the like), links, and files that may not be read.
+    Every write sets ctime, and no program can set it back. Left out: what a working folder gathers by itself (`__pycache__` and
+    the like), links, and files that may not be read.
     """
-    known: Mapping[str, FileEntry] = {entry.path: entry for entry in code.files}
-    for path, about in _walk(work, ""):
-        # Every write sets ctime, and no program can set it back: an older one need not be read.
-        if path in known and about.st_ctime < since - _COARSE_S:
-            continue
-        if path not in known or not _same(work / path, about.st_size, known[path]):
-            yield path
+    return [path for path, about in _walk(work, "") if about.st_ctime >= since - _COARSE_S]
+
+
+def differs(file: Path, other: Path) -> bool:
+    """Whether `other` is not a file with the same bytes."""
+    try:
+        with file.open("rb") as ours, other.open("rb") as theirs:
+            if os.fstat(ours.fileno()).st_size != os.fstat(theirs.fileno()).st_size:
+                return True
+            while block := ours.read(_BLOCK_BYTES):
+                if block != theirs.read(_BLOCK_BYTES):
+                    return True
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return True
+    return False
 
 
 def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -72,15 +75,4 @@ def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path), path + "/")
         elif entry.is_file(follow_symlinks=False) and os.access(entry.path, os.R_OK):
-            about = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(about.st_mode):
-                yield path, about
-
-
-def _same(file: Path, size: int, entry: FileEntry) -> bool:
-    if size != entry.size:
-        return False
-    with file.open("rb") as stream:
-        return all(blake3(stream.read(CHUNK_BYTES)).hexdigest() == chunk for chunk in entry.chunks)
-
-
+            yield path, entry.stat(follow_symlinks=False)

@@ -13,7 +13,8 @@ from typing import TypeVar
 from blake3 import blake3
 
 from hopyard.config.home import Home
-from hopyard.datasets.cache import TreeCache
+from hopyard.datasets.cache import TreeCache, remove_tree
+from hopyard.datasets.transport import Fetch
 from hopyard.domain.ids import Digest
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, IntegrityError, ServerUnavailable
@@ -26,6 +27,11 @@ from hopyard.replica.server import ServerLine
 _RETRY_S = (0.1, 2.0)
 _WORTH_A_NOTE_S = 0.5
 T = TypeVar("T")
+
+
+def tree_cache(spec: ReplicaSpec) -> TreeCache:
+    """The node's cache of trees."""
+    return TreeCache(Home(Path(spec.node.home)).trees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +66,9 @@ class Preparation:
         began = time.monotonic()
         self.folder.create()
         preflight.check(self.spec, self.folder.root)
-        cache = TreeCache(Home(Path(self.spec.node.home)).trees)
+        cache = tree_cache(self.spec)
         if launch.code is not None:
-            self._tree(cache, launch.code, "code")
-            cache.checkout(launch.code, self.folder.work)
+            self._checkout(cache, launch.code)
         datasets = {}
         for ref in launch.datasets:
             if ref.manifest is None:
@@ -79,15 +84,24 @@ class Preparation:
             self.folder.note(f"code, data and environment ready in {took:.1f} s")
         return Prepared(interpreter, datasets, launch.restore is not None)
 
+    def _checkout(self, cache: TreeCache, code: Digest) -> None:
+        def fill() -> None:
+            if any(self.folder.work.iterdir()):  # a try that the server's end broke off
+                remove_tree(self.folder.work)
+                self.folder.work.mkdir(mode=0o700)
+            cache.checkout(code, self.folder.work, self._fetch("code"))
+
+        self._patiently(fill)
+
     def _tree(self, cache: TreeCache, manifest: Digest, what: str) -> Path:
-        def fetch(name: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        return self._patiently(lambda: self.stack.enter_context(cache.use(manifest, self._fetch(what))))
+
+    def _fetch(self, what: str) -> Fetch:
+        def fetch(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
             self.say(f"fetching {what}")
-            return self.server.client.fetch(name, digests)
+            return self.server.client.fetch(manifest, digests)
 
-        def use() -> Path:
-            return self.stack.enter_context(cache.use(manifest, fetch))
-
-        return self._patiently(use)
+        return fetch
 
     def _interpreter(self) -> Interpreter:
         launch = self.spec.launch

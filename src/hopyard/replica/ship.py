@@ -55,29 +55,20 @@ class Shipper:
         self._told: ReplicaStatus | None = None
         self._wake, self._done, self._forgotten = threading.Event(), threading.Event(), False
         self._closing: ReplicaStatus | None = None
+        self._starting = threading.Lock()
         self._offsets_known = not resume
         self._thread = threading.Thread(target=self._work, name="ship", daemon=True)
 
     def start(self) -> None:
         """Idempotent. Not before the user's process is forked, unless preparing takes long enough to be told of."""
-        if not self._thread.is_alive():
-            self._thread.start()
+        with self._starting:
+            if self._thread.ident is None:
+                self._thread.start()
 
     def say(self, status: ReplicaStatus) -> None:
         """From now on this is the replica's status."""
         self._status = status
         self._wake.set()
-
-    def flush(self, *, timeout_s: float | None = None) -> bool:
-        """Wait until everything that is in the streams now is at the server (for ever, or False after `timeout_s`)."""
-        self.start()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self._pending() and not self._forgotten:
-            if deadline is not None and time.monotonic() > deadline:
-                return False
-            self._wake.set()
-            self._done.wait(0.005)
-        return True
 
     def close(self, status: ReplicaStatus) -> None:
         """Ship every last byte and this status as the final word. Returns when the server has it, however long that takes."""

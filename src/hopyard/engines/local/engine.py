@@ -11,7 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -154,7 +154,7 @@ class LocalEngine:
             cores = choose_cores(replica.resources.cpu_milli, taken)
             share.cores.extend(cores or ())
         return ReplicaSpec(
-            replica,
+            replace(replica, server_url=self._server_url()),
             NodeShare(
                 id=self._node.id,
                 home=str(self._home.root),
