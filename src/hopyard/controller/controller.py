@@ -31,6 +31,7 @@ RETRY_AFTER = timedelta(seconds=1)
 DEFAULT_GRACE = timedelta(seconds=10)
 ASK_AGAIN = timedelta(seconds=10)  # beyond its grace: an attempt that should have ended is asked once more
 LAUNCHES_AT_ONCE = 32
+THREAD_FROM = 200  # waiting gangs: thinking takes so long then that requests should not wait for it
 log = logging.getLogger("hopyard.controller")
 
 
@@ -173,7 +174,8 @@ class Controller:
         try:
             snapshot = await self._cluster.snapshot(now=self._clock.now())
             if snapshot.pending:
-                plan = self._policy(snapshot)
+                many = len(snapshot.pending) > THREAD_FROM
+                plan = await asyncio.to_thread(self._policy, snapshot) if many else self._policy(snapshot)
                 async with self._quiet:
                     result = await self._cluster.apply(plan, now=self._clock.now())
                     await self._begin(plan, set(result.applied))

@@ -10,11 +10,13 @@ from datetime import datetime, timedelta
 
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import Manifest
-from hopyard.errors import IntegrityError, NotFound
+from hopyard.errors import HopyardError, IntegrityError, NotFound
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.blobs import Blobs
+from hopyard.interfaces.clock import Clock
 
 YOUNG = timedelta(hours=1)  # blobs of an upload that goes on are not referred to yet
+EVERY = timedelta(hours=1)
 log = logging.getLogger("hopyard.controller")
 
 
@@ -59,6 +61,17 @@ class Sweeper:
         if freed:
             log.info("swept %d bytes of blobs that nothing refers to", freed)
         return freed
+
+    async def run(self, clock: Clock) -> None:
+        """Sweep every hour, until cancelled."""
+        while True:
+            await clock.sleep_until(clock.now() + EVERY)
+            try:
+                await self.sweep()
+            except HopyardError as error:
+                log.warning("the sweep of blobs was left: %s", error)
+            except Exception:
+                log.exception("the sweep of blobs failed")
 
     async def _in_use(self) -> set[Digest]:
         used = set(await self._access.blobs_in_use())

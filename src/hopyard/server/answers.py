@@ -39,7 +39,7 @@ class ErrorDetail(msgspec.Struct):
 
     code: str
     message: str
-    hints: list[str] = []
+    hints: list[str] = msgspec.field(default_factory=list)
     digests: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 

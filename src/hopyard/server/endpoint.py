@@ -28,7 +28,7 @@ Who = Literal["anyone", "user", "run"]
 BODY_LIMIT = 4 * 1024 * 1024  # of a JSON body
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
     """No query, or no body."""
 
 

@@ -23,6 +23,7 @@ from hopyard.tracking.points import PointReader
 STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system")
 _OUTPUT = frozenset({"stdout", "stderr", "events"})
 _WRITE_EVERY_S = 2.0
+_KEPT_OVER = 64  # runs that are over and still in memory, for their followers
 _REREAD_BYTES = 1024 * 1024
 log = logging.getLogger("hopyard.tracking")
 
@@ -57,6 +58,7 @@ class Ingest:
         self._runs, self._streams, self._hub = runs, streams, hub
         self._live: dict[RunId, LiveRun] = {}
         self._replicas: dict[tuple[AttemptId, int], _Replica] = {}
+        self._over: dict[RunId, None] = {}  # runs that ended, oldest first
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -102,8 +104,18 @@ class Ingest:
         """The store's latest metrics, overlaid with newer ones that are still only in memory."""
         return {run: {**told, **(self._live[run].latest if run in self._live else {})} for run, told in stored.items()}
 
+    async def retire(self, run: RunId) -> None:
+        """The run is over: write what it said last. Its memory goes when that of enough later ones came."""
+        live = self._live.get(run)
+        if live is not None:
+            await live.write(self._runs)
+            self._over[run] = None
+            while len(self._over) > _KEPT_OVER:
+                self.forget(next(iter(self._over)))
+
     def forget(self, run: RunId) -> None:
-        """The run is over and written: its memory may go. The next sync, if any, reads the streams again."""
+        """Give a run's memory back. The next sync, if any, reads the streams again."""
+        self._over.pop(run, None)
         self._live.pop(run, None)
         for key in [key for key, replica in self._replicas.items() if replica.live.run == run]:
             del self._replicas[key]
@@ -122,10 +134,7 @@ class Ingest:
             return found
         run_id, number = split_attempt(attempt)
         run = await self._runs.get(run_id)
-        if run.offline:
-            known = number == 1
-        else:
-            known = any(a.id == attempt for a in await self._runs.attempts(run_id))
+        known = number == 1 if run.offline else any(a.id == attempt for a in await self._runs.attempts(run_id))
         if not known or rank >= run.spec.size:
             raise NotFound(f"run {run_id} has no attempt {number} with a replica {rank}")
         live = self._live.setdefault(run_id, LiveRun(run_id))

@@ -82,7 +82,7 @@ def _append(
     wanted: set[str] | None,
     into: dict[str, Series],
 ) -> None:
-    for _, number, step, time, value in points:
+    for _, number, given, time, value in points:
         try:
             series = columns[number]
         except KeyError:
@@ -90,9 +90,8 @@ def _append(
             keep = name is not None and (wanted is None or name in wanted)
             series = columns[number] = into.setdefault(name, Series()) if keep and name is not None else None
         if series is not None:
-            if step == NO_STEP:
-                step = series.steps[-1] + 1 if series.steps else 0
-            series.steps.append(step)
+            steps = series.steps
+            steps.append(given if given != NO_STEP else steps[-1] + 1 if steps else 0)
             series.values.append(value)
             series.times.append(time)
 

@@ -37,8 +37,7 @@ class PointReader:
 
     def _look(self, points: Iterator[tuple[int, int, int, float, float]], newest: dict[int, tuple[int, float]]) -> None:
         last = self._last
-        for _, series, step, _, value in points:
-            if step == NO_STEP:
-                step = last.get(series, -1) + 1  # noqa: PLW2901
+        for _, series, given, _, value in points:
+            step = given if given != NO_STEP else last.get(series, -1) + 1
             last[series] = step
             newest[series] = (step, value)

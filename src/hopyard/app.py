@@ -1,0 +1,242 @@
+"""The server as a program, and the only module that names concrete engines and stores.
+
+    python -m hopyard.app --home HOME [--port N]
+
+One per home folder: a second one leaves at once with a message and exit code 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import getpass
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from hopyard import __version__
+from hopyard.config.home import Home, write_atomically
+from hopyard.config.settings import NodeSettings as DeclaredNode
+from hopyard.config.settings import Settings, read_settings
+from hopyard.controller.clock import SystemClock
+from hopyard.domain.ids import DEFAULT_POOL, slug
+from hopyard.domain.resources import Gpu
+from hopyard.engines.local.engine import LocalEngine
+from hopyard.engines.local.node import NodeSettings
+from hopyard.errors import HopyardError
+from hopyard.interfaces.access_store import AccessStore
+from hopyard.scheduler.fifo import priority_fifo
+from hopyard.server.api import create_api
+from hopyard.server.assemble import assemble
+from hopyard.server.auth import hash_token, new_user_token
+from hopyard.server.parts import Parts
+from hopyard.stores.blobs.folder import FolderBlobs
+from hopyard.stores.sql.access import SqlAccessStore
+from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.datasets import SqlDatasetStore
+from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.streams import FolderStreams
+
+HOST = "127.0.0.1"
+SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
+GRACEFUL_S = 5
+KEEP_ALIVE_S = 75  # longer than a replica's heartbeat
+log = logging.getLogger("hopyard.app")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to end; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hopyard.app", description="Serve one Hopyard home folder.")
+    parser.add_argument("--home", type=Path, help="the home folder (default: $HOPYARD_HOME, or ~/.hopyard)")
+    parser.add_argument("--port", type=int, help="the port on loopback (default: the last one, or one that is free)")
+    given = parser.parse_args(arguments)
+    home = Home(given.home.expanduser().absolute()) if given.home else Home.default()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        lock = take_lock(home.create())
+        if lock is None:
+            print(f"a server runs already for {home.root}", file=sys.stderr)
+            return 0
+        settings = read_settings(home.settings_file)
+        with bind(home, settings, given.port) as listening:
+            uvloop.run(serve(home, settings, listening))
+    except HopyardError as error:
+        print("\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]), file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def take_lock(home: Home) -> int | None:
+    """Hold `server.lock` as long as this process lives; None when another one holds it."""
+    descriptor = os.open(home.server_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def bind(home: Home, settings: Settings, port: int | None) -> socket.socket:
+    """A listening socket on loopback. A port that was asked for must be free; that of the last time is only preferred."""
+    wanted = port if port is not None else settings.server.port
+    if wanted:
+        return _listen(wanted)
+    last = home.read_server()
+    with suppress(OSError, ValueError, TypeError):
+        if last is not None and (before := urlsplit(str(last["url"])).port):
+            return _listen(before)
+    return _listen(0)
+
+
+def _listen(port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((HOST, port))
+        found.listen(2048)
+        found.setblocking(False)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its ten wake-ups a second and its own idea of signals."""
+
+    def __init__(self, app: ASGIApp, parts: Parts, end: asyncio.Event) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                log_level="warning",
+                date_header=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=GRACEFUL_S,
+                backlog=2048,
+            )
+        )
+        self._parts, self._end = parts, end
+        self.answering = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        self.answering.set()
+        await self._end.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._parts.hub.close()  # followers leave by themselves
+        await super().shutdown(sockets)
+
+
+async def serve(home: Home, settings: Settings, listening: socket.socket) -> None:
+    """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything. Runs go on without us."""
+    end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end.set)
+    url = f"http://{HOST}:{listening.getsockname()[1]}"
+    clock, started_at = SystemClock(), datetime.now(UTC)
+    async with AsyncExitStack() as closing:
+        database = Database.open(home.database)
+        closing.push_async_callback(database.close)
+        blobs, streams = FolderBlobs(home.blobs), FolderStreams(home.streams)
+        closing.push_async_callback(blobs.close)
+        closing.push_async_callback(streams.close)
+        engine = LocalEngine(home, server_url=lambda: url, spawner_command=SPAWNER, node=declared(settings.node))
+        closing.push_async_callback(engine.close)
+        access = SqlAccessStore(database)
+        await ensure_owner(home, access, now=clock.now())
+        parts = await assemble(
+            runs=SqlRunStore(database),
+            cluster=SqlClusterStore(database),
+            datasets=SqlDatasetStore(database),
+            access=access,
+            blobs=blobs,
+            streams=streams,
+            engine=engine,
+            policy=priority_fifo,
+            clock=clock,
+            url=url,
+            home=str(home.root),
+            version=__version__,
+            end_server=end.set,
+            started_at=started_at,
+            keep_checkpoints=settings.retention.checkpoints,
+        )
+        closing.push_async_callback(parts.ingest.close)
+        server = HttpServer(create_api(parts), parts, end)
+        async with asyncio.TaskGroup() as loops:
+            serving = loops.create_task(server.serve(sockets=[listening]))
+            await server.answering.wait()
+            write_server_file(home, url, started_at)
+            log.info("hopyard %s answers at %s, home %s", __version__, url, home.root)
+            others = [loops.create_task(parts.controller.run()), loops.create_task(parts.sweeper.run(clock))]
+            await engine.start()
+            await serving
+            for other in others:
+                other.cancel()
+    log.info("ended")
+
+
+def declared(node: DeclaredNode) -> NodeSettings:
+    """What the settings say of this machine, in the engine's words."""
+    gpus = None if node.gpus is None else tuple(Gpu(index, node.gpu_model or "GPU") for index in range(node.gpus))
+    return NodeSettings(
+        id=node.id,
+        cpu_milli=node.cpu_milli,
+        memory_bytes=node.memory_bytes,
+        gpus=gpus,
+        pool=node.pool or DEFAULT_POOL,
+        labels=node.labels,
+    )
+
+
+async def ensure_owner(home: Home, access: AccessStore, *, now: datetime) -> None:
+    """The owner's token: made at the first start, in a file that only the owner can read."""
+    token = home.read_token()
+    if token is None:
+        token = new_user_token()
+        write_atomically(home.token_file, token.encode() + b"\n", mode=0o600, durable=True)
+    if await access.user_of(hash_token(token)) is None:
+        await access.add_token(owner_name(), hash_token(token), now=now)
+
+
+def owner_name() -> str:
+    """The user's login name as a legal name."""
+    try:
+        return slug(getpass.getuser(), fallback="owner")
+    except (OSError, KeyError):
+        return "owner"
+
+
+def write_server_file(home: Home, url: str, started_at: datetime) -> None:
+    said = {"pid": os.getpid(), "url": url, "started_at": started_at.isoformat(), "version": __version__}
+    write_atomically(home.server_file, json.dumps(said).encode() + b"\n", mode=0o600)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Accepting a run: what its shape cannot say is checked here, dataset versions are pinned, and the run is made."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from hopyard.domain.cluster import Node
+from hopyard.domain.gang import Gang, Role
+from hopyard.domain.ids import GangId, RunId, check_name, new_run_id
+from hopyard.domain.run import DatasetRef, Run, RunSpec
+from hopyard.errors import Conflict, DoesNotFit, SpecError
+from hopyard.interfaces.dataset_store import DatasetStore
+from hopyard.interfaces.run_store import NewRun
+from hopyard.scheduler.fit import never_fits
+from hopyard.server.parts import Parts
+from hopyard.server.wire import MAX_REPLICAS
+
+
+async def accept(
+    parts: Parts, spec: RunSpec, *, user: str, run_id: str | None = None, offline: bool = False, at: datetime | None = None
+) -> Run:
+    """Make a run of a spec, durably; `at` is when it was submitted (None: now). With a `run_id` that exists already and
+    asked for the same: that run (a retry). An offline run is only recorded: it is never queued.
+
+    Raises SpecError, NotFound (a dataset), DoesNotFit, MissingBlobs, Conflict (the id is another run's)."""
+    check_spec(spec)
+    now = at or parts.now()
+    new_id = RunId(run_id) if run_id else new_run_id(now, secrets.token_bytes(7))
+    if not offline:
+        check_fits(spec, await parts.nodes.get())
+    async with parts.sweeper.held_off():
+        pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec
+        await _check_blobs(parts, spec)
+        try:
+            (run,) = await parts.runs.create([NewRun(new_id, user, pinned, offline)], now=now)
+        except Conflict:
+            run = await parts.runs.get(new_id)
+            if run.name.user != user or not _asked_for(run.spec, spec):
+                raise
+    if not offline:
+        parts.controller.wake()
+    return run
+
+
+def check_spec(spec: RunSpec) -> None:
+    """What of a spec is wrong beyond its shape. Raises SpecError naming the path."""
+    if not spec.roles:
+        raise SpecError("roles: a run has at least one role")
+    check_name(spec.project, what="project")
+    seen: set[str] = set()
+    for at, role in enumerate(spec.roles):
+        check_name(role.name, what=f"roles.{at}.name")
+        if role.name in seen:
+            raise SpecError(f"roles.{at}.name: there are two roles `{role.name}`", hints=("each role has a name of its own",))
+        seen.add(role.name)
+        if not role.command or not role.command[0]:
+            raise SpecError(f"roles.{at}.command: it names no program")
+        if role.resources.gpu_model is not None and not role.resources.gpus:
+            raise SpecError(f"roles.{at}.resources.gpu_model: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",))
+    if spec.size > MAX_REPLICAS:
+        raise SpecError(f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together")
+    names: set[str] = set()
+    for at, ref in enumerate(spec.datasets):
+        check_name(ref.name, what=f"datasets.{at}.name")
+        if ref.name in names:
+            raise SpecError(f"datasets.{at}.name: `{ref.name}` is given twice")
+        names.add(ref.name)
+
+
+def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
+    """Raises DoesNotFit when the gang is larger than all nodes there are, saying what is missing."""
+    roles = tuple(Role(role.name, role.replicas, role.resources) for role in spec.roles)
+    why = never_fits(Gang(GangId(""), roles, _NEVER, spec.queue, spec.priority), nodes)
+    if why is not None:
+        raise DoesNotFit(why, hints=("`hop status` shows what the nodes have",))
+
+
+async def _pin(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[DatasetRef, ...]:
+    pinned: list[DatasetRef] = []
+    for at, ref in enumerate(refs):
+        version = await store.version(ref.name, ref.version)
+        if ref.manifest is not None and ref.manifest != version.manifest:
+            raise SpecError(f"datasets.{at}.manifest: it is not that of `{ref.name}`, version {version.number}")
+        pinned.append(DatasetRef(ref.name, version.number, version.manifest))
+    return tuple(pinned)
+
+
+async def _check_blobs(parts: Parts, spec: RunSpec) -> None:
+    if spec.code is not None:
+        await parts.trees.whole(spec.code, what="code")
+    if spec.resume is not None:
+        await parts.trees.whole(spec.resume.manifest, what="checkpoint")
+    environment = spec.environment
+    if environment.requirements is not None:
+        await parts.trees.there([environment.requirements], what="requirements file")
+    if environment.lock is not None:
+        await parts.trees.there([environment.lock], what="lock of the environment")
+    if spec.git is not None and spec.git.diff is not None:
+        await parts.trees.there([spec.git.diff], what="git diff")
+
+
+def _asked_for(made: RunSpec, asked: RunSpec) -> bool:
+    """Whether a run could have come from this request: a dataset's newest version may have changed since, and a first
+    replica may have recorded the environment's lock."""
+    if len(made.datasets) != len(asked.datasets):
+        return False
+    for there, wanted in zip(made.datasets, asked.datasets, strict=True):
+        if there.name != wanted.name or wanted.version not in (0, there.version):
+            return False
+    return replace(made, datasets=(), environment=asked.environment) == replace(asked, datasets=())
+
+
+_NEVER = datetime.min

@@ -1,0 +1,102 @@
+"""Puts stores, engine and policy together to what the routes need. Names no concrete one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+
+from hopyard.controller.controller import Controller
+from hopyard.controller.launches import Composer
+from hopyard.controller.retention import thin_checkpoints
+from hopyard.controller.sweep import Sweeper
+from hopyard.domain.ids import AttemptId
+from hopyard.domain.run import Run
+from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.blobs import Blobs
+from hopyard.interfaces.clock import Clock
+from hopyard.interfaces.cluster_store import ClusterStore
+from hopyard.interfaces.dataset_store import DatasetStore
+from hopyard.interfaces.engine import Engine
+from hopyard.interfaces.policy import SchedulingPolicy
+from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.streams import Streams
+from hopyard.server.auth import Tokens
+from hopyard.server.nodes import Nodes
+from hopyard.server.parts import Parts
+from hopyard.server.trees import Trees
+from hopyard.tracking.board import keep_best
+from hopyard.tracking.hub import Hub
+from hopyard.tracking.ingest import Ingest
+
+
+async def assemble(
+    *,
+    runs: RunStore,
+    cluster: ClusterStore,
+    datasets: DatasetStore,
+    access: AccessStore,
+    blobs: Blobs,
+    streams: Streams,
+    engine: Engine,
+    policy: SchedulingPolicy,
+    clock: Clock,
+    url: str,
+    home: str,
+    version: str,
+    end_server: Callable[[], None],
+    started_at: datetime | None = None,
+    keep_checkpoints: int = 3,
+) -> Parts:
+    """Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
+
+    async def attempt_live(attempt: AttemptId) -> bool:
+        return attempt in await cluster.live_attempts()
+
+    async def run_ended(run: Run) -> None:
+        await ingest.retire(run.id)
+        if run.spec.datasets and run.summary:
+            await keep_best(runs, datasets, run)
+        await thin_checkpoints(runs, run.id, newest=keep_checkpoints)
+
+    hub = Hub()
+    ingest = Ingest(runs, streams, hub)
+    tokens = Tokens(access, await access.secret(), now=clock.now, attempt_live=attempt_live)
+    trees = Trees(blobs)
+    sweeper = Sweeper(access, blobs, now=clock.now)
+    sweeper.after_sweep = trees.forget
+    controller = Controller(
+        cluster=cluster,
+        runs=runs,
+        engine=engine,
+        policy=policy,
+        clock=clock,
+        composer=Composer(runs, server_url=url, sign=tokens.sign),
+        changed=hub.state_changed,
+        ended=run_ended,
+    )
+    return Parts(
+        runs=runs,
+        cluster=cluster,
+        datasets=datasets,
+        access=access,
+        blobs=blobs,
+        streams=streams,
+        tokens=tokens,
+        trees=trees,
+        nodes=Nodes(cluster, now=clock.now),
+        controller=controller,
+        sweeper=sweeper,
+        ingest=ingest,
+        hub=hub,
+        now=clock.now,
+        run_ended=run_ended,
+        end_server=end_server,
+        url=url,
+        home=home,
+        engine=engine.name,
+        version=version,
+        pid=os.getpid(),
+        started_at=started_at or clock.now(),
+        keep_checkpoints=keep_checkpoints,
+    )

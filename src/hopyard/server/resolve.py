@@ -1,0 +1,64 @@
+"""From what people type to a run."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from hopyard.domain.ids import RunId, RunName, is_name, is_run_id
+from hopyard.domain.run import Run
+from hopyard.errors import NotFound, SpecError
+from hopyard.interfaces.run_store import RunFilter, RunStore
+
+_SHORTEST_PART = 6
+_LOOK_AT = 200  # newest runs whose names are compared for hints
+
+
+async def resolve(runs: RunStore, ref: str, *, user: str) -> Run:
+    """Raises NotFound with close names as hints, SpecError when part of an id fits several runs."""
+    ref = ref.strip()
+    found = await _by_word(runs, ref, user) or await _by_name(runs, ref, user) or await _by_label(runs, ref, user) or await _by_id(runs, ref)
+    if found is None:
+        raise NotFound(f"there is no run `{ref}`", hints=await _close(runs, ref))
+    return found
+
+
+async def _by_word(runs: RunStore, ref: str, user: str) -> Run | None:
+    if ref != "last":
+        return None
+    return next(iter(await runs.list(RunFilter(user=user, limit=1))), None)
+
+
+async def _by_name(runs: RunStore, ref: str, user: str) -> Run | None:
+    *before, number = ref.split("/")
+    if not number.isdecimal() or not number.isascii() or len(number) > 9 or len(before) > 2 or not all(map(is_name, before)):
+        return None
+    if not before:
+        return next(iter(await runs.list(RunFilter(user=user, number=int(number), limit=1))), None)
+    name = RunName(before[0] if len(before) == 2 else user, before[-1], int(number))
+    return await runs.find_by_name(name)
+
+
+async def _by_label(runs: RunStore, ref: str, user: str) -> Run | None:
+    own = await runs.list(RunFilter(user=user, label=ref, limit=1)) if ref else ()
+    return next(iter(own or (await runs.list(RunFilter(label=ref, limit=1)) if ref else ())), None)
+
+
+async def _by_id(runs: RunStore, ref: str) -> Run | None:
+    if len(ref) < _SHORTEST_PART or not is_run_id(ref):
+        return None
+    try:
+        return await runs.get(RunId(ref))
+    except NotFound:
+        pass
+    found = await runs.list(RunFilter(id_prefix=ref, limit=2))
+    if len(found) > 1:
+        raise SpecError(f"`{ref}` begins the id of several runs", hints=[f"for example {run.id} ({run.name})" for run in found])
+    return found[0] if found else None
+
+
+async def _close(runs: RunStore, ref: str) -> list[str]:
+    recent = await runs.list(RunFilter(limit=_LOOK_AT))
+    words = {word: run for run in reversed(recent) for word in (str(run.name), f"{run.name.project}/{run.name.number}", run.spec.label) if word}
+    close = get_close_matches(ref, list(words), n=3, cutoff=0.6)
+    named = list(dict.fromkeys(str(words[word].name) for word in close))
+    return [f"did you mean {' or '.join(named)}?"] if named else ["`hop ps --all` lists the runs"]

@@ -1,0 +1,201 @@
+"""What replicas send: streams with their status, checkpoints, artifacts, the lock of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hopyard.controller.retention import thin_checkpoints
+from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, summarise
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
+from hopyard.domain.run import Run
+from hopyard.errors import NotFound, SpecError
+from hopyard.server.answers import Malformed, answer, utc
+from hopyard.server.auth import bearer
+from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json, read_body
+from hopyard.server.parts import Parts
+from hopyard.server.wire import MAX_REPLICAS, Count, Hex, Id, In, Key, ReplicaStatusIn, Text, Whole
+from hopyard.tracking.ingest import STREAMS, Segment
+
+SYNC_LIMIT = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once
+_HEAD_LIMIT = 256 * 1024
+
+
+class SegmentIn(In):
+    stream: Annotated[str, Meta(pattern="^(" + "|".join(STREAMS) + ")$")]
+    offset: Count
+    size: Annotated[int, Meta(ge=0, le=SYNC_LIMIT)]
+
+
+class SyncIn(In):
+    """The first line of a sync; the bytes of the segments follow it one after another."""
+
+    status: ReplicaStatusIn
+    segments: Annotated[list[SegmentIn], Meta(max_length=64)] = msgspec.field(default_factory=list)
+    final: bool = False
+
+
+class SyncOut(Struct, frozen=True):
+    """offsets: how long each stream is here: the replica goes on from there. token: a fresh one where the old one has used
+    up half of its life. stop: the replica is to end."""
+
+    offsets: Mapping[str, int]
+    token: str | None
+    stop: bool
+
+
+class CheckpointIn(In):
+    rank: Annotated[int, Meta(ge=0, lt=MAX_REPLICAS)]
+    step: Whole
+    manifest: Hex
+    size_bytes: Count | None = None
+    created_at: datetime | None = None
+    metrics: Annotated[dict[Key, float | None], Meta(max_length=10_000)] = msgspec.field(default_factory=dict)
+    offsets: Annotated[dict[Key, Count], Meta(max_length=64)] = msgspec.field(default_factory=dict)
+    run: Id | None = None
+    attempt: Text | None = None
+    kept: bool = False
+
+
+class ArtifactIn(In):
+    manifest: Hex
+
+
+class LockIn(In):
+    lock: Hex
+    packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
+
+
+_HEAD = msgspec.json.Decoder(SyncIn)
+
+
+def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def sync(ask: Ask[Nothing, Raw]) -> Any:
+        """Ship a replica's streams and status.
+
+        The body is one line of JSON, `{"status": ReplicaStatus, "segments": [{"stream", "offset", "size"}], "final": bool}`,
+        and after its line feed the segments' bytes. Bytes are taken at offset n only where the stream has exactly n; the
+        answer tells the lengths. `final` with a status of `exited` makes the streams durable and records the exit.
+        """
+        attempt, rank = AttemptId(ask.path["attempt"]), int(ask.path["rank"])
+        head, segments = parse_sync(await read_body(ask.request, SYNC_LIMIT))
+        if head.status.rank != rank:
+            raise SpecError(f"status.rank: {head.status.rank}, but the address names replica {rank}")
+        offsets = await parts.ingest.take(attempt, rank, segments)
+        status = _status(head)
+        if status.phase is ReplicaPhase.EXITED:
+            await parts.ingest.settle(attempt, rank)
+        stop = await _hear(parts, attempt, status)
+        token = parts.tokens.renewed(bearer(ask.request.headers.get("authorization")))
+        return answer(SyncOut(offsets, token, stop))
+
+    async def checkpoint(ask: Ask[Nothing, CheckpointIn]) -> Checkpoint:
+        """Record a checkpoint whose blobs are all here; 409 `missing_blobs` names those that are not."""
+        attempt, run = await _attempt(parts, ask.path["attempt"])
+        body = ask.body
+        if body.run not in (None, run.id) or body.attempt not in (None, attempt):
+            raise SpecError("run, attempt: they are not those of the address")
+        if body.rank >= run.spec.size:
+            raise SpecError(f"rank: the run has {run.spec.size} replicas, ranks count from 0")
+        async with parts.sweeper.held_off():
+            tree = await parts.trees.whole(Digest(body.manifest), what="checkpoint")
+            made = Checkpoint(
+                run=run.id,
+                attempt=attempt,
+                rank=body.rank,
+                step=body.step,
+                manifest=Digest(body.manifest),
+                size_bytes=tree.size_bytes,
+                created_at=utc(body.created_at).astimezone(UTC) if body.created_at else parts.now(),
+                metrics={name: value for name, value in body.metrics.items() if value is not None},
+                offsets=dict(body.offsets),
+            )
+            await parts.runs.record_checkpoint(made)
+        await thin_checkpoints(parts.runs, run.id, newest=parts.keep_checkpoints)
+        return made
+
+    async def artifact(ask: Ask[Nothing, ArtifactIn]) -> Nothing:
+        """Record the files that the run made or changed; all their blobs are here, else 409 `missing_blobs`."""
+        _, run = await _attempt(parts, ask.path["attempt"])
+        async with parts.sweeper.held_off():
+            await parts.trees.whole(Digest(ask.body.manifest), what="artifact")
+            await parts.runs.record_artifact(run.id, Digest(ask.body.manifest))
+        parts.hub.state_changed(run.id)
+        return Nothing()
+
+    async def lock(ask: Ask[Nothing, LockIn]) -> Nothing:
+        """Record the resolved environment, so that a fork gets the same one."""
+        _, run = await _attempt(parts, ask.path["attempt"])
+        async with parts.sweeper.held_off():
+            await parts.trees.there([Digest(ask.body.lock)], what="lock of the environment")
+            await parts.runs.record_lock(run.id, Digest(ask.body.lock), ask.body.packages)
+        return Nothing()
+
+    body = Raw("one line of JSON, a line feed, then the segments' bytes")
+    at = "/attempts/{attempt}"
+    return [
+        Endpoint("POST", at + "/replicas/{rank}/sync", sync, body=body, returns=SyncOut, who="run", errors=(400, 507), limit=SYNC_LIMIT),
+        Endpoint("POST", at + "/checkpoints", checkpoint, body=CheckpointIn, returns=Checkpoint, status=201, who="run", errors=(400, 409)),
+        Endpoint("POST", at + "/artifact", artifact, body=ArtifactIn, who="run", errors=(400, 409)),
+        Endpoint("POST", at + "/lock", lock, body=LockIn, who="run", errors=(400, 409)),
+    ]
+
+
+def parse_sync(data: bytes) -> tuple[SyncIn, list[Segment]]:
+    """Raises Malformed unless the body is a head and exactly the bytes that it announces."""
+    end = data.find(b"\n", 0, _HEAD_LIMIT)
+    head: SyncIn = decode_json(data[: end if end >= 0 else len(data)], _HEAD)
+    at = end + 1 if end >= 0 else len(data)
+    view, segments = memoryview(data), []
+    for wanted in head.segments:
+        segments.append(Segment(wanted.stream, wanted.offset, view[at : at + wanted.size]))
+        at += wanted.size
+    if at != len(data):
+        raise Malformed(f"segments: they announce {at} bytes with the head, the body has {len(data)}")
+    return head, segments
+
+
+def _status(head: SyncIn) -> ReplicaStatus:
+    """What the replica says. One that has exited and still ships counts as running: its end comes after its streams."""
+    given = head.status
+    if (given.exit is not None) != (given.phase is ReplicaPhase.EXITED):
+        raise SpecError("status.exit: it is given exactly when the phase is `exited`")
+    if given.phase is ReplicaPhase.EXITED and not head.final:
+        return ReplicaStatus(given.rank, ReplicaPhase.RUNNING, given.detail)
+    return ReplicaStatus(given.rank, given.phase, given.detail, given.exit)
+
+
+async def _hear(parts: Parts, attempt: AttemptId, status: ReplicaStatus) -> bool:
+    """Pass a status on; whether the replica is to end."""
+    run_id, _ = split_attempt(attempt)
+    run = await parts.runs.get(run_id) if status.exit is not None else None
+    if run is not None and run.offline:
+        await _finish_offline(parts, run, status)
+        return False
+    return await parts.controller.hear(attempt, status)
+
+
+async def _finish_offline(parts: Parts, run: Run, status: ReplicaStatus) -> None:
+    phase, told = summarise(AttemptStatus(attempt_id(run.id, 1), (status,)), size=1)
+    if told is None:
+        raise SpecError("status: an offline run has ended")
+    live = parts.ingest.live(run.id)
+    last = live.last_at if live is not None else 0.0
+    ended_at = datetime.fromtimestamp(last, UTC) if run.submitted_at.timestamp() <= last <= parts.now().timestamp() else parts.now()
+    await parts.runs.finish_offline(run.id, phase, told, started_at=run.submitted_at, ended_at=ended_at)
+    await parts.run_ended(await parts.runs.get(run.id))
+    parts.hub.state_changed(run.id)
+
+
+async def _attempt(parts: Parts, text: str) -> tuple[AttemptId, Run]:
+    """The attempt of an address, with its run. Raises NotFound."""
+    run_id, number = split_attempt(AttemptId(text))
+    run = await parts.runs.get(RunId(run_id))
+    if not (run.offline and number == 1) and not any(attempt.id == text for attempt in await parts.runs.attempts(run.id)):
+        raise NotFound(f"run {run.name} has no attempt {number}")
+    return AttemptId(text), run

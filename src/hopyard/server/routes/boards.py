@@ -1,0 +1,76 @@
+"""Leaderboards of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from hopyard.errors import NotFound
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.parts import Parts
+from hopyard.server.wire import TEXT, In
+from hopyard.tracking.board import LOOK_AT, Row, rank_runs
+
+
+class BoardQuery(In):
+    metric: Annotated[str, Meta(min_length=1, max_length=1024, pattern=TEXT)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+
+
+class RowOut(Struct, frozen=True, kw_only=True):
+    """checkpoint_step: the newest checkpoint's; null without any. A value that is not a finite number is null."""
+
+    rank: int
+    run: str
+    name: str
+    label: str
+    user: str
+    value: float | None
+    summary: Mapping[str, float | None]
+    params: Mapping[str, str | int | float | bool | None]
+    version: int
+    submitted_at: datetime
+    checkpoint_step: int | None
+
+
+class BoardOut(Struct, frozen=True):
+    """metric: "" where no run has summarised anything yet."""
+
+    metric: str
+    higher_is_better: bool
+    rows: list[RowOut]
+
+
+def board_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def board(ask: Ask[BoardQuery, Nothing]) -> BoardOut:
+        """Rank the runs on a dataset, best first, by the metric asked for, the dataset's, or the one most runs summarised."""
+        name = ask.path["name"]
+        dataset = await parts.datasets.find(name)
+        if dataset is None:
+            await parts.datasets.versions(name)  # raises NotFound with close names
+            raise NotFound(f"there is no dataset `{name}`")
+        ranked = rank_runs(dataset, await parts.runs.board(name, limit=LOOK_AT), metric=ask.query.metric or "", limit=ask.query.limit)
+        return BoardOut(ranked.metric, ranked.higher_is_better, [await _row(parts, row, name) for row in ranked.rows])
+
+    return [Endpoint("GET", "/datasets/{name}/board", board, BoardQuery, returns=BoardOut)]
+
+
+async def _row(parts: Parts, row: Row, dataset: str) -> RowOut:
+    run = row.run
+    saved = await parts.runs.checkpoints(run.id)
+    return RowOut(
+        rank=row.rank,
+        run=run.id,
+        name=str(run.name),
+        label=run.spec.label,
+        user=run.name.user,
+        value=row.value,
+        summary=run.summary,
+        params=run.params,
+        version=next((ref.version for ref in run.spec.datasets if ref.name == dataset), 0),
+        submitted_at=run.submitted_at,
+        checkpoint_step=saved[-1].step if saved else None,
+    )

@@ -1,0 +1,123 @@
+"""Checkpoints of a run, and forks that start from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.ids import RunId
+from hopyard.domain.run import ResumeFrom as Resume
+from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
+from hopyard.errors import NotFound
+from hopyard.server.accept import accept
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.parts import Parts
+from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
+from hopyard.server.wire import (
+    MAX_NAMES,
+    MAX_ROLES,
+    TEXT,
+    EnvKey,
+    Id,
+    In,
+    Key,
+    LongText,
+    Param,
+    RoleIn,
+    RunOut,
+    Seconds,
+    Text,
+    Whole,
+    run_out,
+)
+
+
+class CheckpointsOut(Struct, frozen=True):
+    checkpoints: list[Checkpoint]
+
+
+class KeepQuery(In):
+    kept: Annotated[int, Meta(ge=0, le=1, description="0 lets the clean-up have it again")] = 1
+
+
+class ForkIn(In):
+    """What the fork changes; everything else is the run's. params, env and tags are merged in; null keeps what is there.
+
+    checkpoint: null starts afresh, "newest" or a step goes on from there. id: chosen by the client for safe retries.
+    """
+
+    params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] | None = None
+    env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] | None = None
+    tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
+    label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
+    time_limit_s: Seconds | None = None
+    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
+    checkpoint: Literal["newest"] | Whole | None = None
+    id: Id | None = None
+
+
+def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def list_checkpoints(ask: Ask[Nothing, Nothing]) -> CheckpointsOut:
+        """List a run's checkpoints in the order in which they were saved."""
+        return CheckpointsOut(list(await parts.runs.checkpoints(RunId(ask.path["id"]))))
+
+    async def keep(ask: Ask[KeepQuery, Nothing]) -> CheckpointsOut:
+        """Exempt a checkpoint from clean-up."""
+        run, step = RunId(ask.path["id"]), int(ask.path["step"])
+        if not any(checkpoint.step == step for checkpoint in await parts.runs.checkpoints(run)):
+            raise NotFound(f"the run has no checkpoint of step {step}")
+        await parts.runs.keep_checkpoint(run, step, bool(ask.query.kept))
+        return CheckpointsOut(list(await parts.runs.checkpoints(run)))
+
+    async def fork(ask: Ask[SubmitQuery, ForkIn]) -> RunOut:
+        """Submit a run with the same code, data versions and environment as another one."""
+        source = await parts.runs.get(RunId(ask.path["id"]))
+        spec = _forked(source, ask.body, await _resume(parts, source, ask.body.checkpoint))
+        run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id)
+        if ask.query.plan and run.phase is RunPhase.QUEUED:
+            await parts.controller.wait_planned(PLAN_WAIT_S)
+            run = await parts.runs.get(run.id)
+        return run_out(run)
+
+    return [
+        Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, returns=CheckpointsOut, who="run"),
+        Endpoint("POST", "/runs/{id}/checkpoints/{step}/keep", keep, KeepQuery, returns=CheckpointsOut),
+        Endpoint("POST", "/runs/{id}/fork", fork, SubmitQuery, ForkIn, RunOut, 201, errors=(400, 404, 409, 507)),
+    ]
+
+
+def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
+    spec = source.spec
+    return replace(
+        spec,
+        params={**spec.params, **(change.params or {})},
+        env={**spec.env, **(change.env or {})},
+        tags={**spec.tags, **(change.tags or {})},
+        label=spec.label if change.label is None else change.label,
+        time_limit_s=spec.time_limit_s if change.time_limit_s is None else change.time_limit_s,
+        priority=spec.priority if change.priority is None else change.priority,
+        roles=spec.roles if change.roles is None else tuple(_role(role) for role in change.roles),
+        forked_from=source.id,
+        resume=resume,
+    )
+
+
+def _role(given: RoleIn) -> RoleSpec:
+    return msgspec.convert(given, RoleSpec, from_attributes=True)
+
+
+async def _resume(parts: Parts, source: Run, wanted: str | int | None) -> Resume | None:
+    if wanted is None:
+        return None
+    saved = await parts.runs.checkpoints(source.id)
+    found = next((c for c in reversed(saved) if wanted in ("newest", c.step)), None)
+    if found is None:
+        steps = ", ".join(str(step) for step in dict.fromkeys(c.step for c in saved)) or "none"
+        raise NotFound(f"run {source.name} has no checkpoint {wanted}", hints=(f"there are checkpoints of steps: {steps}",))
+    return Resume(source.id, found.step, found.manifest)

@@ -1,0 +1,193 @@
+"""Runs: submit, list, find, stop, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from hopyard.domain.ids import RunId, RunName, check_name
+from hopyard.domain.run import Run, RunPhase
+from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.server.accept import accept
+from hopyard.server.answers import Malformed, utc
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.parts import Parts
+from hopyard.server.resolve import resolve
+from hopyard.server.wire import NAME, RUN_ID, TEXT, Id, In, ProgressOut, RunOut, RunsOut, SpecIn, run_out, to_spec
+
+PLAN_WAIT_S = 1.0
+_STOP_WAIT_S = 60.0
+
+
+class SubmitQuery(In):
+    plan: Annotated[int, Meta(ge=0, le=1, description="1 waits up to a second for the scheduler's word on the run")] = 0
+
+
+class SubmitIn(In):
+    """A run to be made. `id` is chosen by the client, so that sending the same again is harmless."""
+
+    spec: SpecIn
+    id: Id | None = None
+
+
+class OfflineIn(In):
+    """A run that was recorded without a server. Its streams follow as those of attempt 1, rank 0."""
+
+    spec: SpecIn
+    id: Id
+    started_at: datetime
+
+
+class ListQuery(In):
+    phase: Annotated[str, Meta(description="phases, separated by commas", max_length=256, pattern=TEXT)] | None = None
+    user: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
+    project: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
+    label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
+    tag: Annotated[str, Meta(description="KEY=VALUE", pattern=r"^[^=\x00]+=[^\x00]*$", max_length=1400)] | None = None
+    dataset: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
+    text: Annotated[str, Meta(max_length=256, pattern=TEXT, description="a part of name, label or tag")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    before: Annotated[str, Meta(pattern=RUN_ID, description="only runs older than this one")] | None = None
+
+
+class RefQuery(In):
+    ref: Annotated[str, Meta(min_length=1, max_length=400, pattern=TEXT, description="id, part of one, name, number, label or `last`")]
+
+
+class DeleteQuery(In):
+    force: Annotated[int, Meta(ge=0, le=1, description="1 stops it first, with a short grace")] = 0
+
+
+class StopIn(In):
+    grace_s: Annotated[float, Meta(ge=0, le=3600.0)] = 10.0
+
+
+def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def submit(ask: Ask[SubmitQuery, SubmitIn]) -> RunOut:
+        """Submit a run.
+
+        409 `missing_blobs` names what of code, requirements and diff has to be uploaded first. 400 says what in the spec
+        cannot be, or what is missing on every node for it to fit.
+        """
+        run = await accept(parts, to_spec(ask.body.spec), user=ask.caller.user, run_id=ask.body.id)
+        if ask.query.plan and run.phase is RunPhase.QUEUED:
+            await parts.controller.wait_planned(PLAN_WAIT_S)
+            run = await parts.runs.get(run.id)
+        return run_out(run)
+
+    async def record_offline(ask: Ask[Nothing, OfflineIn]) -> RunOut:
+        """Record a run that ended without a server."""
+        started_at = utc(ask.body.started_at)
+        if not _EARLIEST <= started_at.timestamp() <= parts.now().timestamp() + 86400:
+            raise SpecError("started_at: that is not a time in the past")
+        spec = to_spec(ask.body.spec)
+        return run_out(await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at))
+
+    async def list_runs(ask: Ask[ListQuery, Nothing]) -> RunsOut:
+        """List runs, newest first, with the latest value of each metric."""
+        where = ask.query
+        key, _, value = (where.tag or "").partition("=")
+        found = await parts.runs.list(
+            RunFilter(
+                phases=_phases(where.phase),
+                user=where.user,
+                project=where.project,
+                label=where.label,
+                tags={key: value} if where.tag else None,
+                dataset=where.dataset,
+                text=where.text,
+                limit=where.limit + 1,
+                before=RunId(where.before) if where.before else None,
+            )
+        )
+        page = found[: where.limit]
+        latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id for run in page]))
+        return RunsOut([run_out(run, latest=latest[run.id]) for run in page], page[-1].id if len(found) > len(page) else None)
+
+    async def find(ask: Ask[RefQuery, Nothing]) -> RunOut:
+        """Find a run by what people call it.
+
+        An id or a part of one (6 characters or more), a name `user/project/12`, `project/12` or `12` of the caller's own, a
+        label (the newest), or `last`. 404 comes with close names.
+        """
+        return await whole(parts, await resolve(parts.runs, ask.query.ref, user=ask.caller.user))
+
+    async def get(ask: Ask[Nothing, Nothing]) -> RunOut:
+        """Get a run with its attempts, latest metrics and progress."""
+        return await whole(parts, await parts.runs.get(RunId(ask.path["id"])))
+
+    async def by_name(ask: Ask[Nothing, Nothing]) -> RunOut:
+        """Get a run by its name: the address that `hop run` prints."""
+        name = RunName(check_name(ask.path["user"], what="user"), check_name(ask.path["project"], what="project"), int(ask.path["number"]))
+        run = await parts.runs.find_by_name(name)
+        if run is None:
+            raise NotFound(f"there is no run {name}", hints=("`hop ps --all` lists the runs",))
+        return await whole(parts, run)
+
+    async def stop(ask: Ask[Nothing, StopIn]) -> RunOut:
+        """End a run: at once while it waits, else its processes get SIGTERM and, after the grace, SIGKILL."""
+        run_id = RunId(ask.path["id"])
+        await parts.controller.stop(run_id, grace=timedelta(seconds=ask.body.grace_s))
+        return run_out(await parts.runs.get(run_id))
+
+    async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
+        """Delete a run that is over, with its streams and checkpoints."""
+        run_id = RunId(ask.path["id"])
+        run = await parts.runs.get(run_id)
+        if ask.query.force and not run.phase.final:
+            await parts.controller.stop(run_id, grace=timedelta(seconds=1))
+            if not await _ended(parts, run_id):
+                raise Conflict("the run does not end", hints=("try again in a while",))
+        await parts.runs.delete(run_id)
+        parts.ingest.forget(run_id)
+        await parts.streams.delete(run_id)
+        parts.hub.state_changed(run_id)
+        return Nothing()
+
+    return [
+        Endpoint("POST", "/runs", submit, SubmitQuery, SubmitIn, RunOut, 201, errors=(400, 404, 409, 507)),
+        Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut),
+        Endpoint("GET", "/runs/resolve", find, RefQuery, returns=RunOut, errors=(400, 404)),
+        Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507)),
+        Endpoint("GET", "/runs/by-name/{user}/{project}/{number}", by_name, returns=RunOut, errors=(400,)),
+        Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="run"),
+        Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Nothing, errors=(409,)),
+        Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut),
+    ]
+
+
+_EARLIEST = 0.0
+
+
+async def whole(parts: Parts, run: Run) -> RunOut:
+    """A run with everything that `GET /runs/{id}` tells."""
+    latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id]))[run.id]
+    live = parts.ingest.live(run.id)
+    told = live.progress if live is not None else None
+    progress = ProgressOut(told.done, told.total, told.unit) if told is not None else None
+    return run_out(run, latest=latest, attempts=list(await parts.runs.attempts(run.id)), progress=progress)
+
+
+def _phases(text: str | None) -> frozenset[RunPhase] | None:
+    if text is None:
+        return None
+    found: set[RunPhase] = set()
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            found.add(RunPhase(word))
+        except ValueError:
+            raise Malformed(f"phase: there is no phase `{word[:40]}`", hints=("one of " + ", ".join(RunPhase),)) from None
+    return frozenset(found) or None
+
+
+async def _ended(parts: Parts, run: RunId) -> bool:
+    """Wait until a run that was asked to end is final."""
+    with parts.hub.watch(run) as watch:
+        while not watch.closed and not (await parts.runs.get(run)).phase.final:
+            if not await watch.wait(_STOP_WAIT_S):
+                return False
+    return True

@@ -1,0 +1,196 @@
+"""The server itself: health, status, nodes, the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from hopyard.domain.cluster import Node
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import NodeId
+from hopyard.domain.resources import Gpu
+from hopyard.domain.run import Run, RunPhase
+from hopyard.errors import Conflict
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.parts import Parts
+from hopyard.server.wire import In
+
+_LIVE = frozenset(phase for phase in RunPhase if not phase.final)
+_STOP_GRACE = timedelta(seconds=5)
+_STOP_WAIT_S = 30.0
+_PAGE = 1000
+
+
+class HealthOut(Struct, frozen=True):
+    status: Literal["ok"]
+    version: str
+    pid: int
+    started_at: datetime
+
+
+class UsedOut(Struct, frozen=True):
+    """What runs hold of a node. gpus: indices."""
+
+    cpu_milli: int
+    memory_bytes: int
+    gpus: list[int]
+
+
+class NodeOut(Struct, frozen=True, kw_only=True):
+    """A node: what it has in total, and what of it is in use."""
+
+    id: str
+    engine: str
+    cpu_milli: int
+    memory_bytes: int
+    gpus: Sequence[Gpu]
+    pool: str
+    ready: bool
+    labels: Mapping[str, str]
+    used: UsedOut
+
+
+class NodesOut(Struct, frozen=True):
+    nodes: list[NodeOut]
+
+
+class BlobsOut(Struct, frozen=True):
+    count: int
+    bytes: int
+
+
+class StatusOut(Struct, frozen=True, kw_only=True):
+    """runs: how many are in each phase (of those that are over, the newest thousand are counted)."""
+
+    version: str
+    url: str
+    home: str
+    pid: int
+    uptime_s: float
+    nodes: list[NodeOut]
+    runs: Mapping[str, int]
+    engine: str
+    blobs: BlobsOut
+
+
+class SweptOut(Struct, frozen=True):
+    freed_bytes: int
+
+
+class ShutdownIn(In):
+    """runs: what becomes of runs that are not over. `keep` lets them go on (the next server takes them back), `stop` ends them."""
+
+    runs: Literal["refuse", "keep", "stop"] = "refuse"
+
+
+def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def health(_ask: Ask[Nothing, Nothing]) -> HealthOut:
+        """Tell that the server answers."""
+        return HealthOut("ok", parts.version, parts.pid, parts.started_at)
+
+    async def status(_ask: Ask[Nothing, Nothing]) -> StatusOut:
+        """Tell what the server has and does."""
+        count, size = await parts.blobs.usage()
+        return StatusOut(
+            version=parts.version,
+            url=parts.url,
+            home=parts.home,
+            pid=parts.pid,
+            uptime_s=(parts.now() - parts.started_at).total_seconds(),
+            nodes=await _nodes(parts),
+            runs=await _count(parts),
+            engine=parts.engine,
+            blobs=BlobsOut(count, size),
+        )
+
+    async def nodes(_ask: Ask[Nothing, Nothing]) -> NodesOut:
+        """List the nodes with what of them is in use."""
+        return NodesOut(await _nodes(parts))
+
+    async def sweep(_ask: Ask[Nothing, Nothing]) -> SweptOut:
+        """Remove blobs that nothing refers to and that are older than an hour."""
+        return SweptOut(await parts.sweeper.sweep())
+
+    async def shutdown(ask: Ask[Nothing, ShutdownIn]) -> Nothing:
+        """End the server. 409 while runs are live and `runs` is `refuse`."""
+        live = await _live(parts)
+        if live and ask.body.runs == "refuse":
+            names = ", ".join(str(run.name) for run in live[:5])
+            raise Conflict(
+                f"{len(live)} runs are not over ({names})",
+                hints=("`keep` lets them go on without the server, `stop` ends them",),
+            )
+        if live and ask.body.runs == "stop":
+            await asyncio.gather(*(parts.controller.stop(run.id, grace=_STOP_GRACE) for run in live))
+            await _wait_over(parts)
+        parts.end_server()
+        return Nothing()
+
+    return [
+        Endpoint("GET", "/health", health, returns=HealthOut, who="anyone"),
+        Endpoint("GET", "/status", status, returns=StatusOut),
+        Endpoint("GET", "/nodes", nodes, returns=NodesOut),
+        Endpoint("POST", "/sweep", sweep, returns=SweptOut),
+        Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,)),
+    ]
+
+
+async def _nodes(parts: Parts) -> list[NodeOut]:
+    snapshot = await parts.cluster.snapshot(now=parts.now())
+    used = usage(snapshot.running)
+    return [_node(node, used.get(node.id, UsedOut(0, 0, []))) for node in sorted(snapshot.nodes.values(), key=lambda n: n.id)]
+
+
+def _node(node: Node, used: UsedOut) -> NodeOut:
+    return NodeOut(
+        id=node.id,
+        engine=node.engine,
+        cpu_milli=node.cpu_milli,
+        memory_bytes=node.memory_bytes,
+        gpus=node.gpus,
+        pool=node.pool,
+        ready=node.ready,
+        labels=node.labels,
+        used=used,
+    )
+
+
+def usage(running: Sequence[Placement]) -> dict[NodeId, UsedOut]:
+    """What the running gangs hold of each node."""
+    cpu: Counter[NodeId] = Counter()
+    memory: Counter[NodeId] = Counter()
+    gpus: dict[NodeId, list[int]] = {}
+    for placement in running:
+        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+            cpu[assignment.node] += role.resources.cpu_milli
+            memory[assignment.node] += role.resources.memory_bytes
+            gpus.setdefault(assignment.node, []).extend(assignment.gpus)
+    return {node: UsedOut(cpu[node], memory[node], sorted(gpus[node])) for node in gpus}
+
+
+async def _live(parts: Parts) -> Sequence[Run]:
+    return await parts.runs.list(RunFilter(phases=_LIVE, limit=_PAGE))
+
+
+async def _count(parts: Parts) -> dict[str, int]:
+    counts = Counter(run.phase.value for run in await _live(parts))
+    counts.update(run.phase.value for run in await parts.runs.list(RunFilter(phases=frozenset(RunPhase) - _LIVE, limit=_PAGE)))
+    return dict(sorted(counts.items()))
+
+
+async def _wait_over(parts: Parts) -> None:
+    """Until no run is live, for half a minute at most: what does not end by then is left to the next server."""
+    try:
+        async with asyncio.timeout(_STOP_WAIT_S):
+            for run in await _live(parts):
+                with parts.hub.watch(run.id) as watch:
+                    while not (await parts.runs.get(run.id)).phase.final and not watch.closed:
+                        await watch.wait(_STOP_WAIT_S)
+    except TimeoutError:
+        return

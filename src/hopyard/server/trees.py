@@ -1,0 +1,69 @@
+"""Whether all bytes of a manifest are here: asked at every submission, so the answer is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import Manifest
+from hopyard.errors import IntegrityError, MissingBlobs, SpecError
+from hopyard.interfaces.blobs import Blobs
+
+_REMEMBERED = 4096
+_NAMED = 10_000  # missing digests that one answer names; the client asks again after it has sent these
+_HINT = "upload them and send the request again"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What a manifest amounts to."""
+
+    size_bytes: int
+    files: int
+
+
+class Trees:
+    """Checks manifests against the blobs."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._whole: dict[Digest, Tree] = {}
+        self._there: set[Digest] = set()
+
+    async def whole(self, manifest: Digest, *, what: str) -> Tree:
+        """The tree, once all its blobs are here. Raises MissingBlobs naming those that are not, SpecError when the blob is
+        no manifest. `what` says in the message what the tree is ("code")."""
+        known = self._whole.get(manifest)
+        if known is not None:
+            return known
+        if await self._blobs.missing([manifest]):
+            raise MissingBlobs(f"the manifest of the {what} is not on the server", digests=[manifest], hints=(_HINT,))
+        data = await self._blobs.get(manifest)
+        try:
+            tree = Manifest.decode(data)
+        except IntegrityError as bad:
+            raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {bad.message}") from bad
+        missing = await self._blobs.missing(tree.blobs())
+        if missing:
+            message = f"{len(missing)} of the blobs of the {what} are not on the server"
+            raise MissingBlobs(message, digests=missing[:_NAMED], hints=(_HINT,))
+        if len(self._whole) >= _REMEMBERED:
+            self._whole.clear()
+        found = self._whole[manifest] = Tree(tree.size_bytes, len(tree.files))
+        return found
+
+    async def there(self, digests: Iterable[Digest], *, what: str) -> None:
+        """Raises MissingBlobs unless these single blobs are here."""
+        wanted = [digest for digest in digests if digest not in self._there]
+        missing = await self._blobs.missing(wanted) if wanted else ()
+        if missing:
+            raise MissingBlobs(f"the {what} is not on the server", digests=missing, hints=(_HINT,))
+        if len(self._there) >= _REMEMBERED:
+            self._there.clear()
+        self._there.update(wanted)
+
+    def forget(self) -> None:
+        """Blobs went: nothing is known any more."""
+        self._whole.clear()
+        self._there.clear()

@@ -1,0 +1,175 @@
+"""How runs and specs look on the wire: the domain's records with the bounds that a request must keep.
+
+A body is decoded and checked in one go (msgspec, in C) and then turned into the domain's value; the same declarations make
+the OpenAPI description. A test holds the fields against those of `domain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from hopyard.domain.attempt import Exit, ReplicaPhase
+from hopyard.domain.ids import DEFAULT_QUEUE
+from hopyard.domain.run import Attempt, Run, RunPhase, RunSpec
+
+NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?$"
+TEXT = r"^[^\x00]*$"
+DIGEST = r"^[0-9a-f]{64}$"
+RUN_ID = r"^[A-Za-z0-9-]{6,64}$"
+MAX_REPLICAS, MAX_ROLES, MAX_DATASETS, MAX_NAMES = 4096, 64, 64, 1000
+MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS = 10**9, 2**60, 4096
+MAX_SECONDS = 366 * 24 * 3600.0
+
+Name = Annotated[str, Meta(pattern=NAME, max_length=128)]
+Text = Annotated[str, Meta(pattern=TEXT, max_length=1024)]
+LongText = Annotated[str, Meta(pattern=TEXT, max_length=64 * 1024)]
+Hex = Annotated[str, Meta(pattern=DIGEST)]
+Id = Annotated[str, Meta(pattern=RUN_ID)]
+Key = Annotated[str, Meta(min_length=1, max_length=256, pattern=TEXT)]
+EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^=\x00]+$")]
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+Param = LongText | Whole | float | bool | None
+
+
+class In(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What comes in: a field that is not known is refused, not dropped."""
+
+
+# -- what a run is made of ------------------------------------------------------------------------------------------
+
+
+class ResourcesIn(In):
+    cpu_milli: Annotated[int, Meta(ge=0, le=MAX_CPU_MILLI)] = 1000
+    memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
+    gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS)] = 0
+    gpu_model: Annotated[str, Meta(min_length=1, max_length=128, pattern=TEXT)] | None = None
+
+
+class RoleIn(In):
+    command: Annotated[tuple[LongText, ...], Meta(min_length=1, max_length=10_000)]
+    name: Name = "worker"
+    replicas: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
+    resources: ResourcesIn = msgspec.field(default_factory=ResourcesIn)
+
+
+class DatasetRefIn(In):
+    name: Name
+    version: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    manifest: Hex | None = None
+
+
+class GitIn(In):
+    commit: Text
+    branch: Text = ""
+    dirty: bool = False
+    remote: Text = ""
+    diff: Hex | None = None
+
+
+class EnvironmentIn(In):
+    interpreter: Annotated[str, Meta(pattern=r"^(/[^\x00]*)?$", max_length=4096)] = ""
+    requirements: Hex | None = None
+    lock: Hex | None = None
+    python: Annotated[str, Meta(pattern=r"^([0-9]+(\.[0-9]+){0,2})?$", max_length=32)] = ""
+    packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
+
+
+class ResumeIn(In):
+    run: Id
+    step: Whole
+    manifest: Hex
+
+
+class SpecIn(In):
+    """Everything that decides what a run does: `RunSpec` of the domain."""
+
+    project: Name
+    roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)]
+    code: Hex | None = None
+    label: Annotated[str, Meta(max_length=128, pattern=TEXT)] = ""
+    datasets: Annotated[tuple[DatasetRefIn, ...], Meta(max_length=MAX_DATASETS)] = ()
+    params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+    env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+    tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+    environment: EnvironmentIn = msgspec.field(default_factory=EnvironmentIn)
+    git: GitIn | None = None
+    queue: Name = DEFAULT_QUEUE
+    priority: Annotated[int, Meta(ge=0, le=100)] = 50
+    time_limit_s: Seconds | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 4
+    forked_from: Id | None = None
+    resume: ResumeIn | None = None
+
+
+def to_spec(given: SpecIn) -> RunSpec:
+    return msgspec.convert(given, RunSpec, from_attributes=True)
+
+
+# -- what goes out --------------------------------------------------------------------------------------------------
+
+Latest = Mapping[str, tuple[int, float | None]]
+
+
+class ProgressOut(Struct, frozen=True):
+    """total: null where it is not known. Numbers that are not finite are null everywhere."""
+
+    done: float
+    total: float | None
+    unit: str
+
+
+class RunOut(Struct, frozen=True, kw_only=True):
+    """A run. `name` is written `user/project/number`. latest, attempts and progress are given where the address says so.
+
+    summary, latest: a value that is not a finite number is null.
+    """
+
+    id: str
+    name: str
+    spec: RunSpec
+    phase: RunPhase
+    submitted_at: datetime
+    attempt: Attempt | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit: Exit | None
+    params: Mapping[str, str | int | float | bool | None]
+    summary: Mapping[str, float | None]
+    artifact: str | None
+    stop_requested: bool
+    hold_reason: str
+    hold_detail: str
+    position: int | None
+    offline: bool
+    latest: Latest | UnsetType = UNSET
+    attempts: Sequence[Attempt] | UnsetType = UNSET
+    progress: ProgressOut | UnsetType | None = UNSET
+
+
+_RUN_FIELDS = tuple(field for field in Run.__dataclass_fields__ if field != "name")
+
+
+def run_out(run: Run, **more: Any) -> RunOut:
+    """A run as it goes out; `more` gives latest, attempts or progress."""
+    return RunOut(name=str(run.name), **{field: getattr(run, field) for field in _RUN_FIELDS}, **more)
+
+
+class RunsOut(Struct, frozen=True):
+    """next: `before` of the next page; null at the end."""
+
+    runs: list[RunOut]
+    next: str | None
+
+
+class ReplicaStatusIn(In):
+    rank: Annotated[int, Meta(ge=0, lt=MAX_REPLICAS * MAX_ROLES)]
+    phase: ReplicaPhase
+    detail: Annotated[str, Meta(max_length=4096)] = ""
+    exit: Exit | None = None
