@@ -98,7 +98,9 @@ class ReplicaSink:
         """Until `what(self)` holds; looked at whenever something came in. Raises TimeoutError."""
         with self._change:
             if not self._change.wait_for(lambda: what(self), timeout_s):
-                raise TimeoutError(f"after {timeout_s} s; last statuses: { {key: told[-1] for key, told in self.statuses.items()} }")
+                raise TimeoutError(
+                    f"after {timeout_s} s; last statuses: { {key: told[-1] for key, told in self.statuses.items()} }"
+                )
 
     def wait_final(self, attempt: str, rank: int = 0, *, timeout_s: float = 60.0) -> Mapping[str, Any]:
         """The exit in the replica's last word."""

@@ -1,0 +1,354 @@
+"""What every ClusterStore does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.cluster import Hold, HoldReason, Observation
+from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, attempt_id
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import ResumeFrom, RunPhase
+from hopyard.errors import NotFound
+from hopyard.interfaces.cluster_store import Ended, Recorded
+from hopyard.testing.stores import (
+    ENGINE,
+    GIB,
+    Stores,
+    Where,
+    apply,
+    at,
+    digest,
+    exited,
+    gang_of,
+    node,
+    place,
+    preparing,
+    running,
+    see,
+    start,
+    started,
+    submit,
+)
+
+
+async def phases(stores: Stores, run: RunId) -> tuple[str, str | None]:
+    """The phase of the run and of its newest attempt."""
+    found = await stores.runs.get(run)
+    return found.phase.value, None if found.attempt is None else found.attempt.phase
+
+
+class PlanCases:
+    """Snapshots, and plans that are checked once more."""
+
+    async def test_a_snapshot_shows_what_waits_and_what_runs(self, stores: Stores) -> None:
+        await see(stores, nodes=[node(gpus=2), node("n2", ready=False)])
+        waits = await submit(stores, user="bob", priority=7, queue="q", now=at(1))
+        runs = await submit(stores, replicas=2, resources=Resources(500, GIB, 1))
+        attempt = await start(stores, runs.id, ("n1", (1,)), ("n1", (0,)))
+        snapshot = await stores.cluster.snapshot(now=at(2))
+        assert dict(snapshot.nodes) == {NodeId("n1"): node(gpus=2), NodeId("n2"): node("n2", ready=False)}
+        (gang,) = snapshot.pending
+        assert (gang.id, gang.submitted_at, gang.queue, gang.priority, gang.user) == (
+            GangId(waits.id),
+            at(1),
+            QueueName("q"),
+            7,
+            "bob",
+        )
+        (placement,) = snapshot.running
+        assert (placement.gang.id, placement.gang.size) == (GangId(runs.id), 2)
+        assert [(a.rank, a.node, a.gpus) for a in placement.assignments] == [(0, "n1", (1,)), (1, "n1", (0,))]
+        assert await stores.cluster.live_attempts() == {attempt: "starting"}
+        assert await stores.cluster.nodes() == [node(gpus=2), node("n2", ready=False)]
+
+    async def test_the_version_moves_with_what_a_policy_sees(self, stores: Stores) -> None:
+        seen = [(await stores.cluster.snapshot(now=at(0))).version]
+        for change in (see(stores, nodes=[node()]), submit(stores), submit(stores)):
+            await change
+            seen.append((await stores.cluster.snapshot(now=at(0))).version)
+        await see(stores, nodes=[node()])
+        assert (await stores.cluster.snapshot(now=at(0))).version == seen[-1]
+        assert sorted(set(seen)) == seen
+
+    async def test_apply_starts_an_attempt(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        found = await stores.runs.get(run)
+        assert attempt == attempt_id(run, 1)
+        assert found.phase is RunPhase.STARTING
+        assert found.attempt is not None
+        assert (found.attempt.number, found.attempt.phase, found.attempt.engine) == (1, "starting", ENGINE)
+        assert (found.attempt.nodes, found.attempt.gpus, found.attempt.placed_at) == (("n1",), ((),), at(0))
+        assert await stores.cluster.replicas(attempt) == AttemptStatus(attempt, ())
+
+    async def test_what_no_longer_fits_is_rejected_and_the_rest_committed(self, stores: Stores) -> None:
+        await see(stores, nodes=[node(cpus=4, memory_gib=8, gpus=2), node("down", ready=False)])
+        asks: list[tuple[Resources, tuple[Where, ...]]] = [
+            (Resources(3000, GIB), ("n1",)),
+            (Resources(2000, GIB), ("n1",)),  # CPUs
+            (Resources(100, 8 * GIB), ("n1",)),  # memory
+            (Resources(100, GIB, 1), (("n1", (0,)),)),
+            (Resources(100, GIB, 1), (("n1", (0,)),)),  # the GPU is taken
+            (Resources(100, GIB, 1), (("n1", ()),)),  # none is named
+            (Resources(100, GIB, 1, "A100"), (("n1", (1,)),)),  # another model
+            (Resources(100, GIB), ("down",)),
+            (Resources(100, GIB), ("nowhere",)),
+            (Resources(100, GIB), ("n1", "n1")),  # more places than replicas
+            (Resources(100, GIB, 1, "t4"), (("n1", (1,)),)),
+        ]
+        runs = [await submit(stores, resources=resources) for resources, _ in asks]
+        snapshot = await stores.cluster.snapshot(now=at(0))
+        plan = [place(gang_of(snapshot, run.id), *where) for run, (_, where) in zip(runs, asks, strict=True)]
+        result = await apply(stores, *plan)
+        assert [runs.index(run) for run in runs if GangId(run.id) in result.applied] == [0, 3, 10]
+        assert set(result.rejected) == {GangId(run.id) for run in runs} - set(result.applied)
+        assert all(result.rejected.values())
+        again = await apply(stores, *plan)
+        assert again.applied == ()
+
+    async def test_a_gang_is_placed_whole_or_not_at_all(self, stores: Stores) -> None:
+        await see(stores, nodes=[node(cpus=3)])
+        wide, narrow = await submit(stores, replicas=4), await submit(stores, replicas=3)
+        snapshot = await stores.cluster.snapshot(now=at(0))
+        result = await apply(
+            stores, place(gang_of(snapshot, wide.id), *["n1"] * 4), place(gang_of(snapshot, narrow.id), *["n1"] * 3)
+        )
+        assert result.applied == (GangId(narrow.id),)
+
+    async def test_stale_plans_start_a_run_once(self, stores: Stores) -> None:
+        await see(stores, nodes=[node()])
+        run = await submit(stores)
+        plan = place(gang_of(await stores.cluster.snapshot(now=at(0)), run.id), "n1")
+        results = await asyncio.gather(*(apply(stores, plan) for _ in range(5)))
+        assert sum(result.applied == (GangId(run.id),) for result in results) == 1
+        assert len(await stores.runs.attempts(run.id)) == 1
+
+    async def test_holds_are_told_while_a_run_waits(self, stores: Stores) -> None:
+        await see(stores, nodes=[node()])
+        runs = [await submit(stores) for _ in range(4)]
+        gangs = [GangId(run.id) for run in runs]
+
+        async def hold(*waiting: GangId, detail: str = "waits") -> list[int | None]:
+            holds = tuple(Hold(gang, HoldReason.BEHIND, detail, at) for at, gang in enumerate(waiting, 1))
+            await apply(stores, hold=holds)
+            return [(await stores.runs.get(run.id)).position for run in runs]
+
+        assert await hold(*gangs) == [1, 2, 3, 4]
+        await stores.cluster.request_stop(runs[0].id, now=at(1))
+        assert await hold(*gangs[1:], gangs[0]) == [None, 1, 2, 3]
+        assert await hold(gangs[3], gangs[2], gangs[1], detail="other") == [None, 3, 2, 1]
+        found = await stores.runs.get(runs[1].id)
+        assert (found.hold_reason, found.hold_detail) == ("behind", "other")
+        await start(stores, runs[1].id)
+        found = await stores.runs.get(runs[1].id)
+        assert (found.position, found.hold_reason, found.hold_detail) == (None, "", "")
+
+
+class LifeCases:
+    """From start to end."""
+
+    async def test_a_run_that_succeeds(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        assert await stores.cluster.record_status(preparing(attempt), now=at(1)) == Recorded()
+        assert await stores.cluster.record_status(running(attempt), now=at(2)) == Recorded(changed=(run,))
+        assert await phases(stores, run) == ("running", "running")
+        assert await stores.cluster.record_status(exited(attempt), now=at(3)) == Recorded((run,), (Ended(run, attempt),))
+        found = await stores.runs.get(run)
+        assert (found.phase, found.started_at, found.ended_at) == (RunPhase.SUCCEEDED, at(2), at(3))
+        assert found.exit is not None
+        assert found.exit.ok
+        assert found.attempt is not None
+        assert (found.attempt.started_at, found.attempt.ended_at, found.attempt.exit) == (at(2), at(3), found.exit)
+        assert await stores.cluster.live_attempts() == {}
+        assert (await stores.cluster.snapshot(now=at(4))).running == ()
+
+    async def test_the_same_news_twice_changes_nothing(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.record_status(exited(attempt, code=3), now=at(1))
+        assert await stores.cluster.record_status(exited(attempt, code=3), now=at(2)) == Recorded()
+        assert await stores.cluster.record_status(exited(attempt), now=at(2)) == Recorded()
+        found = await stores.runs.get(run)
+        assert (found.phase, found.ended_at) == (RunPhase.FAILED, at(1))
+        assert found.exit is not None
+        assert found.exit.code == 3
+
+    async def test_a_replica_never_goes_back(self, stores: Stores) -> None:
+        run, attempt = await started(stores, replicas=2)
+        await stores.cluster.record_status(exited(attempt, 0), now=at(1))
+        await see(stores, AttemptStatus(attempt, running(attempt, 0).replicas + running(attempt, 1).replicas), nodes=[node()])
+        await stores.cluster.record_status(preparing(attempt, 1), now=at(2))
+        told = await stores.cluster.replicas(attempt)
+        assert told.replicas == exited(attempt, 0).replicas + running(attempt, 1).replicas
+        assert await phases(stores, run) == ("running", "running")
+
+    async def test_a_gang_runs_when_all_run_and_succeeds_when_all_did(self, stores: Stores) -> None:
+        run, attempt = await started(stores, replicas=3)
+        for rank in range(3):
+            assert await phases(stores, run) == ("starting", "starting")
+            await stores.cluster.record_status(running(attempt, rank), now=at(1))
+        assert await phases(stores, run) == ("running", "running")
+        await stores.cluster.record_status(running(attempt, 3), now=at(1))  # no such rank
+        for rank in range(3):
+            assert await phases(stores, run) == ("running", "running")
+            await stores.cluster.record_status(exited(attempt, rank), now=at(2))
+        assert await phases(stores, run) == ("succeeded", "succeeded")
+
+    async def test_one_bad_replica_stops_the_gang_and_is_blamed(self, stores: Stores) -> None:
+        run, attempt = await started(stores, replicas=2)
+        changed = await stores.cluster.record_status(exited(attempt, 1, code=137, kind=ExitKind.OUT_OF_MEMORY), now=at(1))
+        assert changed == Recorded(changed=(run,))
+        assert await phases(stores, run) == ("stopping", "stopping")
+        assert await stores.cluster.live_attempts() == {attempt: "stopping"}
+        await stores.cluster.record_status(exited(attempt, 0, code=143, kind=ExitKind.PEER_FAILED), now=at(2))
+        found = await stores.runs.get(run)
+        assert found.phase is RunPhase.FAILED
+        assert found.exit is not None
+        assert (found.exit.kind, found.exit.code) == (ExitKind.OUT_OF_MEMORY, 137)
+        assert "replica 1" in found.exit.reason
+
+    async def test_news_of_nothing_known_is_ignored(self, stores: Stores) -> None:
+        assert await stores.cluster.record_status(running(AttemptId("nobody.1")), now=at(0)) == Recorded()
+        assert await see(stores, running(AttemptId("nobody.1"))) == Recorded()
+        with pytest.raises(NotFound):
+            await stores.cluster.replicas(AttemptId("nobody.1"))
+
+    async def test_an_engine_speaks_only_of_its_own_attempts(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        await see(stores, running(attempt), nodes=[node()])
+        other = Observation((), (exited(attempt, code=1),))
+        assert await stores.cluster.record("another", other, now=at(1)) == Recorded()
+        assert await phases(stores, run) == ("running", "running")
+
+
+class LossCases:
+    """Attempts that vanish, and late news of them."""
+
+    async def test_a_running_attempt_that_is_not_seen_is_lost_and_its_run_waits_again(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        later = await submit(stores, now=at(1))
+        await see(stores, running(attempt), nodes=[node()])
+        assert await see(stores, nodes=[node()], seconds=5) == Recorded((run,), (Ended(run, attempt),), (run,))
+        found = await stores.runs.get(run)
+        assert (found.phase, found.exit, found.ended_at, found.submitted_at) == (RunPhase.QUEUED, None, None, at(0))
+        assert found.attempt is not None
+        assert found.attempt.phase == AttemptPhase.LOST
+        assert found.attempt.exit is not None
+        assert found.attempt.exit.kind is ExitKind.LOST
+        pending = (await stores.cluster.snapshot(now=at(6))).pending
+        assert {gang.id: gang.submitted_at for gang in pending} == {GangId(run): at(0), GangId(later.id): at(1)}
+        assert await start(stores, run, seconds=7) == attempt_id(run, 2)
+
+    async def test_a_starting_attempt_that_is_not_seen_is_left(self, stores: Stores) -> None:
+        run, _ = await started(stores)
+        assert await see(stores, nodes=[node()]) == Recorded()
+        assert await phases(stores, run) == ("starting", "starting")
+
+    async def test_an_incomplete_observation_loses_nothing(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        await see(stores, running(attempt), nodes=[node()])
+        await stores.cluster.record(ENGINE, Observation(()), now=at(1), complete=False)
+        assert await phases(stores, run) == ("running", "running")
+        assert await stores.cluster.nodes() == [node()]
+        await stores.cluster.record(ENGINE, Observation((), (exited(attempt),)), now=at(2), complete=False)
+        assert await phases(stores, run) == ("succeeded", "succeeded")
+
+    async def test_late_news_of_an_old_attempt_is_ignored(self, stores: Stores) -> None:
+        run, first = await started(stores)
+        await see(stores, running(first), nodes=[node()])
+        await see(stores, exited(first, kind=ExitKind.LOST, code=1), nodes=[node()])
+        assert await stores.cluster.record_status(exited(first), now=at(2)) == Recorded()
+        assert await phases(stores, run) == ("queued", "lost")
+        second = await start(stores, run, seconds=3)
+        for news in (running(first), exited(first), exited(first, code=1)):
+            assert await stores.cluster.record_status(news, now=at(4)) == Recorded()
+            assert await see(stores, news, nodes=[node()]) == Recorded()
+        assert await stores.cluster.fail_launch(first, "late", now=at(4)) == Recorded()
+        assert await phases(stores, run) == ("starting", "starting")
+        assert await stores.cluster.live_attempts() == {second: "starting"}
+
+    async def test_attempts_run_out(self, stores: Stores) -> None:
+        run, attempt = await started(stores, max_attempts=2)
+        assert (await stores.cluster.fail_launch(attempt, "no space for it", now=at(1))).requeued == (run,)
+        second = await start(stores, run, seconds=2)
+        ended = await stores.cluster.fail_launch(second, "no space for it", now=at(3))
+        assert ended == Recorded((run,), (Ended(run, second),))
+        found = await stores.runs.get(run)
+        assert (found.phase, found.ended_at) == (RunPhase.FAILED, at(3))
+        assert found.exit is not None
+        assert (found.exit.kind, found.exit.reason) == (ExitKind.LOST, "no space for it")
+
+    async def test_the_next_attempt_resumes_from_the_newest_checkpoint(self, stores: Stores) -> None:
+        run, attempt = await started(stores, resume=ResumeFrom(RunId("other"), 3, digest("three")))
+        assert (await stores.runs.attempts(run))[0].resumed_from_step == 3
+        for step in (20, 10):
+            await stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, step, digest("c"), 1, at(step)))
+        await stores.cluster.fail_launch(attempt, "gone", now=at(1))
+        await start(stores, run, seconds=2)
+        assert [one.resumed_from_step for one in await stores.runs.attempts(run)] == [3, 10]
+
+    async def test_a_node_that_is_not_seen_is_not_ready(self, stores: Stores) -> None:
+        await see(stores, nodes=[node(), node("n2")])
+        await see(stores, nodes=[node(cpus=2)])
+        assert await stores.cluster.nodes() == [node(cpus=2), node("n2", ready=False)]
+
+
+class StopCases:
+    """Somebody wants a run to end."""
+
+    async def test_a_waiting_run_is_cancelled_at_once(self, stores: Stores) -> None:
+        run = (await submit(stores)).id
+        assert await stores.cluster.request_stop(run, now=at(1)) == Recorded(changed=(run,))
+        found = await stores.runs.get(run)
+        assert (found.phase, found.ended_at, found.stop_requested) == (RunPhase.CANCELLED, at(1), True)
+        assert (await stores.cluster.snapshot(now=at(2))).pending == ()
+        assert await stores.cluster.request_stop(run, now=at(2)) == Recorded()
+        with pytest.raises(NotFound):
+            await stores.cluster.request_stop(RunId("nobody"), now=at(1))
+
+    @pytest.mark.parametrize(
+        ("code", "kind", "expected"),
+        [
+            (143, ExitKind.STOPPED, ("cancelled", "stopped")),
+            (1, ExitKind.LOST, ("cancelled", "lost")),
+            (0, ExitKind.EXIT_CODE, ("succeeded", "succeeded")),
+            (3, ExitKind.EXIT_CODE, ("failed", "failed")),
+        ],
+    )
+    async def test_a_live_run_ends_as_it_ends(self, stores: Stores, code: int, kind: ExitKind, expected: tuple[str, str]) -> None:
+        run, attempt = await started(stores)
+        await see(stores, running(attempt), nodes=[node()])
+        assert await stores.cluster.request_stop(run, now=at(1)) == Recorded(changed=(run,))
+        assert await phases(stores, run) == ("stopping", "stopping")
+        assert await stores.cluster.record_status(running(attempt), now=at(2)) == Recorded()
+        await stores.cluster.record_status(exited(attempt, code=code, kind=kind), now=at(3))
+        assert await phases(stores, run) == expected
+
+    async def test_a_stop_before_the_start_is_known(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.request_stop(run, now=at(1))
+        assert await stores.cluster.record_status(running(attempt), now=at(2)) == Recorded()
+        assert await phases(stores, run) == ("stopping", "stopping")
+        assert (await stores.cluster.fail_launch(attempt, "never started", now=at(3))).changed == (run,)
+        assert await phases(stores, run) == ("cancelled", "lost")
+
+    async def test_a_stopping_attempt_that_is_not_seen_is_over(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        await see(stores, running(attempt), nodes=[node()])
+        await stores.cluster.request_stop(run, now=at(1))
+        await see(stores, nodes=[node()], seconds=2)
+        assert await phases(stores, run) == ("cancelled", "lost")
+
+    async def test_stopped_though_nobody_asked_is_tried_again(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.record_status(exited(attempt, code=143, kind=ExitKind.STOPPED), now=at(1))
+        assert await phases(stores, run) == ("queued", "stopped")
+
+    async def test_a_stop_of_a_gang_that_fails_already(self, stores: Stores) -> None:
+        run, attempt = await started(stores, replicas=2)
+        await stores.cluster.record_status(exited(attempt, 0, kind=ExitKind.LOST, code=1), now=at(1))
+        assert await stores.cluster.request_stop(run, now=at(2)) == Recorded()
+        await stores.cluster.record_status(exited(attempt, 1, kind=ExitKind.STOPPED, code=143), now=at(3))
+        assert await phases(stores, run) == ("cancelled", "lost")

@@ -1,0 +1,146 @@
+"""What every DatasetStore and every AccessStore does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.dataset import Dataset, DatasetVersion
+from hopyard.domain.ids import attempt_id
+from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom
+from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.testing.stores import Stores, at, digest, submit
+
+
+async def push(stores: Stores, name: str, content: str, *, seconds: float = 0) -> tuple[DatasetVersion, bool]:
+    return await stores.datasets.push(
+        name, digest(content), size_bytes=2**40, files=3, user="alice", message="why", now=at(seconds)
+    )
+
+
+class DatasetCases:
+    """Named, versioned data."""
+
+    async def test_versions_count_from_one_and_equal_content_makes_none(self, stores: Stores) -> None:
+        first = DatasetVersion("mnist", 1, digest("a"), 2**40, 3, at(0), "alice", "why")
+        second = DatasetVersion("mnist", 2, digest("b"), 2**40, 3, at(1), "alice", "why")
+        assert await push(stores, "mnist", "a") == (first, True)
+        assert await push(stores, "mnist", "a", seconds=9) == (first, False)
+        assert await push(stores, "mnist", "b", seconds=1) == (second, True)
+        assert (await push(stores, "mnist", "a", seconds=2))[0].number == 3  # equal to an older one: new again
+        assert [version.number for version in await stores.datasets.versions("mnist")] == [3, 2, 1]
+        assert await stores.datasets.version("mnist", 2) == second
+        assert (await stores.datasets.version("mnist", 0)).number == 3
+
+    async def test_pushes_at_once(self, stores: Stores) -> None:
+        different = await asyncio.gather(*(push(stores, "mnist", f"{number}") for number in range(8)))
+        assert sorted(version.number for version, _ in different) == list(range(1, 9))
+        equal = await asyncio.gather(*(push(stores, "cifar", "same") for _ in range(8)))
+        assert {version.number for version, _ in equal} == {1}
+        assert sum(created for _, created in equal) == 1
+
+    async def test_listing(self, stores: Stores) -> None:
+        assert await stores.datasets.list() == []
+        assert await stores.datasets.find("mnist") is None
+        version, _ = await push(stores, "mnist", "a")
+        await push(stores, "cifar", "b", seconds=1)
+        newest, _ = await push(stores, "cifar", "c", seconds=2)
+        mnist, cifar = Dataset("mnist", at(0), 1, version), Dataset("cifar", at(1), 2, newest)
+        assert await stores.datasets.list() == [cifar, mnist]
+        assert await stores.datasets.find("cifar") == cifar
+
+    async def test_the_metric_of_its_board(self, stores: Stores) -> None:
+        await push(stores, "mnist", "a")
+        for metric, direction in (("val_acc", True), ("loss", False), ("", None)):
+            await stores.datasets.set_metric("mnist", metric, direction)
+            found = await stores.datasets.find("mnist")
+            assert found is not None
+            assert (found.metric, found.higher_is_better) == (metric, direction)
+
+    async def test_what_is_not_there_is_said_with_close_names(self, stores: Stores) -> None:
+        await push(stores, "mnist", "a")
+        for wrong in (
+            stores.datasets.versions("mnits"),
+            stores.datasets.version("mnits", 0),
+            stores.datasets.set_metric("mnits", "x", None),
+            stores.datasets.delete("mnits", None),
+        ):
+            with pytest.raises(NotFound) as raised:
+                await wrong
+            assert "mnist" in " ".join(raised.value.hints)
+        for wrong_version in (stores.datasets.version("mnist", 2), stores.datasets.delete("mnist", 2)):
+            with pytest.raises(NotFound):
+                await wrong_version
+
+    async def test_a_bad_name_is_refused(self, stores: Stores) -> None:
+        with pytest.raises(SpecError):
+            await push(stores, "../etc", "a")
+
+    async def test_delete(self, stores: Stores) -> None:
+        for content in "abc":
+            await push(stores, "mnist", content)
+        assert await stores.datasets.delete("mnist", 3) == 1
+        assert (await push(stores, "mnist", "d"))[0].number == 4  # a number does not come again
+        assert await stores.datasets.delete("mnist", None) == 3
+        assert await stores.datasets.find("mnist") is None
+        with pytest.raises(NotFound):
+            await stores.datasets.delete("mnist", None)
+
+    async def test_deleting_every_version_leaves_the_name(self, stores: Stores) -> None:
+        await push(stores, "mnist", "a")
+        await stores.datasets.delete("mnist", 1)
+        assert await stores.datasets.find("mnist") == Dataset("mnist", at(0), 0, None)
+        assert await stores.datasets.versions("mnist") == []
+        with pytest.raises(NotFound):
+            await stores.datasets.version("mnist", 0)
+
+    async def test_what_a_live_run_uses_stays(self, stores: Stores) -> None:
+        for content in "ab":
+            await push(stores, "mnist", content)
+        run = await submit(stores, datasets=(DatasetRef("mnist", 1, digest("a")),))
+        for number in (1, None):
+            with pytest.raises(Conflict):
+                await stores.datasets.delete("mnist", number)
+        assert await stores.datasets.delete("mnist", 2) == 1
+        await stores.cluster.request_stop(run.id, now=at(1))
+        assert await stores.datasets.delete("mnist", None) == 1
+
+
+class AccessCases:
+    """Tokens, the secret, and what must not be swept away."""
+
+    async def test_tokens(self, stores: Stores) -> None:
+        assert await stores.access.user_of("hash") is None
+        for _ in range(2):
+            await stores.access.add_token("alice", "hash", now=at(0))
+        assert await stores.access.user_of("hash") == "alice"
+        with pytest.raises(Conflict):
+            await stores.access.add_token("bob", "hash", now=at(0))
+
+    async def test_the_secret_is_made_once(self, stores: Stores) -> None:
+        secrets = await asyncio.gather(*(stores.access.secret() for _ in range(8)))
+        assert len(set(secrets)) == 1
+        assert len(secrets[0]) == 32
+        assert await stores.access.secret() == secrets[0]
+
+    async def test_what_is_in_use(self, stores: Stores) -> None:
+        assert await stores.access.manifests_in_use() == await stores.access.blobs_in_use() == []
+        await push(stores, "mnist", "data")
+        run = await submit(
+            stores,
+            code=digest("code"),
+            datasets=(DatasetRef("gone", 1, digest("pinned")),),
+            resume=ResumeFrom(attempt_id_run := (await submit(stores, code=digest("code"))).id, 1, digest("resume")),
+            git=GitState("c" * 40, diff=digest("diff")),
+            environment=Environment(requirements=digest("requirements")),
+        )
+        await stores.runs.record_artifact(run.id, digest("artifact"))
+        await stores.runs.record_lock(run.id, digest("lock"), {})
+        saved = Checkpoint(attempt_id_run, attempt_id(attempt_id_run, 1), 0, 1, digest("checkpoint"), 1, at(0))
+        await stores.runs.record_checkpoint(saved)
+        manifests = ("data", "code", "pinned", "resume", "artifact", "checkpoint")
+        assert list(await stores.access.manifests_in_use()) == sorted(digest(name) for name in manifests)
+        blobs = ("diff", "requirements", "lock")
+        assert list(await stores.access.blobs_in_use()) == sorted(digest(name) for name in blobs)

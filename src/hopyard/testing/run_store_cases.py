@@ -1,0 +1,258 @@
+"""What every RunStore does."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+
+from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.ids import RunId, RunName, attempt_id
+from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunPhase
+from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.testing.stores import Stores, at, digest, exited, new_run, see, started, submit
+
+GONE = RunId("r" + "z" * 26)
+DONE = Exit(ExitKind.EXIT_CODE, 0, "finished")
+
+
+def checkpoint(run: RunId, step: int, *, rank: int = 0) -> Checkpoint:
+    return Checkpoint(
+        run,
+        attempt_id(run, 1),
+        rank,
+        step,
+        digest(f"checkpoint {step}"),
+        size_bytes=2**40,
+        created_at=at(step),
+        metrics={"val_acc": 0.5, "loss": math.inf},
+        offsets={"stdout": 17},
+    )
+
+
+class CreateCases:
+    """Accepting runs."""
+
+    async def test_a_run_comes_back_as_it_was_submitted(self, stores: Stores) -> None:
+        new = new_run(
+            label="first",
+            params={"lr": 0.1, "epochs": 3, "name": "x", "flag": True, "none": None, "nan": math.inf},
+            tags={"team": "vision"},
+            env={"A": "é\n"},
+            code=digest("code"),
+            datasets=(DatasetRef("mnist", 3, digest("mnist 3")),),
+            git=GitState("c" * 40, "main", True, "", digest("diff")),
+            environment=Environment("/usr/bin/python3", digest("requirements"), None, "3.11", {"torch": "2.0"}),
+            resume=ResumeFrom(GONE, 7, digest("resume")),
+            time_limit_s=1.5,
+        )
+        (created,) = await stores.runs.create([new], now=at(0.000001))
+        assert created == Run(
+            id=new.id,
+            name=RunName("alice", "mnist", 1),
+            spec=new.spec,
+            phase=RunPhase.QUEUED,
+            submitted_at=at(0.000001),
+            params=new.spec.params,
+        )
+        assert await stores.runs.get(new.id) == created
+        assert await stores.runs.find_by_name(created.name) == created
+        assert await stores.runs.attempts(new.id) == []
+
+    async def test_numbers_count_per_user_and_project_without_gaps(self, stores: Stores) -> None:
+        news = [new_run(user, project=project) for project in ("a", "b") for user in ("ann", "bob") for _ in range(20)]
+        created = await asyncio.gather(*(stores.runs.create([new], now=at(0)) for new in news))
+        names = sorted(run.name for (run,) in created)
+        assert names == [RunName(user, project, n) for user in ("ann", "bob") for project in ("a", "b") for n in range(1, 21)]
+
+    async def test_several_runs_are_accepted_together_or_not_at_all(self, stores: Stores) -> None:
+        (there,) = await stores.runs.create([new_run()], now=at(0))
+        fresh, clashing = new_run(), new_run("bob", id=there.id)
+        with pytest.raises(Conflict):
+            await stores.runs.create([fresh, clashing], now=at(0))
+        with pytest.raises(NotFound):
+            await stores.runs.get(fresh.id)
+        assert (await submit(stores)).name.number == 2
+
+    async def test_a_retry_gets_the_run_that_is_there(self, stores: Stores) -> None:
+        new = new_run(params={"a": 1, "b": 2})
+        (first,) = await stores.runs.create([new], now=at(0))
+        await stores.runs.record_lock(new.id, digest("lock"), {"torch": "2.0"})
+        same = replace(new, spec=replace(new.spec, params={"b": 2, "a": 1}))
+        (second,) = await stores.runs.create([same], now=at(5))
+        assert (second.id, second.name, second.submitted_at) == (first.id, first.name, first.submitted_at)
+        with pytest.raises(Conflict):
+            await stores.runs.create([replace(new, spec=replace(new.spec, label="other"))], now=at(5))
+
+    async def test_retries_at_the_same_moment_make_one_run(self, stores: Stores) -> None:
+        new = new_run()
+        created = await asyncio.gather(*(stores.runs.create([new], now=at(0)) for _ in range(10)))
+        assert {run.name.number for (run,) in created} == {1}
+
+    async def test_one_refused_call_does_not_touch_its_neighbours(self, stores: Stores) -> None:
+        (there,) = await stores.runs.create([new_run()], now=at(0))
+        good = [new_run() for _ in range(10)]
+        bad = new_run("bob", id=there.id)
+        calls = [*good[:5], bad, *good[5:]]
+        results = await asyncio.gather(*(stores.runs.create([new], now=at(0)) for new in calls), return_exceptions=True)
+        assert isinstance(results.pop(5), Conflict)
+        assert sorted(one[0].name.number for one in results if not isinstance(one, BaseException)) == list(range(2, 12))
+
+    async def test_nothing_is_nothing(self, stores: Stores) -> None:
+        assert list(await stores.runs.create([], now=at(0))) == []
+
+
+class ListCases:
+    """Finding runs."""
+
+    async def test_what_is_not_there(self, stores: Stores) -> None:
+        with pytest.raises(NotFound):
+            await stores.runs.get(GONE)
+        with pytest.raises(NotFound):
+            await stores.runs.attempts(GONE)
+        assert await stores.runs.find_by_name(RunName("a", "b", 1)) is None
+
+    async def test_filters_all_hold(self, stores: Stores) -> None:
+        first = await submit(stores, label="Base_line", tags={"team": "vision", "x": "1"}, now=at(1))
+        second = await submit(stores, user="bob", project="cifar", datasets=(DatasetRef("cifar", 1),), now=at(2))
+        third = await submit(stores, label="baseXline", tags={"team": "speech", "x": "1"}, now=at(3))
+        await stores.cluster.request_stop(third.id, now=at(4))
+
+        async def ids(**where: object) -> list[RunId]:
+            return [run.id for run in await stores.runs.list(RunFilter(**where))]  # type: ignore[arg-type]
+
+        assert await ids() == [third.id, second.id, first.id]
+        assert await ids(user="bob") == [second.id]
+        assert await ids(user="alice", project="mnist", phases=frozenset({RunPhase.QUEUED})) == [first.id]
+        assert await ids(phases=frozenset()) == []
+        assert await ids(label="Base_line") == [first.id]
+        assert await ids(tags={"x": "1"}) == [third.id, first.id]
+        assert await ids(tags={"x": "1", "team": "vision"}) == [first.id]
+        assert await ids(dataset="cifar") == [second.id]
+        assert await ids(text="base_") == [first.id]  # an underscore is itself, not any letter
+        assert await ids(text="SPEECH") == [third.id]
+        assert await ids(text="bob/cifar/1") == [second.id]
+
+    async def test_pages(self, stores: Stores) -> None:
+        made = [await submit(stores, now=at(number // 2)) for number in range(7)]  # some at the same moment
+        found: list[RunId] = []
+        before: RunId | None = None
+        while page := await stores.runs.list(RunFilter(limit=2, before=before)):
+            found += [run.id for run in page]
+            before = found[-1]
+        assert found == [run.id for run in reversed(made)]
+
+    async def test_a_board_shows_runs_with_a_summary(self, stores: Stores) -> None:
+        data = (DatasetRef("mnist", 1),)
+        runs = [await submit(stores, datasets=data, now=at(number)) for number in range(4)]
+        other = await submit(stores, datasets=(DatasetRef("cifar", 1),))
+        for run in (*runs[:3], other):
+            await stores.runs.record_summary(run.id, {"val_acc": 0.5})
+        assert [run.id for run in await stores.runs.board("mnist", limit=2)] == [runs[2].id, runs[1].id]
+
+
+class RecordCases:
+    """What is written of a run while it lives."""
+
+    async def test_values_are_merged_name_by_name(self, stores: Stores) -> None:
+        run = (await submit(stores, params={"lr": 0.1, "epochs": 3})).id
+        await stores.runs.record_params(run, {"lr": 0.5, "new": "x"})
+        await stores.runs.record_summary(run, {"a": 1.0, "b": math.inf})
+        await stores.runs.record_summary(run, {"b": -math.inf, "c": 3.0})
+        found = await stores.runs.get(run)
+        assert found.params == {"lr": 0.5, "epochs": 3, "new": "x"}
+        assert found.spec.params == {"lr": 0.1, "epochs": 3}
+        assert found.summary == {"a": 1.0, "b": -math.inf, "c": 3.0}
+
+    async def test_latest_metrics(self, stores: Stores) -> None:
+        one, two = (await submit(stores)).id, (await submit(stores)).id
+        await stores.runs.record_metrics(one, {"loss": (1, 0.5), "acc": (1, 0.1)})
+        await stores.runs.record_metrics(one, {"loss": (2, math.nan)})
+        found = await stores.runs.latest_metrics([one, two])
+        assert found[two] == {}
+        assert found[one]["acc"] == (1, 0.1)
+        step, value = found[one]["loss"]
+        assert step == 2
+        assert math.isnan(value)
+
+    async def test_concurrent_records_of_one_run_all_stay(self, stores: Stores) -> None:
+        run = (await submit(stores)).id
+        await asyncio.gather(*(stores.runs.record_summary(run, {f"m{number}": float(number)}) for number in range(30)))
+        assert (await stores.runs.get(run)).summary == {f"m{number}": float(number) for number in range(30)}
+
+    async def test_artifact_and_lock(self, stores: Stores) -> None:
+        run = (await submit(stores)).id
+        await stores.runs.record_artifact(run, digest("made"))
+        await stores.runs.record_lock(run, digest("lock"), {"torch": "2.0"})
+        found = await stores.runs.get(run)
+        assert found.artifact == digest("made")
+        assert found.spec.environment == Environment(lock=digest("lock"), packages={"torch": "2.0"})
+
+    async def test_checkpoints(self, stores: Stores) -> None:
+        run = (await submit(stores)).id
+        for step in (10, 5, 20):  # in the order of saving, not of steps
+            await stores.runs.record_checkpoint(checkpoint(run, step))
+        await stores.runs.record_checkpoint(replace(checkpoint(run, 5), manifest=digest("again")))
+        await stores.runs.keep_checkpoint(run, 5, True)
+        saved = [checkpoint(run, 10), replace(checkpoint(run, 5), kept=True), checkpoint(run, 20)]
+        assert await stores.runs.checkpoints(run) == saved
+        await stores.runs.delete_checkpoints(run, [10, 99])
+        assert await stores.runs.checkpoints(run) == saved[1:]
+        with pytest.raises(NotFound):
+            await stores.runs.keep_checkpoint(run, 10, True)
+
+    async def test_recording_of_a_run_that_is_gone_is_refused(self, stores: Stores) -> None:
+        for record in (
+            stores.runs.record_params(GONE, {"a": 1}),
+            stores.runs.record_summary(GONE, {"a": 1.0}),
+            stores.runs.record_metrics(GONE, {"a": (1, 1.0)}),
+            stores.runs.record_artifact(GONE, digest("x")),
+            stores.runs.record_lock(GONE, digest("x"), {}),
+            stores.runs.record_checkpoint(checkpoint(GONE, 1)),
+        ):
+            with pytest.raises(NotFound):
+                await record
+
+
+class EndCases:
+    """Offline runs, and forgetting."""
+
+    async def test_an_offline_run_is_never_queued(self, stores: Stores) -> None:
+        (run,) = await stores.runs.create([new_run(offline=True)], now=at(0))
+        assert run.phase.final
+        assert (await stores.runs.get(run.id)) == run
+        assert (await stores.cluster.snapshot(now=at(1))).pending == ()
+        for _ in range(2):
+            await stores.runs.finish_offline(run.id, AttemptPhase.SUCCEEDED, DONE, started_at=at(0), ended_at=at(9))
+        found = await stores.runs.get(run.id)
+        assert (found.phase, found.exit, found.started_at, found.ended_at) == (RunPhase.SUCCEEDED, DONE, at(0), at(9))
+        assert [attempt.id for attempt in await stores.runs.attempts(run.id)] == [attempt_id(run.id, 1)]
+
+    async def test_only_an_offline_run_is_finished_so(self, stores: Stores) -> None:
+        run = (await submit(stores)).id
+        with pytest.raises(Conflict):
+            await stores.runs.finish_offline(run, AttemptPhase.FAILED, DONE, started_at=at(0), ended_at=at(9))
+        with pytest.raises(SpecError):
+            await stores.runs.finish_offline(run, AttemptPhase.RUNNING, DONE, started_at=at(0), ended_at=at(9))
+        with pytest.raises(NotFound):
+            await stores.runs.finish_offline(GONE, AttemptPhase.FAILED, DONE, started_at=at(0), ended_at=at(9))
+
+    async def test_delete(self, stores: Stores) -> None:
+        run, attempt = await started(stores, tags={"a": "b"}, datasets=(DatasetRef("mnist", 1),))
+        await stores.runs.record_checkpoint(checkpoint(run, 1))
+        with pytest.raises(Conflict):
+            await stores.runs.delete(run)
+        await see(stores, exited(attempt))
+        await stores.runs.delete(run)
+        with pytest.raises(NotFound):
+            await stores.runs.get(run)
+        with pytest.raises(NotFound):
+            await stores.cluster.replicas(attempt)
+        with pytest.raises(NotFound):
+            await stores.runs.delete(run)
+        assert await stores.access.manifests_in_use() == []
+        assert (await submit(stores)).name.number == 2  # its number does not come again
