@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from blake3 import blake3
@@ -57,15 +57,3 @@ def scan(path: Path) -> Iterator[tuple[bytes, int, int]]:
             at += size
 
 
-def split_frames(data: bytes) -> Iterable[tuple[bytes, bytes]]:
-    """The blobs in frames without a header, as they travel. Raises ValueError where a frame is cut off."""
-    at, end = 0, len(data)
-    while at < end:
-        if at + FRAME.size > end:
-            raise ValueError("the last frame is cut off")
-        digest, size = FRAME.unpack_from(data, at)
-        at += FRAME.size
-        if size > end - at:
-            raise ValueError("the last frame is cut off")
-        yield digest, data[at : at + size]
-        at += size

@@ -1,0 +1,142 @@
+"""Bytes by their digest: ask what is missing, put, fetch, verify."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from starlette.responses import Response, StreamingResponse
+
+from hopyard.domain.ids import Digest
+from hopyard.errors import IntegrityError, MissingBlobs, NotFound
+from hopyard.server.answers import Malformed
+from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, read_body
+from hopyard.server.parts import Parts
+from hopyard.server.reach import Reach
+from hopyard.server.wire import Hex, In
+
+BLOB_LIMIT = 256 * 1024 * 1024  # parts of files have 8 MiB at most; the manifest of two million files is larger
+PACK_LIMIT = 64 * 1024 * 1024
+_FRAME = struct.Struct("<32sQ")
+_FLUSH_BYTES = 256 * 1024  # frames gathered before they are handed to the socket
+_FRAMES = "for each blob: 32 bytes of its digest, its size as 8 bytes little-endian, its bytes"
+
+
+class MissingIn(In):
+    digests: Annotated[tuple[Hex, ...], Meta(max_length=60_000)]
+
+
+class MissingOut(Struct, frozen=True):
+    """In the order asked for, each once."""
+
+    missing: Sequence[Digest]
+
+
+class FetchIn(In):
+    """manifest: the tree that the blobs belong to, or the one blob that is asked for."""
+
+    manifest: Hex
+    digests: Annotated[tuple[Hex, ...], Meta(max_length=60_000)]
+
+
+class VerifyOut(Struct, frozen=True):
+    """ok: a good copy is here. Otherwise there was none, or a damaged one that is set aside now: push it again."""
+
+    ok: bool
+
+
+def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    reach = Reach(parts.runs, parts.blobs)
+
+    async def missing(ask: Ask[Nothing, MissingIn]) -> MissingOut:
+        """Tell which of these blobs the server lacks."""
+        return MissingOut(await parts.blobs.missing([Digest(digest) for digest in ask.body.digests]))
+
+    async def put(ask: Ask[Nothing, Nothing]) -> Nothing:
+        """Store one blob; it is durable when this is answered. 422 `damaged`: the bytes have another digest."""
+        await parts.blobs.put(Digest(ask.path["digest"]), await read_body(ask.request, BLOB_LIMIT))
+        return Nothing()
+
+    async def put_pack(ask: Ask[Nothing, Nothing]) -> Nothing:
+        """Store many small blobs, all or none; durable when this is answered. 422 `damaged`: one has another digest."""
+        body = await read_body(ask.request, PACK_LIMIT)
+        await parts.blobs.put_many(await asyncio.to_thread(_split, body))
+        return Nothing()
+
+    async def fetch(ask: Ask[Nothing, FetchIn]) -> Response:
+        """Send these blobs in the order asked for, checked.
+
+        409 `missing_blobs` names those that are not here. A run's own token may ask for what belongs to the run only.
+        """
+        manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
+        if ask.caller.run is not None:
+            await reach.check(ask.caller.run, manifest, digests)
+        lacking = await parts.blobs.missing(digests)
+        if lacking:
+            raise MissingBlobs(f"{len(lacking)} of the blobs asked for are not on the server", digests=lacking, hints=("push the data again",))
+        blobs = parts.blobs.get_many(digests)
+        try:  # before the answer begins, so that damage is told as what it is
+            first = await anext(blobs, None)
+        except (IntegrityError, NotFound):
+            parts.trees.forget()
+            raise
+        return StreamingResponse(_frames(parts, first, blobs), media_type="application/octet-stream")
+
+    async def verify(ask: Ask[Nothing, Nothing]) -> VerifyOut:
+        """Read a blob and check it. A damaged one is set aside, so that the next push replaces it."""
+        try:
+            await parts.blobs.get(Digest(ask.path["digest"]))
+        except (IntegrityError, NotFound):
+            parts.trees.forget()
+            return VerifyOut(False)
+        return VerifyOut(True)
+
+    one = Raw("the blob's bytes")
+    pack = Raw(f"at most {PACK_LIMIT >> 20} MiB; {_FRAMES}")
+    return [
+        Endpoint("POST", "/blobs/missing", missing, body=MissingIn, returns=MissingOut, who="run"),
+        Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,)),
+        Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(_FRAMES), who="run", errors=(404, 409)),
+        Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,)),
+        Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run"),
+    ]
+
+
+def _split(body: bytes) -> list[tuple[Digest, bytes]]:
+    """The blobs of a pack. Raises Malformed where a frame is cut off."""
+    blobs: list[tuple[Digest, bytes]] = []
+    at, end = 0, len(body)
+    while at < end:
+        if end - at < _FRAME.size:
+            raise Malformed("the pack ends within a frame")
+        raw, size = _FRAME.unpack_from(body, at)
+        at += _FRAME.size
+        if size > end - at:
+            raise Malformed("the pack ends within a blob")
+        blobs.append((Digest(raw.hex()), body[at : at + size]))
+        at += size
+    return blobs
+
+
+async def _frames(parts: Parts, first: tuple[Digest, bytes] | None, rest: AsyncIterator[tuple[Digest, bytes]]) -> AsyncIterator[bytes]:
+    """The frames in pieces that are worth a write. An error in the middle breaks the connection: the client asks `verify`."""
+    gathered: list[bytes] = []
+    size = 0
+    try:
+        blob = first
+        while blob is not None:
+            digest, data = blob
+            gathered += (_FRAME.pack(bytes.fromhex(digest), len(data)), data)
+            size += len(data)
+            if size >= _FLUSH_BYTES:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+            blob = await anext(rest, None)
+    except (IntegrityError, NotFound):
+        parts.trees.forget()
+        raise
+    if gathered:
+        yield b"".join(gathered)

@@ -1,0 +1,122 @@
+"""Datasets and their versions. (Their leaderboards are in `boards`.)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from hopyard.domain.dataset import Dataset, DatasetVersion
+from hopyard.domain.ids import Digest, check_name
+from hopyard.errors import NotFound
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.parts import Parts
+from hopyard.server.wire import TEXT, Hex, In, LongText
+
+Metric = Annotated[str, Meta(max_length=1024, pattern=TEXT)]
+
+
+class PushIn(In):
+    """manifest: of a tree whose blobs are all on the server. metric: what the leaderboard is to rank by."""
+
+    manifest: Hex
+    message: LongText = ""
+    metric: Metric | None = None
+
+
+class PushOut(Struct, frozen=True):
+    """created: false when the newest version has this very manifest; then it is that version."""
+
+    version: DatasetVersion
+    created: bool
+
+
+class DatasetsOut(Struct, frozen=True):
+    datasets: Sequence[Dataset]
+
+
+class VersionsOut(Struct, frozen=True):
+    """Newest first."""
+
+    versions: Sequence[DatasetVersion]
+
+
+class MetricIn(In):
+    """metric: "" leaves it to what most runs summarise. higher_is_better: null tells it from the metric's name."""
+
+    metric: Metric = ""
+    higher_is_better: bool | None = None
+
+
+class DeleteQuery(In):
+    version: Annotated[int, Meta(ge=1, le=10**9, description="one version; without it, the dataset with all of them")] | None = None
+
+
+class DeletedOut(Struct, frozen=True):
+    """How many versions went."""
+
+    deleted: int
+
+
+def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def list_datasets(_ask: Ask[Nothing, Nothing]) -> DatasetsOut:
+        """List all datasets with their newest versions."""
+        return DatasetsOut(await parts.datasets.list())
+
+    async def get(ask: Ask[Nothing, Nothing]) -> Dataset:
+        """Get a dataset."""
+        return await _get(parts, ask.path["name"])
+
+    async def versions(ask: Ask[Nothing, Nothing]) -> VersionsOut:
+        """List the versions of a dataset."""
+        return VersionsOut(await parts.datasets.versions(ask.path["name"]))
+
+    async def version(ask: Ask[Nothing, Nothing]) -> DatasetVersion:
+        """Get one version."""
+        number = ask.path["version"]
+        return await parts.datasets.version(ask.path["name"], 0 if number == "newest" else int(number))
+
+    async def push(ask: Ask[Nothing, PushIn]) -> PushOut:
+        """Make a version of a tree, and the dataset if it is new.
+
+        Pushing what the newest version holds changes nothing. 409 `missing_blobs` names what has to be uploaded first.
+        """
+        name, body = check_name(ask.path["name"], what="dataset"), ask.body
+        manifest = Digest(body.manifest)
+        async with parts.sweeper.held_off():
+            tree = await parts.trees.whole(manifest, what="dataset")
+            made, created = await parts.datasets.push(
+                name, manifest, size_bytes=tree.size_bytes, files=tree.files, user=ask.caller.user, message=body.message, now=parts.now()
+            )
+        if body.metric is not None:
+            await parts.datasets.set_metric(name, body.metric, None)
+        return PushOut(made, created)
+
+    async def set_metric(ask: Ask[Nothing, MetricIn]) -> Dataset:
+        """Say what the dataset's leaderboard ranks by, and in which direction."""
+        await _get(parts, ask.path["name"])
+        await parts.datasets.set_metric(ask.path["name"], ask.body.metric, ask.body.higher_is_better)
+        return await _get(parts, ask.path["name"])
+
+    async def delete(ask: Ask[DeleteQuery, Nothing]) -> DeletedOut:
+        """Delete one version, or the dataset with all of them; 409 while a live run uses it. Bytes go with the next sweep."""
+        return DeletedOut(await parts.datasets.delete(ask.path["name"], ask.query.version))
+
+    return [
+        Endpoint("GET", "/datasets", list_datasets, returns=DatasetsOut),
+        Endpoint("GET", "/datasets/{name}", get, returns=Dataset),
+        Endpoint("PATCH", "/datasets/{name}", set_metric, body=MetricIn, returns=Dataset),
+        Endpoint("DELETE", "/datasets/{name}", delete, DeleteQuery, returns=DeletedOut, errors=(409,)),
+        Endpoint("GET", "/datasets/{name}/versions", versions, returns=VersionsOut),
+        Endpoint("POST", "/datasets/{name}/versions", push, body=PushIn, returns=PushOut, status=201, errors=(400, 409, 507)),
+        Endpoint("GET", "/datasets/{name}/versions/{version}", version, returns=DatasetVersion),
+    ]
+
+
+async def _get(parts: Parts, name: str) -> Dataset:
+    found = await parts.datasets.find(name)
+    if found is None:
+        await parts.datasets.versions(name)  # raises NotFound with close names
+        raise NotFound(f"there is no dataset `{name}`", hints=("`hop dataset ls` lists them",))
+    return found
