@@ -9,8 +9,8 @@ from hopyard.errors import SpecError
 
 Value = str | int | float | bool | None
 
-_INT = re.compile(r"[+-]?(?:0|[1-9]\d*)")
-_FLOAT = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?")
+_INT = re.compile(r"[+-]?(?:0|[1-9]\d*)", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS: dict[str, Value] = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None, "none": None}
@@ -23,8 +23,7 @@ def parse_value(text: str) -> Value:
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
-        number = int(text)
-        return number if abs(number) < 2**63 else text
+        return int(text) if len(text) <= 20 and abs(int(text)) < 2**63 else text
     if _FLOAT.fullmatch(text):
         real = float(text)
         return real if abs(real) != float("inf") else text  # JSON knows no infinity

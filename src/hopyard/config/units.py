@@ -10,16 +10,16 @@ import re
 from hopyard.errors import SpecError
 
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_MEMORY = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-z]*)", re.ASCII)
 _MEMORY_UNITS = {
     "b": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }  # fmt: skip
 _MEMORY_HINT = "memory is a number with a unit: 8G, 512M, 1.5GiB (powers of 1024) or 8GB (powers of 1000)"
 _MAX_BYTES = 2**63 - 1
-_CPUS = re.compile(r"(\d+)(?:\.(\d{1,3}))?")
+_CPUS = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?", re.ASCII)
 _CPUS_HINT = "CPUs are a number above 0 with at most three decimals: 4, 0.5"
-_TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?")
+_TIME = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII)
 _TIME_HINT = "a time is written 2h, 90m, 2h30m, 1d12h or in seconds: 3600"
 _MAX_SECONDS = 10 * 365 * 86400
 _GPUS_HINT = "GPUs are a number or MODEL:NUMBER: 1, A100:8"
@@ -75,7 +75,7 @@ def parse_time(text: str, *, what: str = "time") -> float:
     """Seconds, above 0. Raises SpecError."""
     given = text.strip().lower().replace(" ", "")
     seconds = 0.0
-    if re.fullmatch(r"\d+(?:\.\d+)?", given):
+    if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", given, re.ASCII):
         seconds = float(given)
     elif given and (match := _TIME.fullmatch(given)):
         days, hours, minutes, rest = match.groups()
@@ -107,8 +107,8 @@ def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
     given = text.strip()
     model, colon, number = given.rpartition(":")
     if not colon:
-        model, number = ("", given) if given[:1].isdigit() or given.startswith("-") else (given, "1")
-    if not re.fullmatch(r"\d{1,6}", number) or (colon and not model):
+        model, number = (given, "1") if given[:1].isalpha() else ("", given)
+    if not re.fullmatch(r"\d{1,6}", number, re.ASCII) or (colon and not model):
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
     if model and not _GPU_MODEL.fullmatch(model):
         raise SpecError(f"{what}: `{model}` is not the name of a GPU model", hints=(_GPUS_HINT,))

@@ -1,0 +1,83 @@
+"""What is recorded of the caller: interpreter, packages, git."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from hopyard.cli.gitstate import GitProbe, without_secret
+from hopyard.cli.interpreter import caller_interpreter, installed_packages
+
+
+def test_the_active_environment_goes_first(tmp_path: Path) -> None:
+    for name in ("venv", "conda"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "python").symlink_to(sys.executable)
+    both = {"VIRTUAL_ENV": str(tmp_path / "venv"), "CONDA_PREFIX": str(tmp_path / "conda")}
+    assert caller_interpreter(both) == str(tmp_path / "venv" / "bin" / "python")
+    assert caller_interpreter({"CONDA_PREFIX": both["CONDA_PREFIX"]}) == str(tmp_path / "conda" / "bin" / "python")
+    assert caller_interpreter({"VIRTUAL_ENV": str(tmp_path / "gone")}) == str(Path(sys.executable).absolute())
+
+
+def test_packages_are_read_from_folder_names() -> None:
+    found = installed_packages(sys.executable)
+    assert found["click"] == metadata.version("click")
+    assert found["pytest"] == metadata.version("pytest")
+    assert installed_packages("/nowhere/bin/python") == {}
+
+
+def git(folder: Path, *words: str) -> str:
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a.py").write_text("one\n")
+    git(tmp_path, "add", "a.py")
+    git(tmp_path, "commit", "-qm", "first")
+    git(tmp_path, "remote", "add", "origin", "https://me:secret@example.org/x.git")
+    return tmp_path
+
+
+def test_a_clean_repository(repository: Path) -> None:
+    (repository / "sub").mkdir()
+    state, diff = GitProbe(repository / "sub").collect()
+    assert state == {"commit": git(repository, "rev-parse", "HEAD"), "branch": "main", "dirty": False, "remote": "https://example.org/x.git"}
+    assert diff == b""
+
+
+def test_changes_are_kept_as_a_diff_that_applies(repository: Path) -> None:
+    (repository / "a.py").write_text("two\n")
+    (repository / "untracked.py").write_text("x")
+    state, diff = GitProbe(repository).collect()
+    assert state is not None
+    assert state["dirty"] is True
+    git(repository, "checkout", "-q", "a.py")
+    subprocess.run(["git", "apply"], cwd=repository, input=diff, check=True)
+    assert (repository / "a.py").read_text() == "two\n"
+
+
+def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    assert GitProbe(folder).collect() == (None, b"")
+    git(folder, "init", "-q")
+    assert GitProbe(folder).collect() == (None, b"")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert GitProbe(folder).collect() == (None, b"")
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [("git@example.org:a/b.git", "git@example.org:a/b.git"), ("https://u:p@h/a", "https://h/a"), ("https://h/a@b", "https://h/a@b"), ("", "")],
+)
+def test_remotes_lose_their_secrets(url: str, kept: str) -> None:
+    assert without_secret(url) == kept

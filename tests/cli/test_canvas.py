@@ -1,0 +1,69 @@
+"""Curves as characters."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.cli.canvas import Cell, Curve, draw, nice_ticks, smoothed
+
+FINITE = st.floats(-1e12, 1e12, allow_nan=False)
+
+
+def text(rows: list[list[Cell]]) -> str:
+    return "\n".join("".join(cell.text for cell in row).rstrip() for row in rows)
+
+
+def test_a_picture_without_unicode() -> None:
+    picture = draw([Curve("a", [0, 10], [0, 1]), Curve("b", [0, 10], [1, 0])], width=40, height=8, unicode=False)
+    assert text(picture).splitlines() == [
+        "  1 +xxxx                           oooo",
+        "    |    xxxxxxx             ooooooo",
+        "0.5 +           xxxxxxxoooooo",
+        "    |           oooooooxxxxxx",
+        "    |    ooooooo             xxxxxxx",
+        "  0 +oooo                           xxxx",
+        "    +-----------------------------------",
+        "     0                5               10",
+    ]
+
+
+@pytest.mark.parametrize("unicode", [True, False])
+def test_every_row_fits_the_width(unicode: bool) -> None:
+    rows = draw([Curve("loss", list(range(1000)), [math.exp(-i / 200) for i in range(1000)])], width=80, height=16, unicode=unicode)
+    assert len(rows) == 16
+    assert all(len(line) <= 80 for line in text(rows).splitlines())
+
+
+@given(st.lists(st.tuples(st.integers(-(10**9), 10**9), st.one_of(FINITE, st.just(math.nan), st.just(math.inf))), max_size=30), st.booleans())
+def test_any_points_are_drawn(points: list[tuple[int, float]], unicode: bool) -> None:
+    points.sort(key=lambda point: point[0])
+    rows = draw([Curve("a", [x for x, _ in points], [y for _, y in points])], width=60, height=10, unicode=unicode)
+    if any(math.isfinite(y) for _, y in points):
+        assert len(rows) == 10
+        assert any(cell.curve == 0 for row in rows for cell in row)
+    else:
+        assert rows == []
+
+
+@given(FINITE, st.floats(1e-9, 1e12), st.integers(2, 12))
+def test_ticks_are_inside_and_rising(low: float, span: float, about: int) -> None:
+    high = low + span
+    if high - low <= abs(high) * 1e-12:
+        return
+    ticks = nice_ticks(low, high, about)
+    slack = span * 1e-6
+    assert len(ticks) >= 2
+    assert all(low - slack <= tick <= high + slack for tick in ticks)
+    assert ticks == sorted(ticks)
+
+
+def test_smoothing_begins_without_bias_and_passes_gaps() -> None:
+    assert smoothed([2.0, 2.0, 2.0], 0.9) == pytest.approx([2.0, 2.0, 2.0])
+    found = smoothed([1.0, math.nan, 3.0], 0.5)
+    assert found[0] == 1.0
+    assert math.isnan(found[1])
+    assert 1.0 < found[2] < 3.0

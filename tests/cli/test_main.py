@@ -1,0 +1,123 @@
+"""The group itself: listing, help, versions, and errors for what is mistyped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from hopyard.cli.commands import COMMANDS
+from hopyard.cli.main import hop as group
+from hopyard.cli.main import main
+
+from .console_of import hop
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def test_the_listing(capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, "--help")
+    assert (told.code, told.err) == (0, "")
+    assert told.out == (SNAPSHOTS / "help.txt").read_text()
+
+
+def test_no_words_is_help(capfd: pytest.CaptureFixture[str]) -> None:
+    assert hop(capfd).out == hop(capfd, "--help").out
+
+
+def test_the_listing_imports_no_command() -> None:
+    code = "import sys; from hopyard.cli.main import main; main(['--help']); print([m for m in sys.modules if m.startswith('hopyard.')], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(eval(done.stderr))
+    assert loaded == {"hopyard.errors", "hopyard.cli", "hopyard.cli.main", "hopyard.cli.commands", "hopyard.cli.failures"}
+
+
+def test_hop_run_imports_nothing_slow() -> None:
+    code = "import sys, hopyard.cli.main, hopyard.cli.run, hopyard.cli.submit, hopyard.cli.watch; print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    assert not loaded & {"rich", "yaml", "msgspec", "pydantic", "sqlalchemy", "httpx", "asyncio", "matplotlib", "difflib", "pathspec"}
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_every_command_of_the_table_exists_and_explains_itself(entry: object, capfd: pytest.CaptureFixture[str]) -> None:
+    name = entry.name  # type: ignore[attr-defined]
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    assert command.help
+    assert (told := hop(capfd, name, "--help")).code == 0
+    assert told.out == hop(capfd, "help", name).out
+    for parameter in command.params:
+        assert not isinstance(parameter, click.Option) or parameter.help, f"hop {name} {parameter.name}"
+
+
+def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, "rnu")
+    assert (told.code, told.out) == (2, "")
+    assert told.err == "error: no command `rnu`\nhint: did you mean `hop run`?\nhint: `hop --help` lists the commands\n"
+
+
+def test_a_script_in_place_of_a_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "hint: to run a script: hop run train.py\n" in hop(capfd, "train.py").err
+
+
+def test_a_mistyped_option(capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, "ps", "--projct", "x")
+    assert told.code == 2
+    assert told.err == "error: no option --projct\nhint: did you mean --project?\nhint: `hop ps --help` lists what it takes\n"
+
+
+def test_a_missing_argument(capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, "stop")
+    assert told.code == 2
+    assert told.err == "error: missing argument 'RUN...'\nhint: `hop stop --help` lists what it takes\n"
+
+
+def test_help_of_what_does_not_exist(capfd: pytest.CaptureFixture[str]) -> None:
+    assert hop(capfd, "help", "rnu").code == 2
+
+
+def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+    from hopyard import __version__
+
+    assert hop(capfd, "--version").out == f"hop {__version__}\n"
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "hopyard.cli", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout[:4]) == (0, "hop ")
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    done = subprocess.run(f"{sys.executable} -m hopyard.cli --help | true", shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_shell_completion() -> None:
+    environment = {**os.environ, "_HOP_COMPLETE": "bash_complete", "COMP_WORDS": "hop p", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-m", "hopyard.cli"], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["plain,ps", "plain,plot", "plain,pull"]
+
+
+def test_colours_only_on_terminals_and_never_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hopyard.cli import console
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert console.paint("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"  # type: ignore[arg-type]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console.paint("x", "red", Terminal()) == "x"  # type: ignore[arg-type]
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert console.paint("x", "red", Terminal()) == "x"  # type: ignore[arg-type]
+
+
+def test_main_takes_words_and_returns_a_code() -> None:
+    assert main(["--version"]) == 0

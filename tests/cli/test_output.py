@@ -1,0 +1,71 @@
+"""A run's bytes on the way to the terminal: exact for one replica, whole lines for several."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.cli.logs import last_lines, last_state
+from hopyard.cli.output import Output
+from hopyard.cli.statusline import StatusLine
+
+
+class Collected(Output):
+    """Keeps what would be written."""
+
+    def __init__(self, replicas: int) -> None:
+        super().__init__(StatusLine(), replicas=replicas)
+        self.written: list[bytes] = []
+
+    def _emit(self, stream: str, data: bytes) -> None:
+        self.written.append(data)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=20))
+def test_one_replica_is_written_byte_by_byte(parts: list[bytes]) -> None:
+    output = Collected(1)
+    for part in parts:
+        output.write(0, "stdout", part)
+    output.flush()
+    assert b"".join(output.written) == b"".join(parts)
+
+
+LINES = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n"]), max_size=30).map(b"".join)
+
+
+@given(LINES, st.lists(st.integers(0, 60), max_size=5))
+def test_lines_of_several_replicas_are_marked_however_they_arrive(data: bytes, cuts: list[int]) -> None:
+    whole, cut = Collected(2), Collected(2)
+    whole.write(1, "stdout", data)
+    whole.flush()
+    places = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
+    for start, end in zip(places, places[1:], strict=False):
+        cut.write(1, "stdout", data[start:end])
+    cut.flush()
+    assert b"".join(cut.written) == b"".join(whole.written)
+    assert b"".join(whole.written).replace(b"[1] ", b"").rstrip(b"\n") == data.rstrip(b"\n")
+
+
+def test_replicas_do_not_mix_within_a_line() -> None:
+    output = Collected(2)
+    output.write(0, "stdout", b"epoch ")
+    output.write(1, "stdout", b"epoch 1\n")
+    output.write(0, "stdout", b"1\nrest")
+    output.flush()
+    assert b"".join(output.written) == b"[1] epoch 1\n[0] epoch 1\n[0] rest\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"), [(b"abc", b"abc"), (b" 1%\r 50%\r100%", b"100%"), (b"\r10%\r20%\r", b"20%"), (b"abc\r", b"abc\r"), (b"\r\r", b""), (b"", b"")]
+)
+def test_a_redrawn_line_is_told_in_its_last_state(line: bytes, shown: bytes) -> None:
+    assert last_state(line) == shown
+
+
+@given(LINES, st.integers(0, 10))
+def test_last_lines(data: bytes, count: int) -> None:
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    lines = [line for line in lines if line]
+    assert last_lines(data, count) == b"".join(lines[len(lines) - min(count, len(lines)) :])

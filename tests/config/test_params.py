@@ -1,0 +1,59 @@
+"""`K=V` pairs: types, quotes, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.config.params import format_value, parse_env, parse_params, parse_tags, parse_value
+from hopyard.errors import SpecError
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20))
+
+
+@given(VALUES)
+def test_a_value_is_read_back_as_the_same(value: str | int | float | bool | None) -> None:
+    again = parse_value(format_value(value))
+    assert type(again) is type(value)
+    assert again == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.1", 0.1), ("1e-4", 1e-4), ("3", 3), ("-2", -2), ("true", True), ("False", False), ("null", None), ("adam", "adam"), ("'1'", "1"), ('"true"', "true"),
+        ("", ""), ("1_000", "1_000"), ("007", "007"), ("1.", 1.0), (".5", 0.5), ("inf", "inf"), ("nan", "nan"), ("a=b", "a=b"), ("0x10", "0x10"), ("9" * 30, "9" * 30), ("9" * 5000, "9" * 5000),
+    ],
+)  # fmt: skip
+def test_types(text: str, value: object) -> None:
+    found = parse_value(text)
+    assert type(found) is type(value)
+    assert found == value
+
+
+def test_params_keep_the_last_of_a_key() -> None:
+    assert parse_params(["lr=0.1", "name=x=y", "lr=0.2"]) == {"lr": 0.2, "name": "x=y"}
+
+
+@pytest.mark.parametrize("pair", ["lr", "=1", "a b=1", "1a=2", "ä=1"])
+def test_params_refused(pair: str) -> None:
+    with pytest.raises(SpecError, match="-p"):
+        parse_params([pair])
+
+
+def test_env_passes_on_what_is_set_here() -> None:
+    assert parse_env(["A=1", "B", "C="], {"B": "here"}) == {"A": "1", "B": "here", "C": ""}
+
+
+@pytest.mark.parametrize("pair", ["MISSING", "1A=2", "A-B=1", "=1", "HOPYARD_URL=x"])
+def test_env_refused(pair: str) -> None:
+    with pytest.raises(SpecError, match="-e") as refused:
+        parse_env([pair], {})
+    assert refused.value.hints
+
+
+def test_tags() -> None:
+    assert parse_tags(["team=vision", "best="]) == {"team": "vision", "best": ""}
+    with pytest.raises(SpecError, match="--tag"):
+        parse_tags(["team"])

@@ -1,0 +1,50 @@
+"""`config.yaml` of the home folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopyard.config.settings import NodeSettings, Settings, read_settings
+from hopyard.errors import SpecError
+
+
+def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
+    assert read_settings(tmp_path / "config.yaml") == Settings()
+
+
+def test_an_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("node:\nserver: {}\n")
+    assert read_settings(file) == Settings()
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, pool: fast, labels: {rack: a}}\nserver: {port: 8765}\nretention: {checkpoints: 0}\n")
+    told = read_settings(file)
+    assert told.node == NodeSettings("box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"})
+    assert (told.server.port, told.retention.checkpoints) == (8765, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        ("nodes: {}", "there is no key `nodes`", "did you mean `node`?"),
+        ("node: {cpu: 2}", "node: there is no key `cpu`", "did you mean `cpus`?"),
+        ("node: {cpus: 0}", "node.cpus: `0` is not a number of CPUs", "0.5"),
+        ("node: {id: a/b}", "node.id: `a/b` is not a name", "letters"),
+        ("node: {labels: {rack: 3}}", "node.labels.rack: `3` is not a text", "quotes"),
+        ("node: 3", "node: `3` is not a mapping", "key: value"),
+        ("server: {port: 70000}", "server.port: `70000` is not a whole number from 0 to 65535", ""),
+        ("retention: {checkpoints: -1}", "retention.checkpoints: `-1`", ""),
+    ],
+)
+def test_bad_values(tmp_path: Path, text: str, problem: str, hint: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(SpecError) as refused:
+        read_settings(file)
+    assert problem in refused.value.message
+    assert any(hint in line for line in refused.value.hints) or not hint
