@@ -40,7 +40,7 @@ demo: $(DONE)/demo $(DONE)/torch  ## install, then train on MNIST through Hopyar
 	@scripts/demo.sh $(VENV)
 
 test: $(DONE)/test $(DONE)/torch  ## the whole test suite (PYTEST_ARGS="-k name" for a part)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS)
 
 lint: $(DONE)/test  ## ruff
 	$(BIN)/ruff check .
