@@ -1,0 +1,349 @@
+"""The conformance suite of engines. Every engine passes it, against the real thing.
+
+Subclass `EngineContract`, give `open_bench`, and inherit every case; no exemptions. A bench is an engine on nodes that have Python, with
+replicas that can reach `bench.sink`, a server as replicas see one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, summarise
+from hopyard.domain.cluster import Node, Observation
+from hopyard.domain.gang import Assignment, Gang, Placement, Role
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, check_digest, split_attempt
+from hopyard.domain.launch import Launch, ReplicaLaunch
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import Environment
+from hopyard.errors import LaunchFailed
+from hopyard.interfaces.engine import Engine
+from hopyard.testing.replica_sink import ReplicaSink
+
+PATIENCE_S = 90.0  # for anything that must happen at all; nothing here measures speed
+LOOK_EVERY_S = 0.02
+WAITS = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); time.sleep(600)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+
+
+@dataclass(slots=True)
+class EngineBench:
+    """An engine under test. tell_address: lets replicas know where the sink is after it came back."""
+
+    engine: Engine
+    sink: ReplicaSink
+    tell_address: Callable[[], None]
+    environment: Environment = field(default_factory=Environment)
+
+    async def node(self) -> Node:
+        return (await self.engine.observe()).nodes[0]
+
+    async def compose(
+        self,
+        attempt: str,
+        *scripts: str,
+        resources: Resources | None = None,
+        command: tuple[str, ...] | None = None,
+        node: str | None = None,
+        time_limit_s: float | None = None,
+        code: str | None = None,
+        env: Mapping[str, str] | None = None,
+        gpus: tuple[int, ...] = (),
+    ) -> Launch:
+        """A gang with one replica per script (the text of a Python program), or one replica with `command`."""
+        asked = resources or Resources(cpu_milli=100)
+        commands = [command] if command else [("python", "-c", script) for script in scripts]
+        name, run = AttemptId(attempt), split_attempt(AttemptId(attempt))[0]
+        gang = Gang(GangId(run), (Role("worker", len(commands), asked),), datetime.now(UTC))
+        where = NodeId(node) if node else (await self.node()).id
+        placement = Placement(gang, tuple(Assignment(rank, where, gpus) for rank in range(len(commands))))
+        replicas = tuple(
+            ReplicaLaunch(
+                attempt=name,
+                run=RunId(run),
+                run_name="tester/contract/1",
+                rank=rank,
+                role="worker",
+                role_rank=rank,
+                world_size=len(commands),
+                command=words,
+                resources=asked,
+                server_url=self.sink.url,
+                token=f"token-of-{attempt}",
+                code=None if code is None else check_digest(code),
+                env=env or {},
+                environment=self.environment,
+                time_limit_s=time_limit_s,
+            )
+            for rank, words in enumerate(commands)
+        )
+        return Launch(name, placement, replicas)
+
+    async def launch(self, attempt: str, *scripts: str, **rest: object) -> None:
+        await self.engine.launch(await self.compose(attempt, *scripts, **rest))  # type: ignore[arg-type]
+
+    async def until(self, what: Callable[[Observation], bool]) -> Observation:
+        """Look at the engine until `what` holds of an observation."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            seen = await self.engine.observe()
+            if what(seen):
+                return seen
+            assert time.monotonic() < deadline, f"not within {PATIENCE_S} s; the engine sees {seen.attempts}"
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def exits(self, attempt: str) -> list[Exit]:
+        """How every replica ended, in rank order."""
+        seen = await self.until(lambda o: (s := status_of(o, attempt)) is not None and all(r.exit is not None for r in s.replicas))
+        status = status_of(seen, attempt)
+        assert status is not None
+        return [replica.exit for replica in sorted(status.replicas, key=lambda r: r.rank) if replica.exit is not None]
+
+    async def output(self, attempt: str, text: bytes, *, rank: int = 0) -> None:
+        """Wait until a replica has said `text` on stdout, keeping the engine looked at."""
+        await self.until(lambda _: text in self.sink.stream(attempt, rank, "stdout"))
+
+
+def status_of(seen: Observation, attempt: str) -> AttemptStatus | None:
+    return next((status for status in seen.attempts if status.attempt == attempt), None)
+
+
+Scenario = Callable[[EngineBench], Awaitable[None]]
+
+
+class EngineContract(ABC):
+    """Cases that every engine must pass."""
+
+    @abstractmethod
+    def open_bench(self, folder: Path) -> AbstractAsyncContextManager[EngineBench]:
+        """A fresh engine with nothing running; `folder` is empty. Leaving it ends everything that was started."""
+
+    def play(self, folder: Path, scenario: Scenario) -> None:
+        async def whole() -> None:
+            async with self.open_bench(folder) as bench:
+                await scenario(bench)
+
+        asyncio.run(whole())
+
+    def test_nodes_are_told(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            seen = await bench.engine.observe()
+            assert seen.attempts == ()
+            assert all(node.engine == bench.engine.name and node.ready and node.cpu_milli > 0 and node.memory_bytes > 0 for node in seen.nodes)
+            assert len(seen.nodes) == len({node.id for node in seen.nodes}) >= 1
+
+        self.play(tmp_path, scenario)
+
+    def test_success_with_output_complete_before_the_exit(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", "import sys; print('out'); print('err', file=sys.stderr)")
+            assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+            assert bench.sink.stream("a.1", 0, "stdout") == b"out\n"
+            assert bench.sink.stream("a.1", 0, "stderr") == b"err\n"
+            assert bench.sink.finals["a.1", 0]["exit"]["code"] == 0
+
+        self.play(tmp_path, scenario)
+
+    def test_exit_code_and_last_word(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", "raise SystemExit(3)")
+            await bench.launch("b.1", "raise ValueError('no such thing')")
+            assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 3, "exit code 3")]
+            assert await bench.exits("b.1") == [Exit(ExitKind.EXIT_CODE, 1, "exit code 1: ValueError: no such thing")]
+
+        self.play(tmp_path, scenario)
+
+    def test_signal(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+            (ended,) = await bench.exits("a.1")
+            assert (ended.kind, ended.code) == (ExitKind.SIGNAL, 137)
+            assert ended.reason.startswith("killed by signal 9 (SIGKILL)")
+
+        self.play(tmp_path, scenario)
+
+    def test_gang_knows_its_ranks_and_its_meeting_point(self, tmp_path: Path) -> None:
+        script = "import os; print(*(os.environ[k] for k in ('RANK','LOCAL_RANK','WORLD_SIZE','ROLE_RANK','MASTER_ADDR','MASTER_PORT')))"
+
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", script, script, script)
+            assert all(ended.ok for ended in await bench.exits("a.1"))
+            said = [bench.sink.stream("a.1", rank, "stdout").decode().split() for rank in range(3)]
+            assert [words[0] for words in said] == ["0", "1", "2"]
+            assert {words[2] for words in said} == {"3"}
+            assert len({(words[4], words[5]) for words in said}) == 1
+
+        self.play(tmp_path, scenario)
+
+    def test_gangs_meet_at_different_points(self, tmp_path: Path) -> None:
+        script = "import os; print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'], flush=True); " + WAITS
+
+        async def scenario(bench: EngineBench) -> None:
+            for name in ("a.1", "b.1", "c.1"):
+                await bench.launch(name, script)
+            for name in ("a.1", "b.1", "c.1"):
+                await bench.output(name, b"up")
+            assert len({bench.sink.stream(name, 0, "stdout") for name in ("a.1", "b.1", "c.1")}) == 3
+
+        self.play(tmp_path, scenario)
+
+    def test_launch_is_idempotent_while_it_runs_and_after_it_ended(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            running, quick = await bench.compose("a.1", "print('begun', flush=True); " + WAITS), await bench.compose("b.1", "print('begun')")
+            await asyncio.gather(bench.engine.launch(running), bench.engine.launch(running))
+            await bench.engine.launch(quick)
+            await bench.exits("b.1")
+            await bench.engine.launch(quick)
+            await bench.output("a.1", b"up")
+            await bench.engine.launch(running)
+            assert await bench.exits("b.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+            await bench.exits("a.1")
+            assert bench.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
+            assert bench.sink.stream("b.1", 0, "stdout").count(b"begun") == 1
+
+        self.play(tmp_path, scenario)
+
+    def test_stop_asks_first(self, tmp_path: Path) -> None:
+        script = "import signal, sys, time\ndef end(*_):\n print('saved', flush=True); sys.exit(0)\nsignal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", script)
+            await bench.output("a.1", b"up")
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+            (ended,) = await bench.exits("a.1")
+            assert (ended.kind, ended.reason) == (ExitKind.STOPPED, "stopped by request")
+            assert b"saved" in bench.sink.stream("a.1", 0, "stdout")
+
+        self.play(tmp_path, scenario)
+
+    def test_stop_kills_who_does_not_listen(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", DEAF)
+            await bench.output("a.1", b"up")
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.2))
+            (ended,) = await bench.exits("a.1")
+            assert (ended.kind, ended.code) == (ExitKind.STOPPED, 137)
+
+        self.play(tmp_path, scenario)
+
+    def test_stop_right_after_launch(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", WAITS, WAITS)
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+            assert {ended.kind for ended in await bench.exits("a.1")} == {ExitKind.STOPPED}
+
+        self.play(tmp_path, scenario)
+
+    def test_stop_and_forget_of_unknown_or_ended_attempts_are_no_errors(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.engine.stop(AttemptId("nobody.1"), grace=timedelta(seconds=1))
+            await bench.engine.forget(AttemptId("nobody.1"))
+            await bench.launch("a.1", "pass")
+            ended = await bench.exits("a.1")
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+            assert await bench.exits("a.1") == ended
+
+        self.play(tmp_path, scenario)
+
+    def test_one_failing_replica_ends_the_gang(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", WAITS, "raise SystemExit(7)")
+            ended = await bench.exits("a.1")
+            assert ended[1] == Exit(ExitKind.EXIT_CODE, 7, "exit code 7")
+            assert ended[0].kind in (ExitKind.PEER_FAILED, ExitKind.STOPPED)
+            status = status_of(await bench.engine.observe(), "a.1")
+            assert status is not None
+            phase, told = summarise(status, size=2)
+            assert phase is AttemptPhase.FAILED
+            assert told == Exit(ExitKind.EXIT_CODE, 7, "replica 1: exit code 7")
+
+        self.play(tmp_path, scenario)
+
+    def test_observe_tells_running_attempts_whole(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", WAITS, WAITS)
+            seen = await bench.until(
+                lambda o: (s := status_of(o, "a.1")) is not None and all(r.phase is ReplicaPhase.RUNNING for r in s.replicas)
+            )
+            status = status_of(seen, "a.1")
+            assert status is not None
+            assert sorted(replica.rank for replica in status.replicas) == [0, 1]
+            assert await bench.engine.observe() == await bench.engine.observe()
+
+        self.play(tmp_path, scenario)
+
+    def test_forgotten_attempts_are_seen_no_more(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", "pass")
+            await bench.exits("a.1")
+            await bench.engine.forget(AttemptId("a.1"))
+            assert status_of(await bench.engine.observe(), "a.1") is None
+
+        self.play(tmp_path, scenario)
+
+    def test_a_gang_that_cannot_start_leaves_nothing(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            launch = await bench.compose("a.1", WAITS, WAITS, node="no-such-node")
+            with pytest.raises(LaunchFailed):
+                await bench.engine.launch(launch)
+            assert status_of(await bench.engine.observe(), "a.1") is None
+
+        self.play(tmp_path, scenario)
+
+    def test_missing_command_is_named(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", command=("no-such-program", "--fast"))
+            (ended,) = await bench.exits("a.1")
+            assert (ended.kind, ended.code) == (ExitKind.PREPARE_FAILED, 127)
+            assert "no-such-program" in ended.reason
+
+        self.play(tmp_path, scenario)
+
+    def test_time_limit(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", WAITS, time_limit_s=0.5)
+            assert await bench.exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, "time limit of 0.5 s reached")]
+
+        self.play(tmp_path, scenario)
+
+    def test_memory_limit_ends_the_run_and_not_its_neighbour(self, tmp_path: Path) -> None:
+        greedy = "import time\nheld=[]\nfor _ in range(64):\n held.append(b'x'*(16*1024*1024)); time.sleep(0.01)\ntime.sleep(600)"
+
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("b.1", WAITS)
+            await bench.output("b.1", b"up")
+            await bench.launch("a.1", greedy, resources=Resources(cpu_milli=500, memory_bytes=128 * 1024**2))
+            (ended,) = await bench.exits("a.1")
+            assert (ended.kind, ended.code) == (ExitKind.OUT_OF_MEMORY, 137)
+            assert ended.reason.startswith("used ")
+            assert ended.reason.endswith(" of its 128 MiB memory")
+            neighbour = status_of(await bench.engine.observe(), "b.1")
+            assert neighbour is not None
+            assert neighbour.replicas[0].phase is ReplicaPhase.RUNNING
+
+        self.play(tmp_path, scenario)
+
+    def test_output_goes_on_where_it_was_when_the_server_was_away(self, tmp_path: Path) -> None:
+        script = "import time\nfor i in range(200):\n print(f'line {i}', flush=True); time.sleep(0.01)"
+
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", script)
+            await bench.output("a.1", b"line 20\n")
+            await asyncio.to_thread(bench.sink.take_away)
+            await bench.until(lambda _: True)
+            await asyncio.sleep(0.3)  # not a wait for anything: how long the server is away
+            bench.sink.bring_back()
+            bench.tell_address()
+            assert [ended.ok for ended in await bench.exits("a.1")] == [True]
+            assert bench.sink.stream("a.1", 0, "stdout") == b"".join(b"line %d\n" % i for i in range(200))
+
+        self.play(tmp_path, scenario)

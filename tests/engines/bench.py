@@ -1,0 +1,83 @@
+"""A local engine on a home in a temporary folder, with real spawner, replicas and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopyard.config.home import Home
+from hopyard.domain.replica import ReplicaState
+from hopyard.engines.local.engine import LocalEngine
+from hopyard.engines.local.folder import ReplicaFolder, replica_folders
+from hopyard.engines.local.node import NodeSettings
+from hopyard.testing.engine_contract import EngineBench
+from hopyard.testing.replica_sink import ReplicaSink
+
+SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
+
+
+@dataclass(slots=True)
+class LocalBench(EngineBench):
+    home: Home = Home(Path("/nonexistent"))
+    use_cgroups: bool = True
+
+    def new_engine(self, *, adopt: bool = True, node: NodeSettings | None = None) -> LocalEngine:
+        """Another engine on the same home."""
+        return LocalEngine(
+            self.home, server_url=lambda: self.sink.url, spawner_command=SPAWNER, use_cgroups=self.use_cgroups, adopt=adopt, node=node
+        )
+
+    def folder(self, attempt: str, rank: int = 0) -> Path:
+        return self.home.attempts / attempt / str(rank)
+
+    def state(self, attempt: str, rank: int = 0) -> ReplicaState | None:
+        return ReplicaFolder(self.folder(attempt, rank)).read_state()
+
+    async def running(self, attempt: str, rank: int = 0) -> ReplicaState:
+        """Wait until the user's process has started."""
+        return await self.told(attempt, lambda state: state.child_pid > 0, rank)
+
+    async def told(self, attempt: str, what: Callable[[ReplicaState], bool], rank: int = 0) -> ReplicaState:
+        while True:
+            state = self.state(attempt, rank)
+            if state is not None and what(state):
+                return state
+            await self.until(lambda _: True)
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def local_bench(folder: Path, *, use_cgroups: bool = True, node: NodeSettings | None = None) -> AsyncIterator[LocalBench]:
+    home = Home(folder / "home").create()
+    with ReplicaSink() as sink:
+        sink.write_server_file(home.server_file)
+        bench = LocalBench(None, sink, lambda: sink.write_server_file(home.server_file), home=home, use_cgroups=use_cgroups)  # type: ignore[arg-type]
+        bench.engine = engine = bench.new_engine(node=node)
+        try:
+            yield bench
+        finally:
+            await _end_all(home)
+            await engine.close()
+
+
+async def _end_all(home: Home) -> None:
+    """Nothing that a test started outlives it."""
+    if not home.attempts.exists():
+        return
+    for attempt in home.attempts.iterdir():
+        for replica in replica_folders(attempt):
+            state = replica.read_state()
+            while replica.is_held():
+                replica.signal(signal.SIGKILL)
+                await asyncio.sleep(0.005)
+            if state is not None and state.child_pid > 0 and state.exit is None:
+                try:
+                    os.killpg(state.child_pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue

@@ -1,0 +1,20 @@
+"""The local engine passes the contract, with cgroups where this machine lets us and by watching alone."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from hopyard.testing.engine_contract import EngineBench, EngineContract
+
+from .bench import local_bench
+
+
+class TestLocalEngine(EngineContract):
+    def open_bench(self, folder: Path) -> AbstractAsyncContextManager[EngineBench]:
+        return local_bench(folder)
+
+
+class TestLocalEngineThatWatches(EngineContract):
+    def open_bench(self, folder: Path) -> AbstractAsyncContextManager[EngineBench]:
+        return local_bench(folder, use_cgroups=False)
