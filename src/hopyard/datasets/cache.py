@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hopyard.datasets.pack import EVERYTHING, pack
+from hopyard.datasets.progress import SILENT, Progress
 from hopyard.datasets.transfer import download
 from hopyard.datasets.transport import Fetch, Fetching, nowhere
 from hopyard.domain.ids import Digest, check_digest
@@ -47,13 +48,13 @@ class TreeCache:
         self._root, self._limit = root, limit_bytes
 
     @contextmanager
-    def use(self, manifest: Digest, fetch: Fetch) -> Iterator[Path]:
+    def use(self, manifest: Digest, fetch: Fetch, *, progress: Progress = SILENT) -> Iterator[Path]:
         """The tree's folder, which stays as it is until the block ends. `fetch` (a `BlobTransport`'s) is called when the tree is
         not there; of many who ask at once, one fetches and the others wait, and what a broken-off fetch brought is kept.
         Raises IntegrityError, StorageFull, and what `fetch` raises."""
         check_digest(manifest)
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = self._hold(manifest, fetch)
+        lock = self._hold(manifest, fetch, progress)
         try:
             yield self._root / manifest
         finally:
@@ -81,7 +82,7 @@ class TreeCache:
 
     # -- filling -------------------------------------------------------------------------------------------------
 
-    def _hold(self, manifest: Digest, fetch: Fetch) -> int:
+    def _hold(self, manifest: Digest, fetch: Fetch, progress: Progress) -> int:
         """A descriptor of the lock file with a shared lock, the tree being there and whole."""
         while True:
             lock = self._lock(manifest, fcntl.LOCK_SH)
@@ -95,12 +96,12 @@ class TreeCache:
             os.close(lock)
             lock = self._lock(manifest, fcntl.LOCK_EX)
             try:
-                self._fill(manifest, lock, fetch)
+                self._fill(manifest, lock, fetch, progress)
             finally:
                 os.close(lock)
             self.trim()
 
-    def _fill(self, manifest: Digest, lock: int, fetch: Fetch) -> None:
+    def _fill(self, manifest: Digest, lock: int, fetch: Fetch, progress: Progress) -> None:
         """Under the exclusive lock: make the tree, or check the one that is there."""
         tree, part = self._root / manifest, self._root / f".{manifest}.part"
         if tree.is_dir():
@@ -111,7 +112,7 @@ class TreeCache:
                 return
             self._discard(tree)
         part.mkdir(exist_ok=True, mode=0o700)
-        download(manifest, part, Fetching(fetch))
+        download(manifest, part, Fetching(fetch), progress)
         size = _make_read_only(part)
         boot = _boot()
         if size >= _SETTLE_BYTES and _flush(part):

@@ -16,8 +16,10 @@ from hopyard.server.endpoint import Endpoint, Resource
 from hopyard.server.openapi import describe
 from hopyard.server.parts import Parts
 from hopyard.server.routes.attempts import attempt_endpoints
+from hopyard.server.routes.blobs import blob_endpoints
 from hopyard.server.routes.boards import board_endpoints
 from hopyard.server.routes.checkpoints import checkpoint_endpoints
+from hopyard.server.routes.datasets import dataset_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.streams import stream_endpoints
@@ -29,10 +31,12 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
     """All of them; the most asked for first, since addresses are tried in this order."""
     return [
         *attempt_endpoints(parts),
+        *blob_endpoints(parts),
         *run_endpoints(parts),
         *stream_endpoints(parts),
         *checkpoint_endpoints(parts),
         *board_endpoints(parts),
+        *dataset_endpoints(parts),
         *server_endpoints(parts),
     ]
 
