@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ def test_lines_of_several_replicas_are_marked_however_they_arrive(data: bytes, c
     whole.write(1, "stdout", data)
     whole.flush()
     places = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in pairwise(places):
         cut.write(1, "stdout", data[start:end])
     cut.flush()
     assert b"".join(cut.written) == b"".join(whole.written)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from hopyard.cli.console import seconds_since, span
+from hopyard.cli.console import number, seconds_since, span
 from hopyard.sdk.client import API, Client
 
 Run = dict[str, Any]
@@ -55,10 +56,8 @@ def exit_code(run: Run) -> int:
     return int(exit_["code"]) or 1 if exit_ else 1
 
 
-def values_line(values: dict[str, float], *, limit: int = 6) -> str:
+def values_line(values: Mapping[str, float | None], *, limit: int = 6) -> str:
     """`val_acc 0.9312  loss 0.21`."""
-    from hopyard.cli.console import number
-
     shown = [f"{name} {number(value)}" for name, value in list(values.items())[:limit]]
     rest = len(values) - limit
     return "  ".join(shown) + (f"  (+{rest} more)" if rest > 0 else "")

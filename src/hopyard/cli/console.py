@@ -119,9 +119,9 @@ def bytes_text(amount: float) -> str:
     return f"{amount:.1f} TiB"
 
 
-def number(value: float) -> str:
-    """Four significant digits, without needless zeros."""
-    return f"{value:.4g}"
+def number(value: float | None) -> str:
+    """Four significant digits, without needless zeros. None is what the API says of a value that is not a finite number."""
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 def seconds_since(moment: str | None, until: str | None = None) -> float:

@@ -29,7 +29,10 @@ from hopyard.errors import SpecError
 @json_option
 def fork(ref: str, checkpoint: str | None, detach: bool, as_json: bool, **options: Any) -> int:
     """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now."""
+    from datetime import UTC, datetime
+
     from hopyard.cli.watch import finish
+    from hopyard.domain.ids import new_run_id
     from hopyard.sdk.connect import connect
 
     changes = changes_of(options)
@@ -39,6 +42,7 @@ def fork(ref: str, checkpoint: str | None, detach: bool, as_json: bool, **option
     roles = _roles(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles
+    changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     return finish(client, client.post(f"/runs/{source['id']}/fork", changes, plan=1), detach=detach, as_json=as_json)
 
 

@@ -83,8 +83,7 @@ def _raw(client: Client, run: Run, attempt: str, rank: int, stream: str, offset:
 
 def _raw_part(client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int, limit: int) -> tuple[bytes, int]:
     """Bytes of a stream as shipped, and the stream's length."""
-    number = attempt.rpartition(".")[2]
-    with client.open("GET", f"/runs/{run['id']}/raw/{number}/{rank}/{stream}", query={"offset": offset, "limit": limit}) as response:
+    with client.open("GET", f"/runs/{run['id']}/raw/{attempt}/{rank}/{stream}", query={"offset": offset, "limit": limit}) as response:
         length = int(response.headers.get("X-Length") or 0)
         return response.read(), length
 

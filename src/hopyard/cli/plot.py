@@ -41,10 +41,10 @@ class Chart:
 @click.option("--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Moving average: 0 is none, 0.9 is much.")
 @click.option("--width", type=click.IntRange(40, 400), help="Columns; those of the terminal by default.")
 @click.option("--height", type=click.IntRange(6, 200), default=16, show_default=True, help="Rows of each chart.")
-@click.option("--rank", type=click.IntRange(0), default=0, help="Metrics of the replica of this rank.")
+@click.option("--rank", type=click.IntRange(0), help="Metrics of the replica of this rank; by default of the lowest that logged them.")
 @json_option
 def plot(
-    ref: str, metrics: tuple[str, ...], others: tuple[str, ...], png: Path | None, smooth: float, width: int | None, height: int, rank: int, as_json: bool
+    ref: str, metrics: tuple[str, ...], others: tuple[str, ...], png: Path | None, smooth: float, width: int | None, height: int, rank: int | None, as_json: bool
 ) -> None:
     """Draw METRICs of RUN (the newest run where it is left out; `*` stands for any text); all metrics where none is named.
 
@@ -72,16 +72,16 @@ def plot(
             console.say(f"not drawn: {', '.join(left)}; name the metrics that you want")
 
 
-def _series(client: Client, run: Run, metrics: tuple[str, ...], rank: int) -> dict[str, dict[str, Any]]:
+def _series(client: Client, run: Run, metrics: tuple[str, ...], rank: int | None) -> dict[str, dict[str, Any]]:
     from fnmatch import fnmatchcase
 
     plain = metrics and not any("*" in name for name in metrics)
     asked = ",".join(metrics) if plain else None
-    found: dict[str, dict[str, Any]] = client.get(f"/runs/{run['id']}/metrics", names=asked, rank=rank or None, max_points=_POINTS)["series"]
+    found: dict[str, dict[str, Any]] = client.get(f"/runs/{run['id']}/metrics", names=asked, rank=rank, max_points=_POINTS)["series"]
     found = {name: one for name, one in found.items() if one["steps"]}
     for wanted in metrics:
         if not any(fnmatchcase(name, wanted) for name in found):
-            known = found if not plain else client.get(f"/runs/{run['id']}/metrics", rank=rank or None, max_points=2)["series"]
+            known = found if not plain else client.get(f"/runs/{run['id']}/metrics", rank=rank, max_points=2)["series"]
             raise NotFound(f"{run['name']} has no metric `{wanted}`", hints=hints_for(wanted, known, what="it has"))
     return {name: one for name, one in found.items() if not metrics or any(fnmatchcase(name, wanted) for wanted in metrics)}
 

@@ -116,5 +116,5 @@ def detail(run: Run) -> str:
     return values_line(_latest(run), limit=4)
 
 
-def _latest(run: Run) -> dict[str, float]:
+def _latest(run: Run) -> dict[str, float | None]:
     return {name: pair[1] for name, pair in (run.get("latest") or {}).items()}

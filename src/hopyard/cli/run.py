@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,8 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
         changes["requirements"] = options["requirements"]
     python = options.get("python")
     if python and "/" not in python:
+        if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,5}){0,2}", python):
+            raise SpecError(f"--python: `{python}` is not a version", hints=("for example 3.12; or give the path of an interpreter",))
         changes["python"] = python
     changed = replace(request, **changes) if changes else request
     if changed.python and changed.requirements is None:

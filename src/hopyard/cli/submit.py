@@ -16,7 +16,7 @@ from hopyard.config.home import Home
 from hopyard.config.runspec import RunRequest
 from hopyard.datasets.pack import CODE, pack
 from hopyard.domain.ids import new_run_id
-from hopyard.errors import MissingBlobs, SpecError
+from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
 from hopyard.sdk.client import Client
 from hopyard.sdk.connect import connect
 
@@ -44,19 +44,23 @@ def submit(request: RunRequest, folder: Path, *, interpreter: str | None = None)
     finally:
         probe.close()
     spec = request.spec(code=tree.digest, git=git, environment=environment)
-    return client, post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": spec}, tree, extras)
+    return post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": spec}, tree, extras)
 
 
-def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes]) -> Run:
-    """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again."""
+def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes]) -> tuple[Client, Run]:
+    """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again. Where the server
+    dies meanwhile, send all to its successor: the id in `body` keeps that from being a second run."""
+    trouble: MissingBlobs | ServerUnavailable
     for _ in range(_ROUNDS):
         try:
-            run: Run = client.post("/runs", body, plan=1)
-            return run
+            return client, client.post("/runs", body, plan=1)
         except MissingBlobs as lacking:
-            missing = lacking
-            upload(client, tree, extras, lacking.digests)
-    raise missing
+            trouble = lacking
+        except ServerUnavailable as away:
+            trouble, client = away, connect()
+            continue
+        upload(client, tree, extras, trouble.digests)
+    raise trouble
 
 
 def upload(client: Client, tree: PackedTree, extras: dict[str, bytes], digests: Sequence[str]) -> None:
