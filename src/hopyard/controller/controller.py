@@ -39,6 +39,7 @@ class Controller:
     """One per server.
 
     changed: told of every run whose phase, hold or exit may be another now. ended: awaited for every run that became final.
+    observe_every: how often the engine is asked while attempts are live; never while none is.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class Controller:
         composer: Composer,
         changed: Callable[[RunId], None] = lambda _: None,
         ended: Callable[[Run], Awaitable[None]] | None = None,
+        observe_every: timedelta = OBSERVE_EVERY,
     ) -> None:
         self._cluster, self._runs, self._engine, self._policy, self._clock = cluster, runs, engine, policy, clock
-        self._composer, self._changed, self._on_ended = composer, changed, ended
+        self._composer, self._changed, self._on_ended, self._observe_every = composer, changed, ended, observe_every
         self._wake, self._active = asyncio.Event(), asyncio.Event()
         self._quiet = asyncio.Lock()  # no launch begins between the last look at what is live and the record of what was seen
         self._slots = asyncio.Semaphore(LAUNCHES_AT_ONCE)
@@ -149,7 +151,7 @@ class Controller:
     async def _observe_loop(self) -> None:
         while True:
             await self._active.wait()
-            await self._clock.sleep_until(self._clock.now() + OBSERVE_EVERY)
+            await self._clock.sleep_until(self._clock.now() + self._observe_every)
             self._active.clear()
             done = await self._guard(self._observe_once)
             if not done or self._launching:

@@ -1,0 +1,124 @@
+"""An engine whose replicas are numbers in memory and whose fates are scripted. It outlives the controllers that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.cluster import Node, Observation
+from hopyard.domain.ids import AttemptId, NodeId, split_attempt
+from hopyard.domain.launch import Launch
+from hopyard.errors import LaunchFailed
+from hopyard.interfaces.clock import Clock
+
+FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a replica: it prepares, runs, and ends like this, unless it is stopped before.
+
+    refuse: the launch of its attempt fails. ignores_stop: it takes the whole grace when asked to end.
+    """
+
+    prepare: timedelta = timedelta(seconds=1)
+    run: timedelta = timedelta(seconds=10)
+    exit: Exit = FINISHED
+    refuse: bool = False
+    ignores_stop: bool = False
+
+
+@dataclass(slots=True)
+class _Replica:
+    fate: Fate
+    launched_at: datetime
+    stop_at: datetime | None = None  # when it ends because it was asked to
+
+    def status(self, rank: int, now: datetime) -> ReplicaStatus:
+        running_at = self.launched_at + self.fate.prepare
+        ends_at = running_at + self.fate.run
+        if self.stop_at is not None and self.stop_at < ends_at and now >= self.stop_at:
+            return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=Exit(ExitKind.STOPPED, 143, "stopped by request"))
+        if now >= ends_at:
+            return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=self.fate.exit)
+        return ReplicaStatus(rank, ReplicaPhase.RUNNING if now >= running_at else ReplicaPhase.PREPARING)
+
+
+@dataclass(slots=True)
+class FakeEngine:
+    """Implements `hopyard.interfaces.engine.Engine`.
+
+    fate: what becomes of a replica, by attempt and rank. starts: every attempt that was really started, in order.
+    """
+
+    clock: Clock
+    nodes: Sequence[Node]
+    fate: Callable[[AttemptId, int], Fate] = lambda _attempt, _rank: Fate()
+    name: str = "fake"
+    starts: list[AttemptId] = field(default_factory=list)
+    launches: dict[AttemptId, Launch] = field(default_factory=dict)
+    forgotten: list[AttemptId] = field(default_factory=list)
+    _replicas: dict[AttemptId, list[_Replica]] = field(default_factory=dict)
+
+    async def launch(self, launch: Launch, /) -> None:
+        if launch.attempt in self._replicas:
+            return
+        fates = [self.fate(launch.attempt, replica.rank) for replica in launch.replicas]
+        if any(fate.refuse for fate in fates):
+            raise LaunchFailed("the engine refuses this attempt")
+        now = self.clock.now()
+        self.launches[launch.attempt] = launch
+        self.starts.append(launch.attempt)
+        self._replicas[launch.attempt] = [_Replica(fate, now) for fate in fates]
+        self._check()
+
+    async def stop(self, attempt: AttemptId, /, *, grace: timedelta) -> None:
+        now = self.clock.now()
+        for replica in self._replicas.get(attempt, ()):
+            ends = now + grace if replica.fate.ignores_stop else now
+            replica.stop_at = min(ends, replica.stop_at or ends)
+
+    async def observe(self) -> Observation:
+        return Observation(tuple(self.nodes), tuple(self.status(attempt) for attempt in self._replicas))
+
+    async def forget(self, attempt: AttemptId, /) -> None:
+        if attempt in self._replicas:
+            del self._replicas[attempt]
+            self.forgotten.append(attempt)
+
+    def status(self, attempt: AttemptId) -> AttemptStatus:
+        """What is true of an attempt that the engine knows."""
+        now = self.clock.now()
+        return AttemptStatus(attempt, tuple(replica.status(rank, now) for rank, replica in enumerate(self._replicas[attempt])))
+
+    def alive(self) -> list[AttemptId]:
+        """Attempts of which a replica has not exited."""
+        return [a for a in self._replicas if any(r.phase is not ReplicaPhase.EXITED for r in self.status(a).replicas)]
+
+    def vanish(self, attempt: AttemptId) -> None:
+        """Lose every trace of an attempt, as when its machine's disk is gone."""
+        self._replicas.pop(attempt, None)
+
+    def _check(self) -> None:
+        """Raise AssertionError when a node holds more than it has, or a run is there twice."""
+        alive = self.alive()
+        runs = [split_attempt(attempt)[0] for attempt in alive]
+        if len(set(runs)) != len(runs):
+            raise AssertionError(f"a run is started twice: {alive}")
+        used: dict[NodeId, list[int]] = {node.id: [0, 0] for node in self.nodes}
+        gpus: set[tuple[NodeId, int]] = set()
+        for attempt in alive:
+            placement = self.launches[attempt].placement
+            for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+                used[assignment.node][0] += role.resources.cpu_milli
+                used[assignment.node][1] += role.resources.memory_bytes
+                taken = {(assignment.node, gpu) for gpu in assignment.gpus}
+                if taken & gpus or len(taken) != role.resources.gpus:
+                    raise AssertionError(f"GPUs given twice, or not as many as asked for: {attempt}")
+                gpus |= taken
+        for node in self.nodes:
+            cpu, memory = used[node.id]
+            if cpu > node.cpu_milli or memory > node.memory_bytes:
+                raise AssertionError(f"node {node.id} is over-committed: {cpu} of {node.cpu_milli} mCPU, {memory} of {node.memory_bytes} B")

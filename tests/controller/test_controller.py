@@ -1,0 +1,280 @@
+"""The loops, one situation at a time: real SQL store, scripted engine, manual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.ids import AttemptId, attempt_id
+from hopyard.domain.run import RunPhase
+from hopyard.scheduler.fifo import priority_fifo
+from hopyard.testing.fake_engine import Fate
+from tests.controller.world import World
+
+FAILED = Exit(ExitKind.EXIT_CODE, 3, "exit code 3")
+LOST = Exit(ExitKind.LOST, 1, "its processes vanished")
+
+
+def play(tmp_path: Path, scene: Callable[[World], Awaitable[None]], fate: Callable[[AttemptId, int], Fate] | None = None) -> None:
+    async def whole() -> None:
+        world = World(tmp_path, fate=fate)
+        try:
+            await scene(world)
+        finally:
+            await world.close()
+
+    asyncio.run(whole())
+
+
+def test_a_run_is_placed_launched_and_recorded(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.settle()
+        run = await world.submit(gpus=2)
+        await world.settle()
+        assert world.engine.starts == [attempt_id(run, 1)]  # at once: no time has passed
+        launch = world.engine.launches[attempt_id(run, 1)]
+        assert launch.replicas[0].token == f"token-of-{run}.1"
+        assert launch.placement.assignments[0].gpus == (0, 1)
+        await world.until(lambda: world.final(run))
+        found = await world.runs.get(run)
+        assert (found.phase, found.exit.reason) == (RunPhase.SUCCEEDED, "finished")
+        await world.advance(timedelta(seconds=2))
+        assert world.engine.forgotten == [attempt_id(run, 1)]
+        assert world.ended == [run]
+
+    play(tmp_path, scene)
+
+
+def test_nothing_is_observed_while_nothing_lives(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.settle()
+        run = await world.submit()
+        await world.until(lambda: world.final(run))
+        await world.advance(timedelta(seconds=3))
+        assert world.clock.next_at() is None  # nobody sleeps, so nothing will ever wake by itself
+        again = await world.submit()
+        await world.until(lambda: world.final(again))
+
+    play(tmp_path, scene)
+
+
+def test_what_does_not_fit_waits_and_follows(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.settle()
+        first, second = await world.submit(gpus=4), await world.submit(gpus=3)
+        await world.settle()
+        waiting = await world.runs.get(second)
+        assert (waiting.phase, waiting.position) == (RunPhase.QUEUED, 1)
+        assert waiting.hold_detail
+        await world.until(lambda: world.final(second))
+        assert world.engine.starts == [attempt_id(first, 1), attempt_id(second, 1)]
+
+    play(tmp_path, scene)
+
+
+def test_a_lost_attempt_is_repeated_until_its_attempts_are_used_up(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        run = await world.submit(max_attempts=3)
+        await world.until(lambda: world.final(run))
+        assert world.engine.starts == [attempt_id(run, n) for n in (1, 2, 3)]
+        assert (await world.runs.get(run)).phase is RunPhase.FAILED
+
+    play(tmp_path, scene, lambda _a, _r: Fate(exit=LOST))
+
+
+def test_an_attempt_without_a_trace_is_lost(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        run = await world.submit()
+        await world.advance(timedelta(seconds=4))
+        world.engine.vanish(attempt_id(run, 1))
+        await world.until(lambda: world.final(run))
+        assert world.engine.starts == [attempt_id(run, 1), attempt_id(run, 2)]
+        assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
+
+    play(tmp_path, scene)
+
+
+def test_a_refused_launch_counts_as_an_attempt(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        run = await world.submit(max_attempts=2)
+        await world.until(lambda: world.final(run))
+        found = await world.runs.get(run)
+        assert found.phase is RunPhase.FAILED
+        assert "refuses" in found.exit.reason
+        assert world.engine.starts == []
+
+    play(tmp_path, scene, lambda _a, _r: Fate(refuse=True))
+
+
+def test_a_gang_ends_together_when_one_replica_fails(tmp_path: Path) -> None:
+    def fate(_attempt: AttemptId, rank: int) -> Fate:
+        return Fate(run=timedelta(seconds=3), exit=FAILED) if rank == 1 else Fate(run=timedelta(hours=5))
+
+    async def scene(world: World) -> None:
+        world.start()
+        run = await world.submit(replicas=3)
+        await world.until(lambda: world.final(run), within=timedelta(minutes=1))
+        found = await world.runs.get(run)
+        assert found.phase is RunPhase.FAILED
+        assert found.exit == Exit(ExitKind.EXIT_CODE, 3, "replica 1: exit code 3")
+
+    play(tmp_path, scene, fate)
+
+
+def test_a_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        run = await world.submit()
+        await world.advance(timedelta(seconds=5))
+        await world.controller.stop(run, grace=timedelta(seconds=30))
+        await world.settle()
+        assert (await world.runs.get(run)).phase is RunPhase.STOPPING
+        await world.advance(timedelta(seconds=25))
+        assert not await world.final(run)
+        await world.advance(timedelta(seconds=10))
+        assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
+
+    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1), ignores_stop=True))
+
+
+def test_a_waiting_run_is_stopped_at_once(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.settle()
+        await world.submit(gpus=4)
+        waiting = await world.submit(gpus=4)
+        await world.settle()
+        await world.controller.stop(waiting)
+        await world.settle()
+        assert (await world.runs.get(waiting)).phase is RunPhase.CANCELLED
+        assert world.ended == [waiting]
+
+    play(tmp_path, scene)
+
+
+def test_a_stop_while_the_engine_launches_is_not_forgotten(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        gate = asyncio.Event()
+        launch = world.engine.launch
+
+        class Slow:
+            def __getattr__(self, name: str) -> object:
+                return getattr(inner, name)
+
+            async def launch(self, given: object, /) -> None:
+                await gate.wait()
+                await launch(given)  # type: ignore[arg-type]
+
+        inner = world.engine
+        world.engine = Slow()  # type: ignore[assignment]
+        world.start()
+        await world.settle()
+        run = await world.submit()
+        await world.settle()
+        await world.controller.stop(run)
+        await world.settle()
+        gate.set()
+        await world.settle()
+        assert inner.starts == [attempt_id(run, 1)]
+        await world.until(lambda: world.final(run), within=timedelta(minutes=1))
+        assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
+
+    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=5)))
+
+
+def test_the_next_controller_takes_back_what_runs_and_starts_what_was_not(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.settle()
+        running = await world.submit()
+        await world.advance(timedelta(seconds=3))
+        await world.crash()
+        # A plan that was applied just before the crash, and never launched.
+        placed = await world.submit()
+        snapshot = await world.cluster.snapshot(now=world.clock.now())
+        await world.cluster.apply(priority_fifo(snapshot), now=world.clock.now())
+        world.start()
+        await world.until(lambda: world.final(placed))
+        await world.until(lambda: world.final(running))
+        assert world.engine.starts == [attempt_id(running, 1), attempt_id(placed, 1)]
+
+    play(tmp_path, scene)
+
+
+def test_what_was_asked_to_end_before_the_crash_ends_after_it(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.settle()
+        run = await world.submit()
+        await world.advance(timedelta(seconds=3))
+        await world.crash()
+        await world.cluster.request_stop(run, now=world.clock.now())
+        world.start()
+        await world.until(lambda: world.final(run), within=timedelta(minutes=1))
+        assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
+
+    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=5)))
+
+
+def test_late_news_of_an_old_attempt_is_ignored_and_its_replica_told_to_end(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.settle()
+        run = await world.submit()
+        await world.advance(timedelta(seconds=4))
+        world.engine.vanish(attempt_id(run, 1))
+        await world.advance(timedelta(seconds=3))
+        assert (await world.runs.get(run)).attempt.number == 2
+        late = ReplicaStatus(0, ReplicaPhase.EXITED, exit=FAILED)
+        assert await world.controller.hear(attempt_id(run, 1), late)
+        await world.until(lambda: world.final(run))
+        assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
+
+    play(tmp_path, scene)
+
+
+def test_wait_planned_tells_the_place_in_the_queue(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.settle()
+        await world.submit(gpus=4)
+        await world.settle()
+        run = await world.submit(gpus=4)
+        assert await world.controller.wait_planned(10)
+        assert (await world.runs.get(run)).position == 1
+
+    play(tmp_path, scene)
+
+
+def test_a_fault_of_the_engine_is_outlived(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        observe, left = world.engine.observe, 3
+
+        class Flaky:
+            def __getattr__(self, name: str) -> object:
+                return getattr(inner, name)
+
+            async def observe(self) -> object:
+                nonlocal left
+                if left:
+                    left -= 1
+                    raise OSError("no such device")
+                return await observe()
+
+        inner = world.engine
+        world.engine = Flaky()  # type: ignore[assignment]
+        world.start()
+        run = await world.submit()
+        await world.until(lambda: world.final(run))
+        assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
+
+    play(tmp_path, scene)
