@@ -163,6 +163,15 @@ class LocalServer:
         with self.client.open("GET", f"/runs/{run}/log", query={"stream": stream, "rank": 0}) as answer:
             return answer.read()
 
+    def wait_node(self, *, timeout_s: float = 30) -> dict[str, Any]:
+        """The server's node, once it has looked at it. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while not (nodes := self.client.get("/nodes")["nodes"]):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the server has no node")
+            time.sleep(0.01)
+        return dict(nodes[0])
+
     def wait_phase(self, run: str, phases: Sequence[str], *, timeout_s: float = 60) -> None:
         """Wait until the run is in one of the phases. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s

@@ -18,6 +18,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 from benchmarks.harness import Arguments, Report, alternate, main, ratio
@@ -38,8 +39,7 @@ class Connection(asyncio.Protocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its bases
 
     def next(self) -> None:
         if self.load.left:
@@ -120,7 +120,7 @@ def submit(folder: Path, count: int, connections: int) -> float:
 
 def hold_node(server: LocalServer) -> None:
     """Take every CPU of the node, so that nothing else starts."""
-    node = server.client.get("/nodes")["nodes"][0]
+    node = server.wait_node()
     spec = script_spec(server.upload({"hold.py": HOLD}), ["python", "hold.py"], cpu_milli=int(node["cpu_milli"]), project="hold")
     server.wait_phase(server.submit(spec), ["running"])
 
