@@ -1,0 +1,211 @@
+"""`hop run` against a real server: what it prints where, what it returns, and how it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+import pytest
+
+from hopyard.sdk.client import Client
+
+from .terminal import Shell, wait_until
+
+HELLO = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n"
+WAITING = "import pathlib, sys, time\nprint('begun', flush=True)\ngate = pathlib.Path(sys.argv[1])\nwhile not gate.exists(): time.sleep(0.02)\nprint('ended')\n"
+
+
+def test_output_goes_where_the_script_sent_it(shell: Shell) -> None:
+    shell.write("hello.py", HELLO)
+    done = shell.hop("run", "hello.py")
+    assert (done.code, done.out) == (0, b"out\n")
+    first, *rest = done.talk.splitlines()
+    assert re.fullmatch(r"run \S+/work/\d+  http://127\.0\.0\.1:\d+/api/v1/runs/by-name/\S+/work/\d+  starts at once", first)
+    assert rest[0] == "err"
+    assert re.fullmatch(r"\S+/work/\d+ succeeded after .*", rest[1])
+    assert len(rest) == 2
+
+
+def test_bytes_are_exact(shell: Shell) -> None:
+    data = bytes(range(256)) + b"\r10%\r20%\r\n\xff\xfe no newline"
+    shell.write("bytes.py", f"import sys\nsys.stdout.buffer.write({data!r})\n")
+    assert shell.hop("run", "bytes.py").out == data
+
+
+@pytest.mark.parametrize(("body", "code", "words"), [("sys.exit(7)", 7, "exit code 7"), ("os.kill(os.getpid(), 9)", 137, "SIGKILL"), ("1/0", 1, "ZeroDivisionError")])
+def test_the_exit_code_is_the_scripts(shell: Shell, body: str, code: int, words: str) -> None:
+    shell.write("bad.py", f"import os, sys\n{body}\n")
+    done = shell.hop("run", "bad.py")
+    assert done.code == code
+    assert words in done.talk.splitlines()[-1]
+
+
+def test_arguments_parameters_and_environment_arrive(shell: Shell) -> None:
+    shell.write("show.py", "import json, os, sys\nprint(json.dumps([sys.argv[1:], json.loads(os.environ['HOPYARD_PARAMS']), os.environ['A'], os.environ['HERE']]))\n")
+    shell.environment["HERE"] = "yes"
+    done = shell.hop("run", "-p", "lr=0.1", "-p", "name=x", "-e", "A=1", "-e", "HERE", "show.py", "--", "--lr", "3", "-d", "x")
+    assert json.loads(done.out) == [["--lr", "3", "-d", "x"], {"lr": 0.1, "name": "x"}, "1", "yes"]
+
+
+def test_a_command_and_the_callers_interpreter(shell: Shell) -> None:
+    assert shell.hop("run", "echo", "hello", "you").out == b"hello you\n"
+    shell.write("which.py", "import sys; print(sys.executable)")
+    assert shell.hop("run", "which.py").text.strip() == sys.executable
+
+
+def test_replicas_are_told_apart(shell: Shell) -> None:
+    shell.write("rank.py", "import os\nprint('I am', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    done = shell.hop("run", "--replicas", "2", "--cpus", "0.5", "rank.py")
+    assert sorted(done.text.splitlines()) == ["[0] I am 0 of 2", "[1] I am 1 of 2"]
+
+
+def test_a_gang_from_a_file(shell: Shell) -> None:
+    shell.write("a.py", "import os; print(os.environ['ROLE_NAME'])")
+    shell.write("hop.yaml", "name: both\nroles:\n  - {name: one, command: python a.py, resources: {cpus: 0.5}}\n  - {name: two, command: python a.py, resources: {cpus: 0.5}}\n")
+    done = shell.hop("run", "hop.yaml")
+    assert sorted(done.text.splitlines()) == ["[0] one", "[1] two"]
+
+
+def test_json_is_one_object_and_the_scripts_output_goes_to_stderr(shell: Shell) -> None:
+    shell.write("hello.py", HELLO)
+    done = shell.hop("run", "--json", "hello.py")
+    assert done.json["phase"] == "succeeded"
+    assert done.json["run"]["exit"]["code"] == 0
+    assert done.json["url"].endswith(done.json["name"])
+    assert {b"out", b"err"} <= set(done.err.splitlines())
+
+
+def test_detached(shell: Shell) -> None:
+    shell.write("hello.py", HELLO)
+    name = shell.detach("hello.py")
+    told = shell.hop("run", "--detach", "--json", "hello.py").json
+    assert told["name"] != name
+    assert told["phase"] in ("starting", "running", "succeeded")
+    assert shell.hop("logs", "-f", name).out == b"out\n"
+
+
+def test_the_code_is_sent_once_and_what_is_ignored_stays_here(shell: Shell, client: Client) -> None:
+    shell.write("list.py", "import os\nprint(sorted(os.listdir('.')))\n")
+    shell.write(".gitignore", "secret.txt\n")
+    shell.write("secret.txt", "x")
+    shell.write("big.bin", "y" * 3_000_000)
+    shell.write(".hopignore", "big.bin\n")
+    first = shell.hop("run", "--json", "list.py").json["run"]["spec"]["code"]
+    assert shell.hop("run", "list.py").text == "['.gitignore', '.hopignore', 'list.py']\n"
+    assert client.missing([first]) == []
+
+
+def test_what_is_queued_says_its_place_and_why(shell: Shell) -> None:
+    gate = shell.folder / "gate"
+    shell.write("wait.py", WAITING)
+    holder = shell.detach("--cpus", "4", "wait.py", "--", str(gate))
+    second = shell.hop("run", "--detach", "--cpus", "4", "wait.py", "--", str(gate))
+    assert "queued at position 1: " in second.talk
+    listed = shell.hop("ps", "--project", "work").text.splitlines()
+    assert second.text.strip() in listed[1]
+    assert "position 1: " in listed[1]
+    shell.hop("stop", second.text.strip())
+    gate.touch()
+    assert shell.hop("logs", "-f", holder).out == b"begun\nended\n"
+
+
+def test_what_never_fits_is_refused(shell: Shell) -> None:
+    shell.write("hello.py", HELLO)
+    done = shell.hop("run", "--gpus", "64", "hello.py")
+    assert (done.code, done.out) == (2, b"")
+    assert done.talk.startswith("error: ")
+    assert "GPU" in done.talk
+
+
+def test_an_unknown_dataset_is_refused(shell: Shell) -> None:
+    shell.write("hello.py", HELLO)
+    done = shell.hop("run", "-d", "nowhere", "hello.py")
+    assert done.code == 2
+    assert "nowhere" in done.talk.splitlines()[0]
+
+
+def test_ctrl_c_leaves_the_run_alone(shell: Shell, client: Client) -> None:
+    gate = shell.folder / "gate"
+    shell.write("wait.py", WAITING)
+    with shell.terminal("run", "wait.py", "--", str(gate)) as screen:
+        name = re.search(rb"run (\S+) ", screen.expect(b"begun\r\n"))
+        assert name is not None
+        screen.type(b"\x03")
+        screen.expect(b"goes on.  Come back: hop logs -f " + name[1])
+        assert screen.wait() == 130
+    run = name[1].decode()
+    assert client.get("/runs/resolve", ref=run)["phase"] == "running"
+    gate.touch()
+    assert shell.hop("logs", "-f", run).out == b"begun\nended\n"
+
+
+def test_a_second_ctrl_c_asks_whether_to_stop(shell: Shell, client: Client) -> None:
+    shell.write("wait.py", WAITING)
+    with shell.terminal("run", "wait.py", "--", "/never") as screen:
+        screen.expect(b"begun\r\n")
+        screen.type(b"\x03")
+        screen.expect(b"(Ctrl-C again to stop the run)")
+        screen.type(b"\x03")
+        screen.expect(b"? [y/N]")
+        screen.type(b"y\n")
+        screen.expect(b"cancelled")
+        assert screen.wait() not in (0, 130)
+    assert client.get("/runs/resolve", ref="last")["phase"] == "cancelled"
+
+
+def test_without_a_terminal_an_interrupt_leaves_at_once(shell: Shell) -> None:
+    shell.write("wait.py", WAITING)
+    with shell.terminal("run", "--json", "wait.py", "--", "/never") as screen:
+        screen.expect(b"begun")
+    name = shell.hop("ps", "--json").json[0]["name"]
+    assert shell.hop("stop", "--grace", "0", name).code == 0
+
+
+def test_the_status_line_is_drawn_and_taken_away(shell: Shell) -> None:
+    gate = shell.folder / "gate"
+    shell.write("wait.py", WAITING)
+    with shell.terminal("run", "wait.py", "--", str(gate)) as screen:
+        screen.expect(b"begun\r\n")
+        screen.expect(b"running")
+        gate.touch()
+        screen.expect(b"\r\x1b[2Kended\r\n")
+        assert screen.wait() == 0
+        assert b"succeeded" in screen.seen
+
+
+def test_half_a_line_is_not_drawn_over(shell: Shell) -> None:
+    gate = shell.folder / "gate"
+    script = WAITING.replace("print('begun', flush=True)", "print('\\r50%', end='', flush=True)")
+    shell.write("bar.py", script)
+    with shell.terminal("run", "bar.py", "--", str(gate)) as screen:
+        screen.expect(b"50%")
+        gate.touch()
+        assert screen.expect(b"ended\r\n") == b"ended\r\n"
+        assert screen.wait() == 0
+
+
+def test_following_survives_the_server(shell: Shell) -> None:
+    gate = shell.folder / "gate"
+    shell.write("wait.py", WAITING)
+    with shell.terminal("run", "wait.py", "--", str(gate)) as screen:
+        screen.expect(b"begun\r\n")
+        pid = shell.hop("status", "--json").json["pid"]
+        os.kill(pid, 9)
+        wait_until(lambda: (told := shell.hop("up", "--json")).code == 0 and told.json["pid"] != pid)
+        gate.touch()
+        assert b"begun" not in screen.expect(b"ended\r\n")
+        assert screen.wait() == 0
+
+
+def test_nobody_reads_any_more(shell: Shell) -> None:
+    shell.write("many.py", "for i in range(200000): print(i)\n")
+    import subprocess
+
+    from .terminal import HOP
+
+    line = f"{' '.join(HOP)} run many.py 2>err.txt | head -1"
+    done = subprocess.run(line, shell=True, cwd=shell.folder, env=shell.environment, capture_output=True, timeout=60, check=False)
+    assert done.stdout == b"0\n"
+    assert "Traceback" not in (shell.folder / "err.txt").read_text()
