@@ -18,16 +18,17 @@ hop run examples/mnist/main.py -d mnist
 hop plot last val_acc
 hop dataset board mnist
 
+activate="${bin#"$PWD/"}/activate"
 cat <<END
 
 That was a real model, trained, recorded and ranked. Next, in this shell:
 
-    . ${bin#"$PWD/"}/activate                             so that \`hop\` is on your PATH
-    hop ps                                          what ran
+    . $activate                            so that \`hop\` is on your PATH
+    hop ps -a                                       what ran
     hop info last                                   everything about the last run
     hop fork last -p lr=0.01                        the same code and data, another learning rate
-    hop diff last-1 last                            what differed, and what came of it
-    hop run --replicas 2 examples/ddp/main.py -d mnist     two processes that train together
+    hop diff 1 last                                 what differed, and what came of it
+    hop run --replicas 2 examples/ddp/main.py -d mnist    two processes that train together
     hop status                                      the server that was started for you; \`hop down\` ends it
 
 The tutorial goes on from here: docs/tutorial.md
