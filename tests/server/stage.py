@@ -1,0 +1,171 @@
+"""The whole API in process: real stores in a folder, a scripted engine, requests straight into the application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from blake3 import blake3
+
+from hopyard.controller.clock import SystemClock
+from hopyard.domain.cluster import Node
+from hopyard.domain.ids import NodeId
+from hopyard.domain.manifest import FileEntry, Manifest
+from hopyard.domain.resources import Gpu
+from hopyard.scheduler.fifo import priority_fifo
+from hopyard.server.api import create_api
+from hopyard.server.assemble import assemble
+from hopyard.server.auth import hash_token
+from hopyard.server.parts import Parts
+from hopyard.stores.blobs.folder import FolderBlobs
+from hopyard.stores.sql.access import SqlAccessStore
+from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.datasets import SqlDatasetStore
+from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.streams import FolderStreams
+from hopyard.testing.fake_engine import Fate, FakeEngine
+
+TOKEN = "hop_" + "t" * 43
+NODE = Node(NodeId("box"), "fake", 8000, 32 * 2**30, (Gpu(0, "A100"), Gpu(1, "A100")))
+FOREVER = Fate(prepare=timedelta(0), run=timedelta(days=1))
+API = "/api/v1"
+
+
+@dataclass
+class Stage:
+    app: Any
+    parts: Parts
+    engine: FakeEngine
+    http: httpx.AsyncClient
+    ended: asyncio.Event
+
+    async def ask(self, method: str, path: str, body: Any = None, *, token: str | None = TOKEN, status: int | None = None, **query: Any) -> Any:
+        """The JSON of an answer; `status` must be the one given (any below 300 without)."""
+        response = await self.send(method, path, body, token=token, **query)
+        good = response.status_code == status if status is not None else response.status_code < 300
+        assert good, f"{method} {path}: {response.status_code} {response.text}"
+        return response.json() if response.headers.get("content-type") == "application/json" else response.content
+
+    async def send(self, method: str, path: str, body: Any = None, *, token: str | None = TOKEN, **query: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        return await self.http.request(method, API + path, content=content, headers=headers, params=query)
+
+    async def submit(self, *, plan: int = 1, status: int | None = None, **spec: Any) -> Any:
+        return await self.ask("POST", "/runs", {"spec": {"project": "p", "roles": [role()], **spec}}, plan=plan, status=status)
+
+    async def started(self, **spec: Any) -> Any:
+        """A run whose one attempt the engine has."""
+        run = await self.submit(**spec)
+        await self.until(lambda: f"{run['id']}.1" in self.engine.launches)
+        return run
+
+    def token_of(self, run: Any) -> str:
+        return self.engine.launches[f"{run['id']}.1"].replicas[0].token
+
+    async def sync(self, run: Any, segments: list[tuple[str, int, bytes]], *, token: str = TOKEN, rank: int = 0, attempt: int = 1, **said: Any) -> Any:
+        """Ship segments as a running replica does; `phase`, `exit` and `final` say more."""
+        head = {
+            "status": {"rank": rank, "phase": said.get("phase", "running"), "exit": said.get("exit")},
+            "segments": [{"stream": stream, "offset": offset, "size": len(data)} for stream, offset, data in segments],
+            "final": said.get("final", False),
+        }
+        body = json.dumps(head).encode() + b"\n" + b"".join(data for _, _, data in segments)
+        return await self.ask("POST", f"/attempts/{run['id']}.{attempt}/replicas/{rank}/sync", body, token=token, status=said.get("status"))
+
+    async def finish(self, run: Any, *, code: int = 0, segments: list[tuple[str, int, bytes]] | None = None) -> Any:
+        told = {"kind": "exit-code", "code": code, "reason": "finished" if not code else f"exit code {code}"}
+        await self.sync(run, segments or [], phase="exited", exit=told, final=True)
+        return await self.ask("GET", f"/runs/{run['id']}")
+
+    async def put_tree(self, files: dict[str, bytes]) -> str:
+        """Store a tree; its manifest's digest."""
+        entries = []
+        for path, data in files.items():
+            digest = blake3(data).hexdigest()
+            await self.ask("PUT", f"/blobs/{digest}", data)
+            entries.append(FileEntry(path, len(data), (digest,) if data else ()))  # type: ignore[arg-type]
+        encoded = Manifest.build(entries).encode()
+        manifest = blake3(encoded).hexdigest()
+        await self.ask("PUT", f"/blobs/{manifest}", encoded)
+        return manifest
+
+    async def dataset(self, name: str, files: dict[str, bytes] | None = None) -> Any:
+        manifest = await self.put_tree(files or {"a.txt": name.encode()})
+        return (await self.ask("POST", f"/datasets/{name}/versions", {"manifest": manifest}))["version"]
+
+    async def until(self, met: Callable[[], Any | Awaitable[Any]], *, within_s: float = 30) -> None:
+        deadline = asyncio.get_running_loop().time() + within_s
+        while True:
+            found = met()
+            if await found if isinstance(found, Awaitable) else found:
+                return
+            assert asyncio.get_running_loop().time() < deadline, "the condition was not met in time"
+            await asyncio.sleep(0.005)
+
+
+def role(**resources: Any) -> dict[str, Any]:
+    return {"command": ["python", "main.py"], "resources": resources}
+
+
+@asynccontextmanager
+async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3) -> AsyncIterator[Stage]:
+    """loops=False: no controller runs; what is submitted waits for ever."""
+    database = Database.open(folder / "hopyard.db")
+    blobs, streams = FolderBlobs(folder / "blobs"), FolderStreams(folder / "streams")
+    clock, ended = SystemClock(), asyncio.Event()
+    engine = FakeEngine(clock, [NODE], fate=lambda _attempt, _rank: FOREVER)
+    access = SqlAccessStore(database)
+    if await access.user_of(hash_token(TOKEN)) is None:
+        await access.add_token("alice", hash_token(TOKEN), now=datetime.now(UTC))
+    parts = await assemble(
+        runs=SqlRunStore(database),
+        cluster=SqlClusterStore(database),
+        datasets=SqlDatasetStore(database),
+        access=access,
+        blobs=blobs,
+        streams=streams,
+        engine=engine,
+        policy=priority_fifo,
+        clock=clock,
+        url="http://127.0.0.1:1",
+        home=str(folder),
+        version="0",
+        end_server=ended.set,
+        keep_checkpoints=keep_checkpoints,
+    )
+    app = create_api(parts)
+    running = asyncio.get_running_loop().create_task(parts.controller.run()) if loops else None
+    try:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as http:
+            made = Stage(app, parts, engine, http, ended)
+            if loops:
+                await made.until(parts.cluster.nodes)
+            yield made
+    finally:
+        if running is not None:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+        await parts.ingest.close()
+        await blobs.close()
+        await streams.close()
+        await database.close()
+
+
+def play(folder: Path, scene: Callable[[Stage], Awaitable[None]], **options: Any) -> None:
+    """Run a scene on a stage of its own."""
+
+    async def whole() -> None:
+        async with stage(folder, **options) as made:
+            await scene(made)
+
+    asyncio.run(whole())

@@ -1,0 +1,252 @@
+"""Submitting, finding, stopping and deleting runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from hopyard.domain.manifest import FileEntry, Manifest
+from tests.server.stage import Stage, play, role
+
+
+def test_a_submitted_run_is_planned_and_launched(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started(label="first", params={"lr": 0.1})
+        assert (run["name"], run["phase"]) == ("alice/p/1", "starting")
+        assert stage.engine.launches[f"{run['id']}.1"].replicas[0].params == {"lr": 0.1}
+        found = await stage.ask("GET", f"/runs/{run['id']}")
+        assert found["latest"] == {}
+        assert [a["number"] for a in found["attempts"]] == [1]
+        assert await stage.ask("GET", "/runs/by-name/alice/p/1") == found
+
+    play(tmp_path, scene)
+
+
+def test_a_waiting_run_says_why_and_where(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.started(roles=[role(gpus=2)])
+        waiting = await stage.submit(roles=[role(gpus=1)])
+        assert (waiting["phase"], waiting["position"], waiting["hold_reason"]) == ("queued", 1, "no-capacity")
+        assert waiting["hold_detail"]
+
+    play(tmp_path, scene)
+
+
+def test_too_large_is_refused_at_once_and_says_what_is_missing(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        refused = await stage.submit(roles=[role(gpus=3)], status=400)
+        assert refused["error"]["code"] == "does_not_fit"
+        assert "3" in refused["error"]["message"]
+        assert "box" in refused["error"]["message"]
+
+    play(tmp_path, scene)
+
+
+def test_the_same_id_with_the_same_spec_is_the_same_run(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.dataset("mnist")
+        body = {"id": "client-made-1", "spec": {"project": "p", "roles": [role()], "datasets": [{"name": "mnist"}]}}
+        first = await stage.ask("POST", "/runs", body)
+        await stage.dataset("mnist", {"b.txt": b"newer"})  # the newest version is another one now
+        second = await stage.ask("POST", "/runs", body)
+        assert (second["id"], second["name"], second["spec"]["datasets"][0]["version"]) == ("client-made-1", first["name"], 1)
+        body["spec"]["params"] = {"lr": 1}
+        clash = await stage.ask("POST", "/runs", body, status=409)
+        assert clash["error"]["code"] == "conflict"
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_code_must_be_whole_and_what_is_missing_is_named(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        data = b"print(1)"
+        digest = blake3(data).hexdigest()
+        encoded = Manifest.build([FileEntry("main.py", len(data), (digest,))]).encode()  # type: ignore[arg-type]
+        code = blake3(encoded).hexdigest()
+        refused = await stage.submit(code=code, status=409)
+        assert (refused["error"]["code"], refused["error"]["digests"]) == ("missing_blobs", [code])
+        await stage.ask("PUT", f"/blobs/{code}", encoded)
+        refused = await stage.submit(code=code, status=409)
+        assert refused["error"]["digests"] == [digest]
+        await stage.ask("PUT", f"/blobs/{digest}", data)
+        assert (await stage.submit(code=code))["spec"]["code"] == code
+        junk = b"no manifest"
+        await stage.ask("PUT", f"/blobs/{blake3(junk).hexdigest()}", junk)
+        refused = await stage.submit(code=blake3(junk).hexdigest(), status=400)
+        assert "no manifest" in refused["error"]["message"]
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_datasets_are_pinned_and_unknown_ones_refused(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        first = await stage.dataset("mnist")
+        run = await stage.submit(datasets=[{"name": "mnist"}])
+        assert run["spec"]["datasets"] == [{"name": "mnist", "version": 1, "manifest": first["manifest"]}]
+        refused = await stage.submit(datasets=[{"name": "mnits"}], status=404)
+        assert any("mnist" in hint for hint in refused["error"]["hints"])
+        await stage.submit(datasets=[{"name": "mnist", "version": 7}], status=404)
+        await stage.submit(datasets=[{"name": "mnist"}, {"name": "mnist"}], status=400)
+
+    play(tmp_path, scene, loops=False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"roles": []}, "spec.roles"),
+        ({"roles": [{"command": []}]}, "spec.roles.0.command"),
+        ({"roles": [role(gpus=-1)]}, "spec.roles.0.resources.gpus"),
+        ({"roles": [role(gpus="two")]}, "spec.roles.0.resources.gpus"),
+        ({"roles": [role(cpu_milli=10**30)]}, "spec.roles.0.resources.cpu_milli"),
+        ({"roles": [role(gpu_model="A100")]}, "roles.0.resources.gpu_model"),
+        ({"roles": [{**role(), "replicas": 0}]}, "spec.roles.0.replicas"),
+        ({"roles": [role(), role()]}, "roles.1.name"),
+        ({"roles": [{**role(), "name": "a/b"}]}, "spec.roles.0.name"),
+        ({"project": "../etc"}, "spec.project"),
+        ({"project": "a..b"}, "project"),
+        ({"priority": 101}, "spec.priority"),
+        ({"time_limit_s": 0}, "spec.time_limit_s"),
+        ({"params": {"a": [1]}}, "spec.params"),
+        ({"params": {"a": {"b": 1}}}, "spec.params"),
+        ({"env": {"A=B": "x"}}, "spec.env"),
+        ({"env": {"A": "x\0"}}, "spec.env"),
+        ({"code": "abc"}, "spec.code"),
+        ({"datasets": [{"name": "../x"}]}, "spec.datasets.0.name"),
+        ({"environment": {"interpreter": "python"}}, "spec.environment.interpreter"),
+        ({"collour": 1}, "collour"),
+        ({"max_attempts": 0}, "spec.max_attempts"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(tmp_path: Path, spec: dict[str, object], path: str) -> None:
+    async def scene(stage: Stage) -> None:
+        response = await stage.send("POST", "/runs", {"spec": {"project": "p", "roles": [role()], **spec}})
+        assert response.status_code in (400, 422)
+        assert response.json()["error"]["code"] == "bad_spec"
+        assert path in response.json()["error"]["message"]
+
+    play(tmp_path, scene, loops=False)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"spec": NaN}', b'{"spec": {"params": {"a": Infinity}}}', b"[" * 100_000])
+def test_bodies_that_are_not_json_of_the_right_shape(tmp_path: Path, body: bytes) -> None:
+    async def scene(stage: Stage) -> None:
+        response = await stage.send("POST", "/runs", body)
+        assert response.status_code == 422
+        assert response.json()["error"]["code"] == "bad_spec"
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_body_that_is_too_large_is_refused_by_its_size(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        response = await stage.send("POST", "/runs", b" " * (5 * 1024 * 1024))
+        assert response.status_code == 422
+        assert str(4 * 1024 * 1024) in response.json()["error"]["message"]
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_listing_filters_and_pages(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        for number in range(5):
+            await stage.submit(plan=0, label=f"l{number % 2}", tags={"k": str(number)})
+        page = await stage.ask("GET", "/runs", limit=2)
+        assert [run["name"] for run in page["runs"]] == ["alice/p/5", "alice/p/4"]
+        rest = await stage.ask("GET", "/runs", limit=50, before=page["next"])
+        assert [run["name"] for run in rest["runs"]] == ["alice/p/3", "alice/p/2", "alice/p/1"]
+        assert rest["next"] is None
+        assert len((await stage.ask("GET", "/runs", label="l0"))["runs"]) == 3
+        assert [run["name"] for run in (await stage.ask("GET", "/runs", tag="k=3"))["runs"]] == ["alice/p/4"]
+        assert len((await stage.ask("GET", "/runs", phase="queued,running"))["runs"]) == 5
+        assert (await stage.ask("GET", "/runs", phase="failed"))["runs"] == []
+        refused = await stage.ask("GET", "/runs", phase="dancing", status=422)
+        assert "queued" in refused["error"]["hints"][0]
+        refused = await stage.ask("GET", "/runs", colour="red", status=422)
+        assert "colour" in refused["error"]["message"]
+        await stage.ask("GET", "/runs", limit="many", status=422)
+        await stage.ask("GET", "/runs", limit=0, status=422)
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_runs_are_found_by_what_people_call_them(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        first = await stage.submit(plan=0, project="mnist", label="baseline")
+        second = await stage.submit(plan=0, project="cifar", label="baseline")
+        third = await stage.submit(plan=0, project="mnist")
+
+        async def find(ref: str) -> str:
+            return str((await stage.ask("GET", "/runs/resolve", ref=ref))["id"])
+
+        assert await find(first["id"]) == first["id"]
+        assert await find(first["id"][:19]) == first["id"]
+        assert await find("alice/mnist/1") == first["id"]
+        assert await find("mnist/2") == third["id"]
+        assert await find("1") == second["id"]  # the newest of mine with this number
+        assert await find("baseline") == second["id"]
+        assert await find("last") == third["id"]
+        unknown = await stage.ask("GET", "/runs/resolve", ref="mnist/21", status=404)
+        assert "alice/mnist/" in unknown["error"]["hints"][0]
+        for odd in ("../x", "a/b/c/d", "bob/mnist/1", "99999999999999999999", "%", "_" * 20):
+            await stage.ask("GET", "/runs/resolve", ref=odd, status=404)
+        ambiguous = await stage.ask("GET", "/runs/resolve", ref=first["id"][:6], status=400)
+        assert "several" in ambiguous["error"]["message"]
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_stop_and_delete(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        refused = await stage.ask("DELETE", f"/runs/{run['id']}", status=409)
+        assert refused["error"]["code"] == "conflict"
+        stopping = await stage.ask("POST", f"/runs/{run['id']}/stop", {"grace_s": 0})
+        assert stopping["phase"] in ("stopping", "cancelled")
+
+        async def over() -> bool:
+            return bool((await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "cancelled")
+
+        await stage.until(over)
+        await stage.ask("DELETE", f"/runs/{run['id']}")
+        await stage.ask("GET", f"/runs/{run['id']}", status=404)
+        await stage.ask("POST", f"/runs/{run['id']}/stop", {}, status=404)
+        await stage.ask("DELETE", f"/runs/{run['id']}", status=404)
+
+    play(tmp_path, scene)
+
+
+def test_delete_by_force_ends_the_run_first(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        await stage.sync(run, [("stdout", 0, b"hello")])
+        await stage.ask("DELETE", f"/runs/{run['id']}", force=1)
+        await stage.ask("GET", f"/runs/{run['id']}", status=404)
+        assert await stage.parts.streams.list(run["id"]) == []
+
+    play(tmp_path, scene)
+
+
+def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.dataset("mnist")
+        code = await stage.put_tree({"main.py": b"x"})
+        run = await stage.started(code=code, datasets=[{"name": "mnist"}], params={"lr": 0.1, "n": 3}, tags={"a": "1"})
+        await stage.dataset("mnist", {"z": b"other"})
+        saved = await stage.put_tree({"state": b"weights"})
+        await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 4, "manifest": saved}, token=stage.token_of(run))
+        fork = await stage.ask("POST", f"/runs/{run['id']}/fork", {"params": {"lr": 0.2}, "checkpoint": "newest"})
+        assert fork["spec"]["params"] == {"lr": 0.2, "n": 3}
+        assert fork["spec"]["datasets"] == run["spec"]["datasets"]
+        assert fork["spec"]["resume"] == {"run": run["id"], "step": 4, "manifest": saved}
+        assert fork["spec"]["forked_from"] == run["id"]
+        await stage.until(lambda: f"{fork['id']}.1" in stage.engine.launches)
+        restore = stage.engine.launches[f"{fork['id']}.1"].replicas[0].restore
+        assert restore is not None
+        assert (restore.step, restore.manifest) == (4, saved)
+        missing = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": 5}, status=404)
+        assert "4" in missing["error"]["hints"][0]
+
+    play(tmp_path, scene)
