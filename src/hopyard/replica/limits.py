@@ -19,6 +19,7 @@ from hopyard.replica import tree
 _PERIOD_US = 100_000
 _FASTEST_BYTES_S = 4 * 1024**3  # how fast a process may fill memory: decides how soon the watcher looks again
 _LOOK_S = (0.02, 1.0)
+_LOOK_AT_GROUP_S = 0.5  # the kernel enforces the limit; this only finds out when it killed a part of the run and left the rest
 
 
 def bytes_in_words(count: int) -> str:
@@ -159,13 +160,14 @@ class MemoryWatch:
     groups: Groups
     next_s: float = _LOOK_S[0]
 
-    def check(self) -> str | None:
-        if self.groups.memory is not None:
-            self.next_s = 0.5
-            return self.in_words(self.groups.peak_bytes()) if self.limit and self.groups.oom_kills() else None
+    def __post_init__(self) -> None:
         if not self.limit:
             self.next_s = float("inf")
-            return None
+
+    def check(self) -> str | None:
+        if self.groups.memory is not None:
+            self.next_s = _LOOK_AT_GROUP_S
+            return self.in_words(self.groups.peak_bytes()) if self.groups.oom_kills() else None
         pids = [stat.pid for stat in tree.descendants(os.getpid())]
         used = tree.resident_bytes(pids)
         if used > self.limit * 0.9:

@@ -111,6 +111,7 @@ class Supervisor:
             self.wakeup.wait(min(due + ([limit_at] if self._verdict is None else [])) - time.monotonic())
         over_memory = self._verdict is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
         peak = self.groups.peak_bytes() if over_memory else 0
+        self._leave_time_to_end()
         self._kill_tree()
         tree.kill_below(os.getpid())
         self.groups.remove()
@@ -161,6 +162,21 @@ class Supervisor:
             os.kill(self.pid, signal.SIGTERM)
         except ProcessLookupError:
             return
+
+    def _leave_time_to_end(self) -> None:
+        """A wrapper such as a shell script dies of SIGTERM and leaves the real program behind: that one is asked as well, and has
+        what is left of the grace."""
+        if self._verdict is None or not self._has_children():
+            return
+        for stat in tree.descendants(os.getpid()):
+            try:
+                os.kill(stat.pid, signal.SIGTERM)
+            except (ProcessLookupError, PermissionError):
+                continue
+        while self._has_children() and (left := self._kill_at - time.monotonic()) > 0:
+            self._look_for_stop(time.monotonic())
+            self.wakeup.wait(left)
+            self._reap()
 
     def _kill_tree(self) -> None:
         members = {stat.pid for stat in tree.descendants(os.getpid())} if self._has_children() else set()

@@ -1,0 +1,97 @@
+"""Environments from requirements: built once per lock, shared, reused by a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from engines.bench import LocalBench
+from hopyard.domain.attempt import ExitKind
+from hopyard.domain.ids import Digest
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import Environment
+from hopyard.replica.environment import packages_of
+from replica.conftest import Play
+
+SHOWS = "import probe, sys; print(probe.__version__, sys.prefix)"
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages there are: one small wheel."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    about = "probe-1.5.dist-info"
+    files = {
+        "probe.py": "__version__ = '1.5'\n",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: probe\nVersion: 1.5\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": f"probe.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n",
+    }
+    with zipfile.ZipFile(folder / "probe-1.5-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))  # what people have set for pip counts for uv, too
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+
+
+def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        wanted = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))
+        two = Resources(2000)
+        bench.environment = wanted
+        await asyncio.gather(bench.launch("a.1", SHOWS, resources=two), bench.launch("b.1", SHOWS, resources=two))
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
+        assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("b.1", 0, "stdout")
+        prefix = Path(bench.sink.stream("a.1", 0, "stdout").decode().split()[1])
+        assert prefix.parent == bench.home.envs
+        assert len(list(bench.home.envs.glob("*/.ready"))) == 1
+        lock = bench.sink.locks["a.1"]
+        assert lock["packages"].keys() == {"probe"}
+        assert packages_of(bench.sink.blobs[lock["lock"]]) == lock["packages"]
+
+        built_at = (prefix / ".ready").read_bytes()
+        shutil.rmtree(bench.home.envs / "locks")  # nothing is resolved again
+        bench.environment = dataclasses.replace(wanted, lock=Digest(lock["lock"]))
+        await bench.launch("c.1", SHOWS, resources=two)
+        assert [ended.reason for ended in await bench.exits("c.1")] == ["finished"]
+        assert (prefix / ".ready").read_bytes() == built_at
+        assert "c.1" not in bench.sink.locks
+
+    play(scenario)
+
+
+def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(b"probe==99\n")))
+        await bench.launch("a.1", "print('never')")
+        (ended,) = await bench.exits("a.1")
+        assert ended.kind is ExitKind.PREPARE_FAILED
+        assert "requirements" in ended.reason
+        assert "probe==99" in ended.reason
+        assert bench.sink.stream("a.1", 0, "stdout") == b""
+
+    play(scenario)
+
+
+def test_an_interpreter_that_is_not_here_is_told(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.environment = Environment(interpreter="/no/such/python")
+        await bench.launch("a.1", "pass")
+        (ended,) = await bench.exits("a.1")
+        assert (ended.kind, ended.reason) == (ExitKind.PREPARE_FAILED, "the interpreter /no/such/python is not on this node")
+
+    play(scenario)
+
+
+def test_a_lock_is_read_as_packages() -> None:
+    lock = b"--index-url https://example.org/simple\nsix==1.17.0\nuvicorn[standard]==0.3 ; python_version > '3'\n# via x\n"
+    assert packages_of(lock) == {"six": "1.17.0", "uvicorn": "0.3"}

@@ -1,0 +1,235 @@
+"""Anything may be killed at any moment: the run ends in the right state with a reason, or goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from engines.bench import LocalBench
+from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
+from hopyard.domain.ids import AttemptId
+from hopyard.domain.resources import Resources
+from hopyard.replica import tree
+from hopyard.testing.engine_contract import WAITS, status_of
+from replica.conftest import Play
+
+
+@pytest.mark.parametrize("use_cgroups", [True, False])
+def test_a_killed_replica_is_lost_with_complete_streams_and_nothing_left(play: Play, use_cgroups: bool) -> None:
+    # The grandchild opens a session of its own, as daemons do.
+    child = "import time; print('child', flush=True); time.sleep(600)"
+    script = (
+        f"import subprocess, sys, time\np = subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)\n"
+        "print('pid', p.pid, 'up', flush=True)\ntime.sleep(600)"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script)
+        await bench.output("a.1", b"up\n")
+        await bench.output("a.1", b"child\n")
+        state = await bench.running("a.1")
+        grandchild = int(bench.sink.stream("a.1", 0, "stdout").split(b"pid ")[1].split()[0])
+        await asyncio.to_thread(bench.sink.take_away)
+        with (bench.folder("a.1") / "streams" / "stdout").open("ab") as stream:
+            stream.write(b"said while nobody listened\n")
+        os.kill(state.pid, signal.SIGKILL)
+        bench.sink.bring_back()
+        bench.tell_address()
+        (ended,) = await bench.exits("a.1")
+        assert ended.kind is ExitKind.LOST
+        assert ended.reason == f"lost: its replica died on node {(await bench.node()).id}"
+        assert bench.sink.stream("a.1", 0, "stdout").endswith(b"said while nobody listened\n")
+        for pid in (state.child_pid, grandchild):
+            found = tree.read_stat(pid)
+            assert found is None or found.state in "ZX"
+
+    play(scenario, use_cgroups=use_cgroups)
+
+
+def test_a_replica_killed_after_the_exit_reports_the_exit_that_it_recorded(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", "import time; print('up', flush=True); time.sleep(0.2); raise SystemExit(5)")
+        await bench.output("a.1", b"up")
+        await asyncio.to_thread(bench.sink.take_away)
+        state = await bench.told("a.1", lambda state: state.exit is not None)
+        os.kill(state.pid, signal.SIGKILL)
+        bench.sink.bring_back()
+        bench.tell_address()
+        assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 5, "exit code 5")]
+
+    play(scenario)
+
+
+def test_everything_killed_at_once_is_found_by_the_next_engine(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS, WAITS)
+        states = [await bench.running("a.1", rank) for rank in (0, 1)]
+        await bench.output("a.1", b"up")
+        await bench.engine.close()  # type: ignore[attr-defined]
+        for state in states:
+            for pid in (state.pid, state.child_pid):
+                os.kill(pid, signal.SIGKILL)
+        bench.engine = engine = bench.new_engine()
+        assert {ended.kind for ended in await bench.exits("a.1")} == {ExitKind.LOST}
+        await engine.close()
+
+    play(scenario)
+
+
+def test_runs_go_on_without_engine_and_spawner(play: Play, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = f"import os, time; print('up', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('end')"
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script)
+        await bench.output("a.1", b"up")
+        await bench.engine.close()  # type: ignore[attr-defined]
+        go.touch()
+        await asyncio.to_thread(bench.sink.wait_final, "a.1")
+        bench.engine = engine = bench.new_engine()
+        assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+        await engine.close()
+
+    play(scenario)
+
+
+def test_a_killed_spawner_is_replaced(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS)
+        await bench.output("a.1", b"up")
+        spawner = bench.engine._spawner.pid  # type: ignore[attr-defined]
+        os.kill(spawner, signal.SIGKILL)
+        await bench.launch("b.1", "print('b')")
+        assert [ended.ok for ended in await bench.exits("b.1")] == [True]
+        seen = status_of(await bench.engine.observe(), "a.1")
+        assert seen is not None
+        assert seen.replicas[0].phase is ReplicaPhase.RUNNING
+
+    play(scenario)
+
+
+def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        script = "import os; print('begun', os.environ['MASTER_PORT'], flush=True); " + WAITS
+        launch = await bench.compose("a.1", script, script)
+        first = bench.engine
+        spawn = first._spawner.spawn  # type: ignore[attr-defined]
+
+        async def only_one(folders: list[Path], *, adopt: bool = False) -> list[int | None]:
+            await spawn(folders[:1], adopt=adopt)
+            raise asyncio.CancelledError
+
+        first._spawner.spawn = only_one  # type: ignore[attr-defined]
+        with pytest.raises(asyncio.CancelledError):
+            await first.launch(launch)
+        bench.engine = second = bench.new_engine()
+        await second.launch(launch)
+        for rank in (0, 1):
+            await bench.output("a.1", b"up", rank=rank)
+        assert bench.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
+        assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("a.1", 1, "stdout"), "both meet at the same port"
+        await second.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+        await bench.exits("a.1")
+        await second.close()
+
+    play(scenario)
+
+
+def test_a_replica_that_dies_again_and_again_is_given_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopyard.engines.local.engine.ADOPT_EVERY_S", 0.0)
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS)
+        state = await bench.running("a.1")
+        (bench.folder("a.1") / "spec.json").write_text("damaged")
+        os.kill(state.pid, signal.SIGKILL)
+        (ended,) = await bench.exits("a.1")
+        assert ended.kind is ExitKind.LOST
+
+    play(scenario)
+
+
+def test_the_users_process_killed_from_outside(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS)
+        state = await bench.running("a.1")
+        await bench.output("a.1", b"up")
+        os.kill(state.child_pid, signal.SIGKILL)
+        (ended,) = await bench.exits("a.1")
+        assert (ended.kind, ended.code) == (ExitKind.SIGNAL, 137)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("use_cgroups", [True, False])
+def test_stragglers_end_with_the_run(play: Play, use_cgroups: bool) -> None:
+    script = (
+        "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print(p.pid)"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script)
+        assert [ended.ok for ended in await bench.exits("a.1")] == [True]
+        assert tree.read_stat(int(bench.sink.stream("a.1", 0, "stdout"))) is None
+
+    play(scenario, use_cgroups=use_cgroups)
+
+
+def test_a_program_behind_a_shell_gets_its_grace(play: Play) -> None:
+    inner = "import signal, sys, time\ndef end(*_):\n time.sleep(0.2); print('saved', flush=True); sys.exit(0)\nsignal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", command=("sh", "-c", f'python -c "{inner}"; echo never'))
+        await bench.output("a.1", b"up")
+        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+        (ended,) = await bench.exits("a.1")
+        assert ended.kind is ExitKind.STOPPED
+        assert b"saved" in bench.sink.stream("a.1", 0, "stdout")
+
+    play(scenario)
+
+
+def test_the_servers_word_ends_a_run(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", "print('begun', flush=True); " + WAITS)
+        await bench.output("a.1", b"up")
+        bench.sink.stop_requested = True
+        (bench.folder("a.1") / "streams" / "stdout").open("ab").write(b"wake\n")
+        (ended,) = await bench.exits("a.1")
+        assert ended.kind is ExitKind.STOPPED
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("use_cgroups", [True, False])
+def test_memory_of_children_counts(play: Play, use_cgroups: bool) -> None:
+    script = (
+        "import subprocess, sys\nchild = 'held = b\"x\" * 120_000_000; import time; time.sleep(600)'\n"
+        "subprocess.run([sys.executable, '-c', child])\nimport time; time.sleep(600)"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script, resources=Resources(100, 100 * 1024**2))
+        (ended,) = await bench.exits("a.1")
+        assert ended.kind is ExitKind.OUT_OF_MEMORY
+
+    play(scenario, use_cgroups=use_cgroups)
+
+
+def test_forks_that_share_memory_are_not_counted_twice(play: Play) -> None:
+    script = (
+        "import os, time\nheld = bytearray(60_000_000)\nfor i in range(0, len(held), 4096): held[i] = 1\n"
+        "if os.fork() == 0: time.sleep(1.0); os._exit(0)\nif os.fork() == 0: time.sleep(1.0); os._exit(0)\nos.wait(); os.wait()"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script, resources=Resources(1000, 128 * 1024**2))
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+
+    play(scenario, use_cgroups=False)

@@ -1,0 +1,163 @@
+"""Code, data, checkpoints and outputs: what a run is given, and what it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+
+from engines.bench import LocalBench
+from hopyard.domain.ids import Digest
+from hopyard.domain.launch import Launch, Restore
+from hopyard.domain.manifest import Manifest
+from hopyard.domain.run import DatasetRef
+from replica.conftest import Play
+
+
+def changed(launch: Launch, **changes: object) -> Launch:
+    return dataclasses.replace(launch, replicas=tuple(dataclasses.replace(r, **changes) for r in launch.replicas))  # type: ignore[arg-type]
+
+
+def folder(path: Path, **files: str) -> Path:
+    path.mkdir()
+    for name, text in files.items():
+        (path / f"{name}.txt").write_text(text)
+    return path
+
+
+def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -> None:
+    script = (
+        "import json, os\n"
+        "print(open('main.txt').read()); open('main.txt', 'a').write('mine')\n"
+        "data = json.loads(os.environ['HOPYARD_DATASETS'])['numbers']; print(open(data + '/a.txt').read(), data)"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        code, data = bench.sink.put_tree(folder(tmp_path / "code", main="code")), bench.sink.put_tree(folder(tmp_path / "data", a="one"))
+        said = []
+        for attempt in ("a.1", "b.1"):
+            launch = await bench.compose(attempt, script, code=code)
+            await bench.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
+            assert [ended.ok for ended in await bench.exits(attempt)] == [True]
+            said.append(bench.sink.stream(attempt, 0, "stdout").decode().split())
+        assert said[0] == said[1], "the second run sees the code as it was, and the same folder of data"
+        assert said[0][:2] == ["code", "one"]
+        assert os.stat(said[0][2] + "/a.txt").st_mode & 0o222 == 0
+
+    play(scenario)
+
+
+def test_the_environment_says_who_and_where(play: Play) -> None:
+    names = ["HOPYARD_RUN", "HOPYARD_RUN_ID", "HOPYARD_ATTEMPT", "HOPYARD_PARAMS", "HOPYARD_URL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MINE", "RANK"]
+    script = f"import os, sys, json, hopyard.errors; print(json.dumps([os.environ[n] for n in {names}])); print(os.getcwd(), 'HOPYARD_RESTORE_DIR' in os.environ)"
+
+    async def scenario(bench: LocalBench) -> None:
+        launch = await bench.compose("a.1", script, env={"MINE": "yes", "RANK": "7"})
+        await bench.engine.launch(changed(launch, params={"lr": 0.1}))
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        first, second = bench.sink.stream("a.1", 0, "stdout").decode().splitlines()
+        assert json.loads(first) == ["tester/contract/1", "a", "a.1", '{"lr": 0.1}', bench.sink.url, "", "1", "yes", "0"]
+        assert second == f"{bench.folder('a.1')}/work False"
+
+    play(scenario)
+
+
+def test_files_that_the_run_made_or_changed_become_its_artifact(play: Play, tmp_path: Path) -> None:
+    script = (
+        "import os\nopen('model.bin', 'wb').write(b'm' * 1000); open('edited.txt', 'a').write('!')\n"
+        "os.makedirs('deep/er'); open('deep/er/x', 'w').write('x'); os.makedirs('__pycache__'); open('__pycache__/y.pyc', 'w').write('y')\n"
+        "open('same.txt', 'w').write('same'); os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe')"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        code = bench.sink.put_tree(folder(tmp_path / "code", edited="text", same="same", untouched="u"))
+        await bench.launch("a.1", script, code=code)
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
+        assert [file.path for file in manifest.files] == ["deep/er/x", "edited.txt", "model.bin"]
+        assert all(chunk in bench.sink.blobs for chunk in manifest.blobs())
+        await bench.launch("b.1", "pass", code=code)
+        await bench.exits("b.1")
+        assert "b.1" not in bench.sink.artifacts
+
+    play(scenario)
+
+
+SAVES = """
+import json, os, time
+root = os.environ['HOPYARD_REPLICA_DIR']
+for step in (1, 2, 3):
+    os.makedirs(f'{root}/checkpoints/.tmp'); open(f'{root}/checkpoints/.tmp/state', 'w').write(f'state {step}')
+    os.rename(f'{root}/checkpoints/.tmp', f'{root}/checkpoints/{step}')
+    event = {'t': time.time(), 'kind': 'checkpoint', 'step': step, 'folder': f'checkpoints/{step}', 'offsets': {'stdout': step}, 'metrics': {'acc': step / 4}}
+    open(f'{root}/streams/events', 'a').write(json.dumps(event) + chr(10))
+os.makedirs(f'{root}/checkpoints/.tmp-4-half')
+"""
+
+
+def test_checkpoints_are_at_the_server_before_the_exit(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", SAVES)
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        found = bench.sink.checkpoints
+        assert [(c["step"], c["offsets"], c["metrics"], c["rank"]) for c in found] == [(s, {"stdout": s}, {"acc": s / 4}, 0) for s in (1, 2, 3)]
+        assert datetime.fromisoformat(found[0]["created_at"]).tzinfo is not None
+        for checkpoint in found:
+            (file,) = Manifest.decode(bench.sink.blobs[checkpoint["manifest"]]).files
+            assert bench.sink.blobs[file.chunks[0]] == f"state {checkpoint['step']}".encode()
+
+    play(scenario)
+
+
+def test_checkpoints_of_a_lost_replica_are_sent_by_the_one_that_adopts(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", "import os, signal\n" + SAVES + "os.kill(os.getppid(), signal.SIGKILL)")
+        (ended,) = await bench.exits("a.1")
+        assert ended.reason.startswith("lost")
+        assert [c["step"] for c in bench.sink.checkpoints][-1] == 3
+
+    play(scenario)
+
+
+def test_a_checkpoint_is_restored(play: Play, tmp_path: Path) -> None:
+    script = "import os; print(os.environ['HOPYARD_RESTORE_STEP'], open(os.environ['HOPYARD_RESTORE_DIR'] + '/state.txt').read())"
+
+    async def scenario(bench: LocalBench) -> None:
+        manifest = Digest(bench.sink.put_tree(folder(tmp_path / "state", state="weights")))
+        await bench.engine.launch(changed(await bench.compose("a.2", script), restore=Restore(17, manifest)))
+        assert [ended.reason for ended in await bench.exits("a.2")] == ["finished"]
+        assert bench.sink.stream("a.2", 0, "stdout") == b"17 weights\n"
+
+    play(scenario)
+
+
+def test_missing_code_is_told(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", "pass", code="0" * 64)
+        (ended,) = await bench.exits("a.1")
+        assert (ended.kind, ended.code) == ("prepare-failed", 125)
+        assert "0" * 64 in ended.reason
+
+    play(scenario)
+
+
+def test_commands_that_cannot_run_say_why(play: Play, tmp_path: Path) -> None:
+    code = folder(tmp_path / "code", plain="echo hi")
+    (code / "script.sh").write_text("#!/no/such/shell\n")
+    (code / "script.sh").chmod(0o755)
+
+    async def scenario(bench: LocalBench) -> None:
+        digest = bench.sink.put_tree(code)
+        for attempt, word, code_told, reason in (
+            ("a.1", "./plain.txt", 126, "not executable"),
+            ("b.1", "./absent", 127, "there is no `./absent`"),
+            ("c.1", "./script.sh", 127, "interpreter"),
+        ):
+            await bench.launch(attempt, command=(word,), code=digest)
+            (ended,) = await bench.exits(attempt)
+            assert (ended.kind, ended.code) == ("prepare-failed", code_told)
+            assert reason in ended.reason
+
+    play(scenario)
