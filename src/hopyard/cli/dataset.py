@@ -141,7 +141,7 @@ def versions(name: str, as_json: bool) -> None:
 @dataset.command("info")
 @reference_argument
 @json_option
-def info(ref: str, as_json: bool) -> None:
+def describe(ref: str, as_json: bool) -> None:
     """Tell everything about a dataset or one of its versions."""
     from hopyard.sdk.connect import connect
 
