@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
@@ -12,17 +11,15 @@ from starlette.responses import Response, StreamingResponse
 
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound
-from hopyard.server.answers import Malformed
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, read_body
+from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
 from hopyard.server.reach import Reach
 from hopyard.server.wire import Hex, In
 
 BLOB_LIMIT = 256 * 1024 * 1024  # parts of files have 8 MiB at most; the manifest of two million files is larger
 PACK_LIMIT = 64 * 1024 * 1024
-_FRAME = struct.Struct("<32sQ")
-_FLUSH_BYTES = 256 * 1024  # frames gathered before they are handed to the socket
-_FRAMES = "for each blob: 32 bytes of its digest, its size as 8 bytes little-endian, its bytes"
+_AT_ONCE = 12 * 1024 * 1024  # an answer up to this size is read whole before it begins, so that damage is told as what it is
 
 
 class MissingIn(In):
@@ -63,7 +60,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def put_pack(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Store many small blobs, all or none; durable when this is answered. 422 `damaged`: one has another digest."""
         body = await read_body(ask.request, PACK_LIMIT)
-        await parts.blobs.put_many(await asyncio.to_thread(_split, body))
+        await parts.blobs.put_many(await asyncio.to_thread(split_frames, body))
         return Nothing()
 
     async def fetch(ask: Ask[Nothing, FetchIn]) -> Response:
@@ -77,13 +74,16 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         lacking = await parts.blobs.missing(digests)
         if lacking:
             raise MissingBlobs(f"{len(lacking)} of the blobs asked for are not on the server", digests=lacking, hints=("push the data again",))
-        blobs = parts.blobs.get_many(digests)
-        try:  # before the answer begins, so that damage is told as what it is
-            first = await anext(blobs, None)
+        frames, rest = FrameWriter(), parts.blobs.get_many(digests)
+        try:
+            async for digest, data in rest:
+                frames.add(digest, data)
+                if frames.size >= _AT_ONCE:
+                    return StreamingResponse(_watched(parts, stream_frames(frames, rest)), media_type="application/octet-stream")
         except (IntegrityError, NotFound):
             parts.trees.forget()
             raise
-        return StreamingResponse(_frames(parts, first, blobs), media_type="application/octet-stream")
+        return FramesResponse(frames.take())
 
     async def verify(ask: Ask[Nothing, Nothing]) -> VerifyOut:
         """Read a blob and check it. A damaged one is set aside, so that the next push replaces it."""
@@ -95,48 +95,21 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return VerifyOut(True)
 
     one = Raw("the blob's bytes")
-    pack = Raw(f"at most {PACK_LIMIT >> 20} MiB; {_FRAMES}")
+    pack = Raw(f"at most {PACK_LIMIT >> 20} MiB; {FRAMES}")
     return [
         Endpoint("POST", "/blobs/missing", missing, body=MissingIn, returns=MissingOut, who="run"),
         Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,)),
-        Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(_FRAMES), who="run", errors=(404, 409)),
+        Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409)),
         Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,)),
         Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run"),
     ]
 
 
-def _split(body: bytes) -> list[tuple[Digest, bytes]]:
-    """The blobs of a pack. Raises Malformed where a frame is cut off."""
-    blobs: list[tuple[Digest, bytes]] = []
-    at, end = 0, len(body)
-    while at < end:
-        if end - at < _FRAME.size:
-            raise Malformed("the pack ends within a frame")
-        raw, size = _FRAME.unpack_from(body, at)
-        at += _FRAME.size
-        if size > end - at:
-            raise Malformed("the pack ends within a blob")
-        blobs.append((Digest(raw.hex()), body[at : at + size]))
-        at += size
-    return blobs
-
-
-async def _frames(parts: Parts, first: tuple[Digest, bytes] | None, rest: AsyncIterator[tuple[Digest, bytes]]) -> AsyncIterator[bytes]:
-    """The frames in pieces that are worth a write. An error in the middle breaks the connection: the client asks `verify`."""
-    gathered: list[bytes] = []
-    size = 0
+async def _watched(parts: Parts, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """An answer that has begun cannot tell of damage any more: the connection breaks off, and the client asks `verify`."""
     try:
-        blob = first
-        while blob is not None:
-            digest, data = blob
-            gathered += (_FRAME.pack(bytes.fromhex(digest), len(data)), data)
-            size += len(data)
-            if size >= _FLUSH_BYTES:
-                yield b"".join(gathered)
-                gathered, size = [], 0
-            blob = await anext(rest, None)
+        async for piece in frames:
+            yield piece
     except (IntegrityError, NotFound):
         parts.trees.forget()
         raise
-    if gathered:
-        yield b"".join(gathered)

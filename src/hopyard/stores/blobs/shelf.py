@@ -33,6 +33,7 @@ class Shelf:
         self.index = Index(root / "index.db")
         self._readers: OrderedDict[int, int] = OrderedDict()  # pack -> descriptor
         self._reading = threading.Lock()
+        self._spare: mmap.mmap | None = None
         self._reconcile_packs()
         self._reconcile_large()
 
@@ -123,18 +124,27 @@ class Shelf:
                 raise
             return path.read_bytes()
         try:  # past the page cache, as it was written: see `files`
-            with mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE) as buffer:
+            needed = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+            buffer = self._buffer(needed)
+            with memoryview(buffer) as whole:
                 at = 0
                 while at < size:
-                    with memoryview(buffer) as whole:
-                        got = os.preadv(descriptor, [whole[at:]], at)
-                    if not got or (at + got) % mmap.PAGESIZE:
-                        at += got
-                        break
+                    got = os.preadv(descriptor, [whole[at:needed]], at)
                     at += got
-                return buffer[: min(at, size)] if at <= size else b""
+                    if not got or got % mmap.PAGESIZE:
+                        break
+                data = bytes(whole[:size]) if at == size else b""
+            self._spare = buffer
+            return data
         finally:
             os.close(descriptor)
+
+    def _buffer(self, size: int) -> mmap.mmap:
+        """An aligned buffer of at least `size` bytes; the one that was used last, if nobody else uses it: fresh memory costs
+        as much as the read itself."""
+        with self._reading:
+            spare, self._spare = self._spare, None
+        return spare if spare is not None and len(spare) >= size else mmap.mmap(-1, size)
 
     def _read_packed(self, place: Place) -> bytes:
         with self._reading:
