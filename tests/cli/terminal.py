@@ -81,7 +81,7 @@ class Terminal:
         self._master, slave = pty.openpty()
         self._process = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_take_terminal
-        )
+        )  # one system call, which takes no lock
         os.close(slave)
         self.seen = b""
 
@@ -92,7 +92,8 @@ class Terminal:
         """Wait until `wanted` is shown; what was shown up to its end. Later calls look behind it."""
         deadline = time.monotonic() + PATIENCE_S
         while wanted not in self.seen:
-            if time.monotonic() > deadline or not self._read(0.1) and self._process.poll() is not None and not self._read(0.2):
+            silent = not self._read(0.1) and self._process.poll() is not None and not self._read(0.2)
+            if silent or time.monotonic() > deadline:
                 raise AssertionError(f"{wanted!r} was not shown; shown was {self.seen!r}")
         shown, _, self.seen = self.seen.partition(wanted)
         return shown + wanted
@@ -141,10 +142,22 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def normal(text: str) -> str:
-    """A command's text without what differs from run to run: ids, ports, times, spans, sizes of this machine."""
+    """A command's text without what differs from run to run: ids, ports, users, times, spans, numbers of runs."""
     text = re.sub(r"http://127\.0\.0\.1:\d+", "http://SERVER", text)
     text = re.sub(r"\b[0-9a-f]{12}\b", "DIGEST", text)
     text = re.sub(r"\b[0-9a-z]{20}\b", "ID", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", text)
-    text = re.sub(r"\b[\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?(?![\w])", "SPAN", text)
-    return re.sub(r" +SPAN", " SPAN", text)
+    text = re.sub(r"(?<=[ (])[\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?(?!\w)", "SPAN", text)
+    text = re.sub(r"[\w.-]+/work/\d+", "USER/work/N", text)
+    text = re.sub(r"[\d.]+ KiB", "SIZE", text)
+    text = text.replace(sys.executable, "PYTHON")
+    text = re.sub(r"\d+(?=; `--json` lists them)", "N", text)
+    return re.sub(r"  +", "  ", text)
+
+
+def same_as_snapshot(name: str, text: str) -> None:
+    """Compare with the file; UPDATE_SNAPSHOTS=1 writes it instead."""
+    file = Path(__file__).parent / "snapshots" / name
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.write_text(text)
+    assert text == file.read_text()

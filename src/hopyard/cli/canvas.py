@@ -42,7 +42,7 @@ def draw(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> 
     xs = _range([x for x, _ in flat])
     ys = _range([y for _, y in flat])
     rows = max(_SMALLEST_HEIGHT, height - 2)
-    ticks = {round((1 - (value - ys[0]) / (ys[1] - ys[0])) * (rows - 1)): tick_text(value, ys) for value in nice_ticks(*ys, max(2, rows // 3))}
+    ticks = {round((1 - (value - ys[0]) / (ys[1] - ys[0])) * (rows - 1)): tick_text(value, ys) for value in nice_ticks(*ys, max(2, rows // 2))}
     margin = max(map(len, ticks.values()))
     columns = max(_SMALLEST_WIDTH, width) - margin - 2
     fine = unicode and len(curves) == 1 and len(points[0]) > 1

@@ -110,6 +110,14 @@ def span(seconds: float) -> str:
     return f"{whole // size} {words[0]}" + (f" {rest} {words[1]}" if rest else "")
 
 
+def age(seconds: float) -> str:
+    """A span in its largest unit alone: `42 s`, `3 min`, `2 h`, `5 d`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"
+
+
 def bytes_text(amount: float) -> str:
     """`512 B`, `1.5 KiB`, `3.2 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -81,7 +81,7 @@ def _phase(run: Run) -> str:
 def _moment(text: str) -> str:
     from datetime import datetime
 
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") + f"  ({span(console.seconds_since(text))} ago)"
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") + f"  ({console.age(console.seconds_since(text))} ago)"
 
 
 def _role(role: dict[str, Any], *, several: bool, first: bool) -> Iterator[tuple[str, str]]:
@@ -125,7 +125,7 @@ def _attempt(attempt: dict[str, Any]) -> str:
     step = attempt.get("resumed_from_step")
     origin = f", from step {step}" if step is not None else ""
     exit_ = attempt.get("exit")
-    reason = f": {exit_['reason']}" if exit_ else ""
+    reason = f": {exit_['reason']}" if exit_ and attempt["phase"] != "succeeded" else ""
     return f"{attempt['number']}  {attempt['phase']}{took} on {where}{origin}{reason}"
 
 

@@ -174,7 +174,9 @@ def _side_by_side(rows: dict[str, tuple[Any, Any]]) -> list[str]:
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
-    return format_value(value) if isinstance(value, (str, int, float, bool)) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return format_value(value) if isinstance(value, (str, int, bool)) else str(value)
 
 
 def _painted(line: str) -> str:

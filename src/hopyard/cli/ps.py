@@ -97,7 +97,7 @@ def table_of(runs: list[Run]) -> list[str]:
     for run in runs:
         label = [run["spec"].get("label") or ""] if labels else []
         took = console.span(duration_s(run)) if run.get("started_at") else ""
-        rows.append([run["name"], *label, console.paint_phase(run["phase"]), console.span(console.seconds_since(run["submitted_at"])), took, detail(run)])
+        rows.append([run["name"], *label, console.paint_phase(run["phase"]), console.age(console.seconds_since(run["submitted_at"])), took, detail(run)])
     numbers = (len(head) - 3, len(head) - 2)
     return console.table(head, rows, right=numbers, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from hopyard.cli.address import Run, get_run
 from hopyard.cli.options import last_run_argument
 from hopyard.errors import NotFound, SpecError
 from hopyard.sdk.client import Client
-
-if TYPE_CHECKING:
-    from hopyard.datasets.progress import Progress
 
 _BLOCK = 1024 * 1024
 
@@ -87,17 +84,13 @@ def _pull_checkpoint(client: Client, _run: Run, dest: Path, force: bool, saved: 
 
 
 def _tree(client: Client, digest: str, into: Path, force: bool) -> str:
+    from hopyard.cli.transferbar import TransferBar
     from hopyard.datasets.transfer import pull as pull_tree
     from hopyard.domain.ids import Digest
 
-    manifest = pull_tree(Digest(digest), into, client, _progress(), replace=force)
+    with TransferBar() as bar:
+        manifest = pull_tree(Digest(digest), into, client, bar, replace=force)
     return f"{into}  {len(manifest.files):,} files, {console.bytes_text(manifest.size_bytes)}"
-
-
-def _progress() -> Progress:
-    from hopyard.datasets.progress import SILENT
-
-    return SILENT
 
 
 def _pull_logs(client: Client, run: Run, dest: Path, _force: bool, _saved: dict[str, Any] | None) -> str:

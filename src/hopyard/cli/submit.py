@@ -12,6 +12,7 @@ from hopyard.cli import console
 from hopyard.cli.address import Run
 from hopyard.cli.gitstate import GitProbe
 from hopyard.cli.interpreter import caller_interpreter, installed_packages
+from hopyard.cli.transferbar import TransferBar
 from hopyard.config.home import Home
 from hopyard.config.runspec import RunRequest
 from hopyard.datasets.pack import CODE, pack
@@ -37,7 +38,8 @@ def submit(request: RunRequest, folder: Path, *, interpreter: str | None = None)
     try:
         extras: dict[str, bytes] = {}
         environment = _environment(request, interpreter, extras)
-        tree = pack(folder, rules=CODE, cache=Home.default().pack_cache)
+        with TransferBar() as bar:
+            tree = pack(folder, rules=CODE, cache=Home.default().pack_cache, progress=bar)
         _warn_of_size(tree)
         client = connect()
         git = _git(probe, extras)
@@ -72,7 +74,8 @@ def upload(client: Client, tree: PackedTree, extras: dict[str, bytes], digests: 
         client.put_pack(small)
     code = [digest for digest in digests if digest not in extras]
     if code:
-        send(tree, code, client)
+        with TransferBar() as bar:
+            send(tree, code, client, bar)
 
 
 def _environment(request: RunRequest, interpreter: str | None, extras: dict[str, bytes]) -> dict[str, Any]:
