@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from datetime import datetime
 from pathlib import Path
 
@@ -27,6 +26,10 @@ def folder(path: Path, **files: str) -> Path:
     return path
 
 
+def mode(path: Path) -> int:
+    return path.stat().st_mode
+
+
 def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -> None:
     script = (
         "import json, os\n"
@@ -44,7 +47,7 @@ def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -
             said.append(bench.sink.stream(attempt, 0, "stdout").decode().split())
         assert said[0] == said[1], "the second run sees the code as it was, and the same folder of data"
         assert said[0][:2] == ["code", "one"]
-        assert os.stat(said[0][2] + "/a.txt").st_mode & 0o222 == 0
+        assert mode(Path(said[0][2], "a.txt")) & 0o222 == 0
 
     play(scenario)
 

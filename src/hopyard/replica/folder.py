@@ -16,6 +16,10 @@ from hopyard.config.home import write_atomically
 from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, TOKEN_FILE, ReplicaSpec, ReplicaState, StopOrder
 from hopyard.errors import IntegrityError
 
+# Made once: the spawner has them ready before it forks.
+_read_spec = msgspec.json.Decoder(ReplicaSpec).decode
+_read_state = msgspec.json.Decoder(ReplicaState).decode
+_read_stop = msgspec.json.Decoder(StopOrder).decode
 LOCK_WITHIN_S = 0.5  # the engine looks at a lock by taking it for a moment; that is not "held"
 
 
@@ -63,13 +67,13 @@ class Folder:
     def read_spec(self) -> ReplicaSpec:
         """Raises IntegrityError when there is none or it is damaged."""
         try:
-            return msgspec.json.decode((self.root / SPEC_FILE).read_bytes(), type=ReplicaSpec)
+            return _read_spec((self.root / SPEC_FILE).read_bytes())
         except (OSError, msgspec.MsgspecError) as bad:
             raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {bad}") from bad
 
     def read_state(self) -> ReplicaState | None:
         try:
-            return msgspec.json.decode((self.root / STATUS_FILE).read_bytes(), type=ReplicaState)
+            return _read_state((self.root / STATUS_FILE).read_bytes())
         except (OSError, msgspec.MsgspecError):
             return None
 
@@ -78,7 +82,7 @@ class Folder:
 
     def read_stop(self) -> StopOrder | None:
         try:
-            return msgspec.json.decode((self.root / STOP_FILE).read_bytes(), type=StopOrder)
+            return _read_stop((self.root / STOP_FILE).read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError):

@@ -125,10 +125,13 @@ def _limit_memory(folder: Path, limit: int) -> None:
 
 
 def _limit_cpu(folder: Path, cpu_milli: int) -> None:
+    """No more than asked for, and a share of a busy node in proportion to it."""
     quota = max(1000, cpu_milli * _PERIOD_US // 1000)
     if (folder / "cpu.max").exists():
         (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+        (folder / "cpu.weight").write_text(str(min(max(cpu_milli // 10, 1), 10_000)))
         return
+    (folder / "cpu.shares").write_text(str(min(max(cpu_milli * 1024 // 1000, 2), 262_144)))
     (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
     (folder / "cpu.cfs_quota_us").write_text(str(quota))
 

@@ -59,7 +59,7 @@ class EngineBench:
         gpus: tuple[int, ...] = (),
     ) -> Launch:
         """A gang with one replica per script (the text of a Python program), or one replica with `command`."""
-        asked = resources or Resources(cpu_milli=100)
+        asked = resources or Resources(cpu_milli=500)
         commands = [command] if command else [("python", "-c", script) for script in scripts]
         name, run = AttemptId(attempt), split_attempt(AttemptId(attempt))[0]
         gang = Gang(GangId(run), (Role("worker", len(commands), asked),), datetime.now(UTC))

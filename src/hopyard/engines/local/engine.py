@@ -6,6 +6,7 @@ All state is in the replicas' folders. What this object remembers (ports, cores,
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import signal
@@ -85,6 +86,7 @@ class LocalEngine:
         self._home, self._server_url, self._grace = home, server_url, grace
         self._node, self._nvml = find_node(node)
         self._cgroups = find_cgroups() if use_cgroups else {}
+        self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
         self._spawner = SpawnerLink(spawner_command, env=spawner_environment())
         self._adopts = adopt
         self._adoptions: dict[Path, _Adoption] = {}
@@ -162,7 +164,7 @@ class LocalEngine:
                 master_port=share.port,
                 gpus=place.gpus,
                 cpus=cores,
-                cgroups={name: str(parent / f"{launch.attempt}-{replica.rank}") for name, parent in self._cgroups.items()},
+                cgroups={name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}") for name, parent in self._cgroups.items()},
                 local_rank=replica.rank,
                 local_world_size=len(launch.replicas),
                 grace_s=self._grace.total_seconds(),
