@@ -35,7 +35,7 @@ def dataset_path(name: str | None = None) -> Path:
     Under plain `python` the newest version is brought from the server when it is not on this machine yet.
     Raises NotFound.
     """
-    return find_dataset(name)
+    return find_dataset(name, session.current())
 
 
 def bind(**objects: Any) -> Bound:

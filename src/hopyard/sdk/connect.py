@@ -227,7 +227,8 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
                 child.terminate()
                 raise ServerUnavailable(f"the server did not answer within {timeout_s:.0f} s", hints=_tail(home, seen))
             # It left. Either it failed, or the home still belongs to another server: one that is ending, or just beginning.
-            if not (contended or _lock_is_held(home.server_lock)) or time.monotonic() > deadline:
+            another = child.returncode == 0 or contended or _lock_is_held(home.server_lock)
+            if not another or time.monotonic() > deadline:
                 raise ServerUnavailable(f"the server could not be started (exit {child.returncode})", hints=_tail(home, seen))
             time.sleep(_POLL_S * 10)
 

@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,7 +21,9 @@ from typing import Any, NoReturn
 
 from hopyard.config.home import Home, write_atomically
 from hopyard.domain.attempt import ExitKind
+from hopyard.domain.ids import new_run_id
 from hopyard.sdk.speak import say
+from hopyard.sdk.streams import Events
 
 FOLDER_VARIABLE = "HOPYARD_OFFLINE_DIR"  # set for processes that the script starts: they log into the same folder
 RUN_FILE, LOCK_FILE = "run.json", "lock"
@@ -56,6 +57,13 @@ class OfflineRun:
         self._watch_exit()
         say(f"recording offline in {self.folder}; `hop sync` sends it to the server", once="offline")
 
+    def used(self, dataset: str, version: int) -> None:
+        """Note that the script reads this version of a dataset."""
+        entry = {"name": dataset, "version": version}
+        if self._facts and entry not in self._facts["datasets"]:
+            self._facts["datasets"].append(entry)
+            self._write()
+
     def _write(self) -> None:
         try:
             write_atomically(Path(self.folder, RUN_FILE), json.dumps(self._facts, indent=1).encode() + b"\n")
@@ -85,6 +93,7 @@ class OfflineRun:
         self._facts["ended_at"] = _now()
         self._facts["exit"] = {"kind": ExitKind.EXIT_CODE.value, "code": code, "reason": reason}
         if os.path.isdir(self.folder):
+            Events(os.path.join(self.folder, "streams", "events")).tell("note", text=reason)  # with it the server learns when
             self._write()
 
 
@@ -93,8 +102,8 @@ def _new_id(environ: Mapping[str, str]) -> str:
     if environ.get("WORLD_SIZE", "1") != "1" and environ.get("MASTER_PORT"):
         began = _started_at_ms(os.getppid())
         origin = f"{socket.gethostname()}:{os.getppid()}:{began}:{environ['MASTER_PORT']}:{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
-        return f"{began:012x}{hashlib.blake2b(origin.encode(), digest_size=5).hexdigest()}"
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(5).hex()}"
+        return new_run_id(datetime.fromtimestamp(began / 1000, UTC), hashlib.blake2b(origin.encode(), digest_size=7).digest())
+    return new_run_id(datetime.now(UTC), os.urandom(7))
 
 
 def _started_at_ms(pid: int) -> int:
@@ -119,6 +128,7 @@ def _facts(run_id: str) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "git": _git(folder),
+        "datasets": [],
         "started_at": _now(),
         "ended_at": None,
         "exit": None,

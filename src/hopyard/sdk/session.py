@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -34,8 +35,9 @@ _COSTLY_SAVES = 20  # after so many, a loop that mostly saves is told of `every`
 class Session:
     """Opened by the first call that records something. `folder` is the replica's, or one like it."""
 
-    def __init__(self, folder: str, environ: Mapping[str, str], *, offline: bool) -> None:
-        self.folder, self.offline = folder, offline
+    def __init__(self, folder: str, environ: Mapping[str, str], *, offline: bool, recording: OfflineRun | None = None) -> None:
+        """recording: set in the process that an offline recording began in."""
+        self.folder, self.offline, self._recording = folder, offline, recording
         self.metrics = MetricStream(os.path.join(folder, "streams", "metrics"), self.check_overrides)
         self.events = Events(os.path.join(folder, "streams", "events"))
         self.bound = Bound()
@@ -69,6 +71,10 @@ class Session:
 
     def summarise(self, values: Mapping[str, Number]) -> None:
         self.events.tell("summary", values={name: as_number(name, value) for name, value in values.items()})
+
+    def used_dataset(self, name: str, version: int) -> None:
+        if self._recording is not None:
+            self._recording.used(name, version)
 
     def rank(self) -> int:
         """This process's rank: as torch.distributed says once it is set up, else the launcher's variable."""
@@ -106,7 +112,7 @@ class Session:
         given = {name: as_number(name, value) for name, value in metrics.items()}
         if self.rank() != 0:
             return None
-        latest = {**self.metrics.latest, **given}
+        latest = {name: value for name, value in {**self.metrics.latest, **given}.items() if math.isfinite(value)}
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
         offsets = sizes(os.path.join(self.folder, "streams"))
@@ -230,7 +236,7 @@ def _open() -> Session:
         return Session(joined, os.environ, offline=True)
     recording = OfflineRun(Home.default(), os.environ)
     recording.begin()
-    return Session(recording.folder, os.environ, offline=True)
+    return Session(recording.folder, os.environ, offline=True, recording=recording)
 
 
 def _after_fork() -> None:

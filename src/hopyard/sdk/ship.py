@@ -1,0 +1,217 @@
+"""Bringing a run that was recorded offline to a server: idempotent, and it goes on where it was broken off.
+
+The run keeps the id that it was recorded under, streams go by offset and checkpoints by content, so whatever is sent twice
+is taken once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hopyard.config.home import write_atomically
+from hopyard.domain.attempt import ExitKind
+from hopyard.domain.ids import slug
+from hopyard.domain.replica import STREAMS
+from hopyard.errors import Conflict, HopyardError, IntegrityError, NotFound, SpecError
+from hopyard.sdk.client import Client
+from hopyard.sdk.offline import LOCK_FILE, RUN_FILE
+
+SYNC_BYTES = 4 * 1024**2
+SYNCED_FILE = "synced"  # in a folder that was kept: the server that has it
+_KILLED = {"kind": ExitKind.LOST.value, "code": 1, "reason": "ended without a word: killed, or the machine went down"}
+Tell = Callable[[str, int, int], None]  # what is being sent ("streams": in bytes, "checkpoints": in pieces), done, in all
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    return
+
+
+class StillRunning(Conflict):
+    """The script that records there has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """What became of one offline folder. run: as the server answers it."""
+
+    run: Mapping[str, Any]
+    stream_bytes: int
+    checkpoints: int
+
+
+def offline_folders(root: Path) -> list[Path]:
+    """The folders of recorded runs below `root` that no server has yet, the oldest first."""
+    found = [file.parent for file in root.glob(f"*/{RUN_FILE}")] if root.is_dir() else []
+    return sorted(folder for folder in found if not (folder / SYNCED_FILE).exists())
+
+
+def ship(folder: Path, client: Client, *, keep: bool = False, tell: Tell = _silent) -> Shipped:
+    """Send one offline folder, then remove it, or mark it where `keep` is set.
+
+    Raises NotFound when it is no such folder, StillRunning, IntegrityError when `run.json` is damaged, and what the server says.
+    """
+    with _hold(folder):
+        facts = _read_facts(folder)
+        run = _announce(client, facts)
+        if run.get("offline") is False:
+            raise Conflict(f"{run['name']} was not recorded offline")
+        attempt = f"{run['id']}.1"
+        size = _send_streams(client, attempt, folder / "streams", tell)
+        count = _send_checkpoints(client, attempt, folder, tell)
+        _end(client, attempt, facts)
+        if keep:
+            write_atomically(folder / SYNCED_FILE, client.url.encode() + b"\n")
+        else:
+            (folder / RUN_FILE).unlink(missing_ok=True)  # first: what is left after a crash is no run any more
+            shutil.rmtree(folder, ignore_errors=True)
+    return Shipped(client.get(f"/runs/{run['id']}"), size, count)
+
+
+@contextmanager
+def _hold(folder: Path) -> Iterator[None]:
+    if not (folder / RUN_FILE).is_file():
+        raise NotFound(f"{folder} holds no run that was recorded offline", hints=(f"such a folder has a {RUN_FILE}",))
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            hint = "sync it when its script has ended"
+            raise StillRunning(f"{folder.name} is still being recorded, or sent by somebody else", hints=(hint,)) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads((folder / RUN_FILE).read_bytes())
+        if not all(isinstance(facts[key], str) for key in ("id", "started_at")) or not isinstance(facts["argv"], list):
+            raise ValueError("id, started_at or argv are missing")
+    except (OSError, ValueError, KeyError, TypeError) as bad:
+        raise IntegrityError(f"{folder / RUN_FILE} is damaged: {bad}") from bad
+    return dict(facts)
+
+
+def _announce(client: Client, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Create the run, or find it where an earlier sync created it."""
+    body = {"spec": _spec(facts), "id": facts["id"], "started_at": facts["started_at"]}
+    try:
+        return dict(client.post("/runs/offline", body))
+    except (NotFound, SpecError):
+        if not body["spec"]["datasets"]:
+            raise
+        body["spec"]["datasets"] = []  # the dataset or its version is gone, or was another server's
+        return dict(client.post("/runs/offline", body))
+
+
+def _spec(facts: Mapping[str, Any]) -> dict[str, Any]:
+    git = facts.get("git")
+    return {
+        "project": slug(str(facts.get("project", "")), fallback="offline"),
+        "roles": [{"command": [str(word) for word in facts["argv"]] or ["python"]}],
+        "git": git if isinstance(git, dict) and git.get("commit") else None,
+        "datasets": [{"name": d["name"], "version": d["version"]} for d in facts.get("datasets") or ()],
+        "environment": {"interpreter": str(facts.get("interpreter") or ""), "python": str(facts.get("python") or "")},
+    }
+
+
+def _send_streams(client: Client, attempt: str, streams: Path, tell: Tell) -> int:
+    """All bytes of all streams; how many there are."""
+    sizes = {name: (streams / name).stat().st_size for name in STREAMS if (streams / name).is_file()}
+    total = sum(sizes.values())
+    offsets = _sync(client, attempt, _running(), [], final=False)
+    while True:
+        done = sum(min(offsets.get(name, 0), size) for name, size in sizes.items())
+        tell("streams", done, total)
+        parts: list[tuple[str, int, bytes]] = []
+        left = SYNC_BYTES
+        for name, size in sizes.items():
+            at = offsets.get(name, 0)
+            if at < size and left > 0:
+                with (streams / name).open("rb") as file:
+                    file.seek(at)
+                    parts.append((name, at, file.read(min(left, size - at))))
+                left -= len(parts[-1][2])
+        if not parts:
+            return total
+        before, offsets = offsets, _sync(client, attempt, _running(), parts, final=False)
+        if offsets == before:
+            raise IntegrityError(f"the server takes no more of {', '.join(name for name, _, _ in parts)}")
+
+
+def _sync(client: Client, attempt: str, status: Mapping[str, Any], parts: list[tuple[str, int, bytes]], *, final: bool) -> dict[str, int]:
+    head = {"status": status, "segments": [{"stream": n, "offset": at, "size": len(data)} for n, at, data in parts], "final": final}
+    body = b"".join((json.dumps(head).encode(), b"\n", *(data for _, _, data in parts)))
+    with client.open("POST", f"/attempts/{attempt}/replicas/0/sync", body=body) as response:
+        return {str(name): int(length) for name, length in json.loads(response.read())["offsets"].items()}
+
+
+def _running() -> dict[str, Any]:
+    return {"rank": 0, "phase": "running", "detail": "", "exit": None}
+
+
+def _end(client: Client, attempt: str, facts: Mapping[str, Any]) -> None:
+    ended = facts.get("exit") or _KILLED
+    _sync(client, attempt, {"rank": 0, "phase": "exited", "detail": "", "exit": ended}, [], final=True)
+
+
+def _send_checkpoints(client: Client, attempt: str, folder: Path, tell: Tell) -> int:
+    """Those that were announced and are still there; how many."""
+    from hopyard.datasets.ignore import EVERYTHING
+    from hopyard.datasets.pack import pack
+    from hopyard.datasets.transfer import push
+
+    announced = _announced(folder)
+    for number, event in enumerate(announced):
+        tell("checkpoints", number, len(announced))
+        tree = pack(folder / "checkpoints" / Path(str(event["folder"])).name, rules=EVERYTHING)
+        push(tree, client)
+        body = {
+            "rank": 0,
+            "step": int(event["step"]),
+            "manifest": tree.digest,
+            "created_at": datetime.fromtimestamp(float(event["t"]), UTC).isoformat(),
+            "metrics": event.get("metrics") or {},
+            "offsets": event.get("offsets") or {},
+        }
+        client.post(f"/attempts/{attempt}/checkpoints", body)
+    return len(announced)
+
+
+def _announced(folder: Path) -> list[dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    try:
+        lines = (folder / "streams" / "events").read_bytes().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            event = json.loads(line)
+            if event["kind"] == "checkpoint" and (folder / "checkpoints" / Path(str(event["folder"])).name).is_dir():
+                found[int(event["step"])] = event
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that was cut off by a full disk
+    return list(found.values())
+
+
+def ship_all(
+    folders: list[Path], client: Client, *, keep: bool = False, tell: Tell = _silent
+) -> Iterator[tuple[Path, Shipped | HopyardError]]:
+    """Send one folder after another; what is wrong with one does not keep the others back."""
+    for folder in folders:
+        try:
+            yield folder, ship(folder, client, keep=keep, tell=tell)
+        except HopyardError as failed:
+            yield folder, failed
+        except OSError as failed:
+            yield folder, HopyardError(f"{folder}: {failed.strerror or failed}")
