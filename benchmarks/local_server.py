@@ -125,8 +125,11 @@ class LocalServer:
     # -- runs ------------------------------------------------------------------------------------------------------
 
     def hop(self, *words: str, cwd: Path | None = None) -> str:
-        """Run a `hop` command to its end and return its stdout. Raises CalledProcessError."""
-        return subprocess.run([*hop_command(), *words], check=True, cwd=cwd, env=self.environment, stdout=subprocess.PIPE, text=True).stdout
+        """Run a `hop` command to its end and return its stdout. Raises RuntimeError with what it said when it failed."""
+        done = subprocess.run([*hop_command(), *words], check=False, cwd=cwd, env=self.environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"hop {' '.join(words)}: exit {done.returncode}\n{done.stderr[-2000:]}")
+        return done.stdout
 
     def upload(self, files: Mapping[str, str]) -> Digest:
         """Put a small tree of text files on the server; its manifest's digest."""

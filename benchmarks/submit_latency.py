@@ -2,6 +2,7 @@
 
     python -m benchmarks.submit_latency [--repeats 15]
 
+The script prints a line and goes on for 0.3 s, as one that trains would; only the time to the line counts.
 Each round: the script alone (`python hello.py`), the same script by `hop run` on a warm local server, and by Ray Jobs,
 once with `ray job submit` and once with Ray's Python client asking for the log every 10 ms (what favours Ray most).
 """
@@ -19,7 +20,8 @@ from benchmarks.peers.ray_jobs import ray_head
 
 NAME = "submit_latency"
 LINE = "hello from the script"
-SCRIPT = f"print({LINE!r}, flush=True)\n"
+# It goes on for a while: what its end sets off must not be what brings its first line.
+SCRIPT = f"import time\nprint({LINE!r}, flush=True)\ntime.sleep(0.3)\n"
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
