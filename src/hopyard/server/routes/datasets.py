@@ -49,7 +49,7 @@ class MetricIn(In):
     higher_is_better: bool | None = None
 
 
-class DeleteQuery(In):
+class DeleteVersionsQuery(In):
     version: Annotated[int, Meta(ge=1, le=10**9, description="one version; without it, the dataset with all of them")] | None = None
 
 
@@ -99,7 +99,7 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         await parts.datasets.set_metric(ask.path["name"], ask.body.metric, ask.body.higher_is_better)
         return await _get(parts, ask.path["name"])
 
-    async def delete(ask: Ask[DeleteQuery, Nothing]) -> DeletedOut:
+    async def delete(ask: Ask[DeleteVersionsQuery, Nothing]) -> DeletedOut:
         """Delete one version, or the dataset with all of them; 409 while a live run uses it. Bytes go with the next sweep."""
         return DeletedOut(await parts.datasets.delete(ask.path["name"], ask.query.version))
 
@@ -107,7 +107,7 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/datasets", list_datasets, returns=DatasetsOut),
         Endpoint("GET", "/datasets/{name}", get, returns=Dataset),
         Endpoint("PATCH", "/datasets/{name}", set_metric, body=MetricIn, returns=Dataset),
-        Endpoint("DELETE", "/datasets/{name}", delete, DeleteQuery, returns=DeletedOut, errors=(409,)),
+        Endpoint("DELETE", "/datasets/{name}", delete, DeleteVersionsQuery, returns=DeletedOut, errors=(409,)),
         Endpoint("GET", "/datasets/{name}/versions", versions, returns=VersionsOut),
         Endpoint("POST", "/datasets/{name}/versions", push, body=PushIn, returns=PushOut, status=201, errors=(400, 409, 507)),
         Endpoint("GET", "/datasets/{name}/versions/{version}", version, returns=DatasetVersion),
