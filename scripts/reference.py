@@ -36,7 +36,7 @@ def commands(at: click.Context) -> Iterator[click.Context]:
 def cli_reference() -> str:
     from hopyard.cli.main import hop
 
-    top = click.Context(hop, info_name="hop", terminal_width=100)
+    top = click.Context(hop, info_name="hop", terminal_width=100, help_option_names=hop.context_settings["help_option_names"])
     parts = [HEAD, "```text\n" + top.get_help() + "\n```\n"]
     for context in commands(top):
         level = "##" if context.parent is top else "###"
