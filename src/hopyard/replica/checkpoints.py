@@ -12,7 +12,7 @@ from shutil import rmtree
 from typing import Any
 
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import HopyardError, NotFound, ServerUnavailable
+from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerUnavailable
 from hopyard.replica.events import EventLog
 from hopyard.replica.folder import Folder
 from hopyard.replica.outbox import push_folder
@@ -77,7 +77,7 @@ class Checkpoints:
             try:
                 self._send(event)
                 return
-            except (ServerUnavailable, OSError) as failed:
+            except (ServerUnavailable, MissingBlobs, OSError) as failed:
                 print(f"checkpoint waits: {failed}", file=sys.stderr, flush=True)
                 if not self.server.look_again():
                     with self._change:
@@ -85,6 +85,8 @@ class Checkpoints:
             except NotFound:
                 return  # the run was deleted
             except (HopyardError, KeyError, ValueError, TypeError) as failed:
+                if any(later.get("folder") == event.get("folder") for later in list(self._waiting)):
+                    return  # it changed because the script saved the same step anew, which is sent next
                 print(f"checkpoint skipped: {failed}", file=sys.stderr, flush=True)
                 self.folder.note(f"checkpoint of step {event.get('step')} could not be stored: {failed}")
                 return

@@ -57,26 +57,26 @@ class Environments:
 
         cwd: what relative paths in a requirements file are relative to.
         """
-        base = wanted.interpreter or sys.executable
+        base = wanted.interpreter or _find_python(wanted.python)
         if not os.access(base, os.X_OK):
             raise PrepareFailed(f"the interpreter {base} is not on this node")
         if wanted.requirements is None and wanted.lock is None:
             return Interpreter(base)
-        version, kind = _describe(base, wanted.python)
+        version, kind = _describe(base)
         resolved = wanted.lock is None
         if wanted.lock is not None:
             lock = self.fetch(wanted.lock)
         else:
             assert wanted.requirements is not None
-            lock = self._resolve(wanted.requirements, base, wanted.python, version, kind, cwd)
+            lock = self._resolve(wanted.requirements, base, version, kind, cwd)
         key = blake3(lock + f"\n{version}\n{kind}".encode()).hexdigest()[:32]
         folder = self.root / key
-        self._build(folder, lock, wanted.python or base)
+        self._build(folder, lock, base)
         stack.enter_context(_held(folder.with_name(f"{key}.use"), fcntl.LOCK_SH))
         os.utime(folder / _READY)
         return Interpreter(str(folder / "bin" / "python"), folder, lock, resolved)
 
-    def _resolve(self, requirements: Digest, base: str, python: str, version: str, kind: str, cwd: Path) -> bytes:
+    def _resolve(self, requirements: Digest, base: str, version: str, kind: str, cwd: Path) -> bytes:
         name = blake3(f"{requirements}\n{version}\n{kind}".encode()).hexdigest()[:32]
         known = self.root / _LOCKS / f"{name}.txt"
         if known.exists():
@@ -86,7 +86,7 @@ class Environments:
         with _held(known.with_suffix(".lock"), fcntl.LOCK_EX) as held:
             if not known.exists():
                 self.say("resolving requirements")
-                argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", "-q", "--python", python or base]
+                argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", "-q", "--python", base]
                 lock = _uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met")
                 _refuse_local(lock.decode(errors="replace"))
                 write_atomically(known, lock)
@@ -141,13 +141,17 @@ def _held(file: Path, how: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _describe(base: str, python: str) -> tuple[str, str]:
+def _find_python(version: str) -> str:
+    """An interpreter of this version; our own when it is one, or none was asked for."""
+    if not version or f"{platform.python_version()}.".startswith(f"{version}."):
+        return sys.executable
+    return _uv(["python", "find", "--no-project", version], None, doing=f"Python {version} is not on this node").decode().strip()
+
+
+def _describe(base: str) -> tuple[str, str]:
     """The Python version and the platform of an interpreter; of our own without starting one."""
-    if not python and base == sys.executable:
+    if base == sys.executable:
         return platform.python_version(), sysconfig.get_platform()
-    if python:
-        found = _uv(["python", "find", "--no-project", python], None, doing=f"Python {python} is not on this node")
-        base = found.decode().strip()
     code = "import platform,sysconfig;print(platform.python_version(),sysconfig.get_platform())"
     try:
         said = subprocess.run([base, "-I", "-c", code], capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout.split()

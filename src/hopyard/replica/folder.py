@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,5 +111,6 @@ class Folder:
         self.append(stream, json.dumps({"t": round(time.time(), 3), **fields}, separators=(",", ":")).encode() + b"\n")
 
     def note(self, text: str) -> None:
-        """Tell whoever follows the run something that the replica did."""
-        self.append_json("events", kind="note", text=text)
+        """Tell whoever follows the run something that the replica did. On a full disk it goes untold: nothing depends on it."""
+        with suppress(OSError):
+            self.append_json("events", kind="note", text=text)

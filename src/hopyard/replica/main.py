@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
-from hopyard.errors import HopyardError, ServerUnavailable
+from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
 from hopyard.replica.boards import TensorBoard
@@ -53,8 +53,8 @@ def run(folder: Path, *, adopt: bool, lock: int) -> int:
     except HopyardError as damaged:
         print(f"replica: {damaged}", file=sys.stderr, flush=True)
         return 1
-    os.umask(0o077)
-    replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt)
+    users_umask = os.umask(0o077)
+    replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=users_umask)
     replica.live()
     os.close(lock)
     return 0
@@ -63,8 +63,10 @@ def run(folder: Path, *, adopt: bool, lock: int) -> int:
 class Replica:
     """One replica of one attempt. See `docs/replica.md`."""
 
-    def __init__(self, folder: Folder, spec: ReplicaSpec, *, adopted: ReplicaState | None = None, is_adoption: bool = False) -> None:
-        self._folder, self._spec = folder, spec
+    def __init__(
+        self, folder: Folder, spec: ReplicaSpec, *, adopted: ReplicaState | None = None, is_adoption: bool = False, umask: int = 0o022
+    ) -> None:
+        self._folder, self._spec, self._umask = folder, spec, umask
         self._is_adoption, self._adopted = is_adoption, adopted
         self._state = ReplicaState(ReplicaPhase.PREPARING, os.getpid(), boot=boot_id(), started_at=time.time())
         launch = spec.launch
@@ -133,6 +135,7 @@ class Replica:
                     folder.streams / "stderr",
                     spec.node.cpus,
                     tuple(dict.fromkeys(groups.folders.values())),
+                    self._umask,
                 )
             )
         except PrepareFailed:
@@ -221,12 +224,12 @@ class Replica:
                     tree = push_files(client, self._folder.root, self._folder.work, paths)
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
                 return
-            except ServerUnavailable:
+            except (ServerUnavailable, MissingBlobs):
                 if not self._server.look_again():
                     time.sleep(_RETRY_S)
             except (HopyardError, OSError) as failed:
                 print(f"outputs not stored: {failed}", file=sys.stderr, flush=True)
-                self._tell(f"the files that the run made could not be stored: {failed}")
+                self._folder.note(f"the files that the run made could not be stored: {failed}")
                 return
 
     def _outputs(self) -> list[str]:
@@ -261,12 +264,6 @@ class Replica:
             self._wakeup.ring()
         else:
             os.kill(os.getpid(), signal.SIGTERM)  # interrupts preparing
-
-    def _tell(self, text: str) -> None:
-        try:
-            self._folder.note(text)
-        except OSError:
-            return  # a full disk: the log has it, or nothing can
 
     def _write(self, state: ReplicaState) -> bool:
         """Whether it could be written. A full disk must not end the run that could still free it."""

@@ -34,6 +34,7 @@ class Command:
     stderr: Path
     cpus: Sequence[int] | None = None
     groups: Sequence[Path] = ()
+    umask: int = 0o022
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def start(command: Command) -> Started:
     try:
         pid = os.fork()
         if pid == 0:
-            _exec(os.fsencode(program), argv, env, os.fsencode(command.cwd), (null, out, err), tell, groups, command.cpus, parent)
+            _exec(os.fsencode(program), argv, env, os.fsencode(command.cwd), (null, out, err), tell, groups, command.cpus, command.umask, parent)
     except OSError as failed:
         os.close(told)
         raise PrepareFailed(f"the process could not be started: {failed.strerror}") from failed
@@ -118,6 +119,7 @@ def _exec(
     tell: int,
     groups: list[bytes],
     cpus: Sequence[int] | None,
+    umask: int,
     parent: int,
 ) -> None:
     """In the child, until exec. Only plain system calls: other threads of the parent are gone in the middle of what they did."""
@@ -141,6 +143,7 @@ def _exec(
         except OSError:
             pass
         _set_limits()
+        os.umask(umask)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         for target, descriptor in enumerate(standard):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from hopyard.replica.folder import Folder
@@ -40,7 +41,8 @@ class ServerLine:
     def renew(self, token: str) -> None:
         """Use this token from now on, also in a replica that adopts the folder."""
         self._token = self._client.token = token
-        self._folder.write_token(token)
+        with suppress(OSError):  # a full disk; the one in memory serves this replica
+            self._folder.write_token(token)
 
     def _read_url(self) -> str | None:
         try:

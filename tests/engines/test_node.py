@@ -1,0 +1,54 @@
+"""What a machine has to give, and how it is shared out."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from hopyard.domain.resources import Gpu
+from hopyard.engines.local.cgroups import find_cgroups
+from hopyard.engines.local.cores import choose_cores
+from hopyard.engines.local.node import NodeSettings, find_memory_bytes, find_node
+from hopyard.engines.local.ports import choose_port
+
+
+def test_a_node_is_found_out() -> None:
+    node, _ = find_node()
+    assert 0 < node.cpu_milli <= (os.cpu_count() or 1) * 1000
+    assert 0 < node.memory_bytes < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert node.memory_bytes <= find_memory_bytes()
+    assert node.id
+
+
+def test_what_is_declared_counts() -> None:
+    gpus = (Gpu(0, "A100", 80 * 1024**3), Gpu(1, "A100", 80 * 1024**3))
+    node, real = find_node(NodeSettings(id="big", cpu_milli=64_000, memory_bytes=10**12, gpus=gpus, pool="a100", labels={"room": "2"}))
+    assert (node.id, node.cpu_milli, node.memory_bytes, node.gpus, node.pool) == ("big", 64_000, 10**12, gpus, "a100")
+    assert not real
+    assert find_node(NodeSettings(gpus=()))[0].gpus == ()
+
+
+def test_cores_are_spread_and_never_more_than_there_are() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    assert choose_cores(len(cores) * 1000, []) is None
+    if len(cores) > 1:
+        assert choose_cores(500, []) == (cores[0],)
+        assert choose_cores(1000, [cores[0]]) == (cores[1],)
+
+
+def test_ports_are_free_and_outside_the_ephemeral_range() -> None:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    first = choose_port(())
+    assert not low <= first <= high
+    with socket.socket() as busy:
+        busy.bind(("", first))
+        busy.listen()
+        assert choose_port(()) != first
+    assert choose_port({first}) != first
+
+
+def test_cgroups_are_ours_to_use_or_none() -> None:
+    for folder in find_cgroups().values():
+        assert folder.name == "hopyard"
+        assert os.access(folder, os.W_OK)
