@@ -132,7 +132,7 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
             if peers and dvc:
                 sides.append(place(lambda made, shape=shape: dvc_round(made, shape, peers)))  # type: ignore[misc]
             sides.append(place(lambda made, shape=shape: copy_round(made, shape)))  # type: ignore[misc]
-        found = alternate_many(options.repeats, sides, warm_up=0)
+        found = alternate_many(options.repeats, sides)
         if peers and dvc:
             report.notes.append(f"DVC's cache.type is its default (reflink,copy); this file system offers: {cache_types(folder, peers)}")
     told = {"many": f"{options.files} files of {options.file_bytes} bytes", "large": f"one file of {options.large_bytes} bytes"}
