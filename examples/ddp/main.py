@@ -31,7 +31,7 @@ def load(name: str) -> tuple[TensorDataset, TensorDataset]:
 def main() -> None:
     p = hop.params(lr=0.003, batch_size=64, epochs=3, seed=0)
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()) if cuda else torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()) if cuda else torch.device("cpu")
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world} on {device}")

@@ -25,7 +25,7 @@ def main() -> None:
     random.seed(0)
     points = [(x / 50, 3 * x / 50 + 1 + random.gauss(0, 0.05)) for x in range(50)]
     slope, offset, loss = 0.0, 0.0, 0.0
-    writer = SummaryWriter("runs/line") if SummaryWriter else None
+    writer = SummaryWriter("runs") if SummaryWriter else None
     for step in range(given.steps):
         errors = [(slope * x + offset - y, x) for x, y in points]
         loss = sum(error**2 for error, _ in errors) / len(points)

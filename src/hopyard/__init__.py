@@ -24,14 +24,16 @@ __version__ = "0.1.0"
 __all__ = ["bind", "dataset_path", "load", "log", "loop", "params", "run", "save", "summary"]
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module `hopyard` has no attribute `{name}`")
-    from hopyard.sdk import api
+if not TYPE_CHECKING:  # a type checker would take it as leave to ask for any name
 
-    found: object = getattr(api, name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module `hopyard` has no attribute `{name}`")
+        from hopyard.sdk import api
+
+        found: object = getattr(api, name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

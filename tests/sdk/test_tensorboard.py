@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import struct
 from pathlib import Path
 
@@ -140,7 +139,7 @@ def test_files_that_rotate_are_replaced_or_appear_in_sub_folders(tmp_path: Path)
     assert sorted((s.tag, s.value) for s in files.poll()) == [("a", 2.0), ("loss", 3.0), ("train/loss", 3.0), ("validation/loss", 3.0)]
     fresh = tmp_path / "fresh"
     fresh.write_bytes(event("b", 5.0))
-    os.replace(fresh, tmp_path / "events.out.tfevents.1")
+    fresh.replace(tmp_path / "events.out.tfevents.1")
     assert [(s.tag, s.value) for s in files.poll()] == [("b", 5.0)]
     (tmp_path / "events.out.tfevents.2").unlink()
     assert list(files.poll()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from hopyard.domain.ids import Digest, check_name
 from hopyard.errors import NotFound, ServerUnavailable, SpecError
 
 _in_use = ExitStack()  # datasets that were brought here stay in the node's cache as long as this process lives
+atexit.register(_in_use.close)
 _brought: dict[str, Path] = {}
 
 

@@ -35,7 +35,7 @@ class OfflineRun:
     """The recording of this process; ends with it."""
 
     def __init__(self, home: Home, environ: Mapping[str, str]) -> None:
-        self.id = _new_id(environ)
+        self.id, self._home = _new_id(environ), home
         self.folder = str(home.offline / self.id)
         self._pid, self._lock, self._code = os.getpid(), -1, 0
         self._facts: dict[str, Any] = {}
@@ -43,7 +43,9 @@ class OfflineRun:
     def begin(self) -> None:
         """Make the folder and say so. A disk that refuses is told, and the script goes on unrecorded."""
         try:
-            os.makedirs(os.path.join(self.folder, "streams"), mode=0o700, exist_ok=True)
+            self._home.create()
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            os.makedirs(os.path.join(self.folder, "streams"), exist_ok=True)
             os.environ[FOLDER_VARIABLE] = self.folder
             self._lock = os.open(os.path.join(self.folder, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
