@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hopyard.domain.replica import ReplicaState
 from hopyard.engines.local.engine import LocalEngine
 from hopyard.engines.local.folder import ReplicaFolder, replica_folders
 from hopyard.engines.local.node import NodeSettings
+from hopyard.replica.limits import Groups
 from hopyard.testing.engine_contract import EngineBench
 from hopyard.testing.replica_sink import ReplicaSink
 
@@ -77,7 +78,8 @@ async def _end_all(home: Home) -> None:
                 replica.signal(signal.SIGKILL)
                 await asyncio.sleep(0.005)
             if state is not None and state.child_pid > 0 and state.exit is None:
-                try:
+                with suppress(ProcessLookupError):
                     os.killpg(state.child_pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            spec = replica.read_spec()
+            if spec is not None:
+                Groups.left(spec.node).remove()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hopyard.engines.local.node import cgroup_chain
@@ -21,6 +22,13 @@ def find_cgroups() -> Mapping[str, Path]:
     """
     found = {controller: _ours(controller) for controller in _LIMIT_FILES}
     return {controller: folder for controller, folder in found.items() if folder is not None}
+
+
+def remove_groups(folders: Iterable[Path]) -> None:
+    """Remove groups of replicas that are gone. One that still holds a process stays."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _ours(controller: str) -> Path | None:

@@ -23,7 +23,7 @@ from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch
 from hopyard.domain.replica import NodeShare, ReplicaSpec, ReplicaState, StopOrder
-from hopyard.engines.local.cgroups import find_cgroups
+from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.folder import ReplicaFolder, replica_folders
 from hopyard.engines.local.node import NodeSettings, find_node
@@ -302,8 +302,12 @@ class LocalEngine:
             if time.monotonic() > deadline:
                 return  # still at work: `observe` goes on showing it
             await asyncio.sleep(0.02)
+        groups: list[Path] = []
         for replica in replica_folders(folder):
             self._adoptions.pop(replica.root, None)
+            spec = replica.read_spec()
+            groups += map(Path, spec.node.cgroups.values() if spec is not None else ())
+        remove_groups(groups)  # a replica removes its own, unless it was killed
         self._launched.discard(attempt)
         if self._shares is not None:
             self._shares.pop(attempt, None)
