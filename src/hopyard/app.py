@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,7 +122,7 @@ def _listen(port: int) -> socket.socket:
 class HttpServer(uvicorn.Server):
     """uvicorn without its ten wake-ups a second and its own idea of signals."""
 
-    def __init__(self, app: ASGIApp, parts: Parts, end: asyncio.Event) -> None:
+    def __init__(self, app: ASGIApp, parts: Parts, end: asyncio.Event, *, leave: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -140,7 +140,7 @@ class HttpServer(uvicorn.Server):
                 backlog=2048,
             )
         )
-        self._parts, self._end = parts, end
+        self._parts, self._end, self._leave = parts, end, leave
         self.answering = asyncio.Event()
 
     async def main_loop(self) -> None:
@@ -148,6 +148,7 @@ class HttpServer(uvicorn.Server):
         await self._end.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._leave()  # first, so that who loses the connection already reads that this end was meant
         self._parts.hub.close()  # followers leave by themselves
         await super().shutdown(sockets)
 
@@ -188,11 +189,11 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             keep_checkpoints=settings.retention.checkpoints,
         )
         closing.push_async_callback(parts.ingest.close)
-        server = HttpServer(create_api(parts), parts, end)
+        server = HttpServer(create_api(parts), parts, end, leave=lambda: write_server_file(home, url, started_at, pid=0))
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()
-            write_server_file(home, url, started_at)
+            write_server_file(home, url, started_at, pid=os.getpid())
             log.info("hopyard %s answers at %s, home %s", __version__, url, home.root)
             others = [loops.create_task(parts.controller.run()), loops.create_task(parts.sweeper.run(clock))]
             await engine.start()
@@ -233,8 +234,9 @@ def owner_name() -> str:
         return "owner"
 
 
-def write_server_file(home: Home, url: str, started_at: datetime) -> None:
-    said = {"pid": os.getpid(), "url": url, "started_at": started_at.isoformat(), "version": __version__}
+def write_server_file(home: Home, url: str, started_at: datetime, *, pid: int) -> None:
+    """pid: 0 when the server ends on purpose; whoever waits for it then does not start another one."""
+    said = {"pid": pid, "url": url, "started_at": started_at.isoformat(), "version": __version__}
     write_atomically(home.server_file, json.dumps(said).encode() + b"\n", mode=0o600)
 
 

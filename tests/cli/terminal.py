@@ -80,8 +80,15 @@ class Terminal:
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
         self._process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_take_terminal
-        )  # one system call, which takes no lock
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509  # one system call, which takes no lock
+        )
         os.close(slave)
         self.seen = b""
 

@@ -172,7 +172,7 @@ def test_status_token_and_doctor(shell: Shell, client: Client, served_home: Path
     assert token == {"url": client.url + "/api/v1", "token_file": str(served_home / "token")}
     assert client.token not in shell.hop("token").text + shell.hop("token").talk
     checks = {finding["check"]: finding["level"] for finding in shell.hop("doctor", "--json").json}
-    assert checks["server"] == checks["database"] == checks["home"] == checks["settings"] == "ok"
+    assert checks["server"] == checks["database"] == checks["home"] == checks["settings"] == checks["clock"] == "ok"
 
 
 def test_up_and_down(shell: Shell, tmp_path: Path) -> None:

@@ -199,6 +199,43 @@ def test_following_survives_the_server(shell: Shell) -> None:
         assert screen.wait() == 0
 
 
+def test_following_waits_for_a_server_that_was_shut_down(shell: Shell) -> None:
+    gate = shell.folder / "gate"
+    shell.write("wait.py", WAITING)
+    with shell.terminal("run", "wait.py", "--", str(gate)) as screen:
+        screen.expect(b"begun\r\n")
+        assert shell.hop("down", "--keep-runs").code == 0
+        screen.expect(b"the server is away")
+        gate.touch()
+        assert shell.hop("up").code == 0
+        screen.expect(b"the server is back")
+        screen.expect(b"ended\r\n")
+        assert screen.wait() == 0
+
+
+def test_where_the_code_stands_in_git_is_recorded(shell: Shell, client: Client) -> None:
+    import subprocess
+
+    shell.write("hello.py", HELLO)
+    git = "git -c user.name=t -c user.email=t@example.org -c init.defaultBranch=main"
+    subprocess.run(f"{git} init -q && {git} add . && {git} commit -qm first", shell=True, cwd=shell.folder, check=True)
+    clean = shell.hop("run", "--json", "hello.py").json["run"]["spec"]["git"]
+    assert (clean["branch"], clean["dirty"], clean["diff"]) == ("main", False, None)
+    shell.write("hello.py", HELLO + "print('more')\n")
+    dirty = shell.hop("run", "--json", "hello.py").json["run"]["spec"]["git"]
+    assert (dirty["commit"], dirty["dirty"]) == (clean["commit"], True)
+    assert client.missing([dirty["diff"]]) == []
+
+
+def test_a_file_that_cannot_be_packed_is_named(shell: Shell) -> None:
+    shell.write("hello.py", HELLO)
+    (shell.folder / "out").symlink_to("/etc/passwd")
+    done = shell.hop("run", "hello.py")
+    assert done.code == 2
+    assert "`out`" in done.talk.splitlines()[0]
+    assert "hint: " in done.talk
+
+
 def test_nobody_reads_any_more(shell: Shell) -> None:
     shell.write("many.py", "for i in range(200000): print(i)\n")
     import subprocess

@@ -107,13 +107,13 @@ class Follower:
 
 
 def find_again() -> Client | None:
-    """A client of the server that there is now, None while there is none. One that crashed (its `server.json` is still
-    there) is started again: raises ServerUnavailable when that fails. One that was shut down is waited for."""
+    """A client of the server that there is now, None while there is none. One that crashed (`server.json` still names its
+    process) is started again: raises ServerUnavailable when that fails. One that was shut down is waited for."""
     from hopyard.config.home import Home
     from hopyard.sdk.connect import connect
 
     home = Home.default()
-    if home.read_server() is not None:
+    if (home.read_server() or {}).get("pid"):
         client = connect(home=home)
     else:
         try:

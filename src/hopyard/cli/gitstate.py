@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 _MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
 _TIMEOUT_S = 20.0
@@ -18,6 +20,8 @@ class GitProbe:
         self._children: list[subprocess.Popen[bytes]] = []
         if not in_repository(folder):
             return
+        import subprocess  # only here: outside a repository its import would be for nothing
+
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
         try:
             for words in (
@@ -36,9 +40,11 @@ class GitProbe:
         """The GitState as JSON without its diff (None where there is none to tell), and the diff."""
         if not self._children:
             return None, b""
+        from subprocess import TimeoutExpired
+
         try:
             status, diff, remote = (child.communicate(timeout=_TIMEOUT_S)[0] for child in self._children)
-        except (OSError, subprocess.TimeoutExpired):
+        except (OSError, TimeoutExpired):
             self.close()
             return None, b""
         if self._children[0].returncode != 0:

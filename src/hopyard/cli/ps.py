@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -43,20 +44,25 @@ def ps(everything: bool, phases: tuple[str, ...], tags: tuple[str, ...], limit: 
     wanted = _phases(phases, everything)
     pairs = dict(split_pair(tag, what="--tag", example="team=vision") for tag in tags)
     client = connect()
-    while True:
+    nothing = _nothing(filtered=bool(phases or tags or any(filters.values())), everything=everything)
+
+    def show() -> None:
         runs = list_runs(client, phases=wanted, tags=pairs, limit=limit, **filters)
         if as_json:
             console.out_json(runs)
         elif watch and console.can_draw(sys.stdout):
-            sys.stdout.write("\x1b[H\x1b[2J" + "\n".join(table_of(runs) or ["no runs"]) + "\n")
+            sys.stdout.write("\x1b[H\x1b[2J" + "\n".join(table_of(runs) or [nothing]) + "\n")
         elif runs:
             console.out("\n".join(table_of(runs)))
         else:
-            console.say(_nothing(filtered=bool(phases or pairs or any(filters.values())), everything=everything))
-        if not watch:
-            return
+            console.say(nothing)
         sys.stdout.flush()
-        time.sleep(_WATCH_S)
+
+    show()
+    with suppress(KeyboardInterrupt):
+        while watch:
+            time.sleep(_WATCH_S)
+            show()
 
 
 def list_runs(client: Client, *, phases: tuple[str, ...], tags: dict[str, str], limit: int, **filters: str | None) -> list[Run]:

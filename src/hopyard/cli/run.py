@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,7 +160,9 @@ def _command(what: str, arguments: tuple[str, ...], folder: Path, *, built: bool
         return script_command(what if _inside(Path(what), folder) else Path(what).name, arguments, folder=folder if _inside(Path(what), folder) else (folder / what).parent)
     if what in ("python", "python3"):
         return ("python", *arguments)
-    found = shutil.which(what)
+    from shutil import which  # with its archive formats it takes longer to import than a script takes to be found
+
+    found = which(what)
     if found is None and not built:
         problem = f"`{what}` is not a program that can be run"
         hints = [f"a script is run by its name: hop run {what}.py"] if (folder / f"{what}.py").is_file() else []

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from hopyard.cli import console
-from hopyard.cli.address import duration_s, values_line
+from hopyard.cli.address import duration_s
 
 _REDRAW_S = 0.5
 _BAR_CELLS = 20
+_ROOM = 4  # kept free at the right, where the terminal shows the keys of a Ctrl-C
+_MOST_PARTS = 5
 
 
 class StatusLine:
@@ -30,7 +32,7 @@ class StatusLine:
         self._ticker: threading.Thread | None = None
         self._run: dict[str, Any] | None = None
         self._progress: dict[str, Any] = {}
-        self._shown = False
+        self._shown = self._hidden = False
         self._column_zero = True
         self._began = time.monotonic()
 
@@ -45,6 +47,16 @@ class StatusLine:
         with self._lock:
             self._erase()
             self.drawing = False
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Put the cursor at the start of a line and draw nothing: somebody is being asked something."""
+        with self._lock:
+            self.end_line()
+            self._hidden = True
+        yield
+        with self._lock:
+            self._hidden = False
 
     def show_run(self, run: dict[str, Any]) -> None:
         with self._lock:
@@ -94,21 +106,29 @@ class StatusLine:
             self._shown = False
 
     def _redraw(self) -> None:
-        if not self.drawing or self._run is None or (not self._column_zero and self._shares_screen):
+        if not self.drawing or self._hidden or self._run is None or (not self._column_zero and self._shares_screen):
             return
-        text = self._compose(self._run)[: console.terminal_width() - 1]
+        text = fitting(self._parts(self._run), console.terminal_width() - _ROOM)
         sys.stderr.write("\r\x1b[2K" + console.paint(text, "dim", sys.stderr))
         sys.stderr.flush()
         self._shown = True
 
-    def _compose(self, run: dict[str, Any]) -> str:
-        phase = run["phase"]
+    def _parts(self, run: dict[str, Any]) -> list[str]:
+        """What is to be told, the most important first."""
+        phase, waited = run["phase"], console.span(time.monotonic() - self._began)
         if phase == "queued":
             place = f" at position {run['position']}" if run.get("position") else ""
-            return f"queued{place}  {console.span(time.monotonic() - self._began)}  {run.get('hold_detail') or ''}"
-        parts = [phase, console.span(duration_s(run)) if run.get("started_at") else console.span(time.monotonic() - self._began)]
-        parts += progress_parts(self._progress)
-        return "  ".join(parts)
+            return [f"queued{place}", waited, run.get("hold_detail") or ""]
+        return [phase, console.span(duration_s(run)) if run.get("started_at") else waited, *progress_parts(self._progress)]
+
+
+def fitting(parts: list[str], width: int) -> str:
+    """As many of the parts as fit, whole; the first is cut if need be."""
+    text = parts[0][:width]
+    for part in filter(None, parts[1:]):
+        if len(text) + 2 + len(part) <= width:
+            text += "  " + part
+    return text
 
 
 def progress_parts(progress: dict[str, Any]) -> list[str]:
@@ -122,10 +142,8 @@ def progress_parts(progress: dict[str, Any]) -> list[str]:
             parts.append(f"{unit} {done:g}/{total:g} [{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {part:.0%}")
         else:
             parts.append(f"{unit} {done:g}")
-    latest = progress.get("latest") or {}
-    if latest:
-        parts.append(values_line({name: pair[1] for name, pair in latest.items()}, limit=4))
-    return parts + load_parts(progress.get("system") or {})
+    parts += [f"{name} {console.number(pair[1])}" for name, pair in (progress.get("latest") or {}).items()]
+    return parts[:_MOST_PARTS] + load_parts(progress.get("system") or {})
 
 
 def load_parts(system: dict[str, Any]) -> list[str]:

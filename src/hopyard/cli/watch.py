@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.cli import console
 from hopyard.cli.address import Run, address, ending, exit_code, final, standing, values_line
 from hopyard.errors import HopyardError
 from hopyard.sdk.client import Client
+
+if TYPE_CHECKING:
+    from hopyard.cli.follow import Follower
+    from hopyard.cli.statusline import StatusLine
 
 _DETACHED = 130  # as a shell says of a command that Ctrl-C ended
 _SECOND_CHANCE_S = 2.0
@@ -54,20 +58,21 @@ def _follow(client: Client, run: Run, *, as_json: bool) -> int:
     return exit_code(ended)
 
 
-def _until_the_end(follower: Any, line: Any) -> Run | None:
+def _until_the_end(follower: Follower, line: StatusLine) -> Run | None:
     """The run as it ended; None when Ctrl-C left it."""
     asked = False
     while True:
         try:
-            ended: Run = follower.follow()
+            ended = follower.follow()
             line.end_line()
             return ended
         except KeyboardInterrupt:
-            line.end_line()
             if final(follower.run):
-                return dict(follower.run)
-            if asked or not _stop_wanted(follower.run["name"]):
-                return None
+                line.end_line()
+                return follower.run
+            with line.hidden():
+                if asked or not _stop_wanted(follower.run["name"]):
+                    return None
             asked = True
             _stop(follower.client, follower.run)
 
