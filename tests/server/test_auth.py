@@ -1,0 +1,207 @@
+"""Who may do what: no token, a wrong one, a user's, a run's own, another run's."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.domain.ids import AttemptId
+from hopyard.errors import AuthError, Forbidden
+from hopyard.server.api import endpoints
+from hopyard.server.auth import Caller, Tokens, bearer, hash_token, new_user_token
+from tests.server.stage import API, TOKEN, Stage, play
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+# What a run's own token may be used for, with its own id in the address. Everything else is a user's.
+OF_A_RUN = {
+    "post_attempts_attempt_replicas_rank_sync",
+    "post_attempts_attempt_checkpoints",
+    "post_attempts_attempt_artifact",
+    "post_attempts_attempt_lock",
+    "get_runs_id",
+    "get_runs_id_follow",
+    "get_runs_id_log",
+    "get_runs_id_streams",
+    "get_runs_id_raw_attempt_rank_stream",
+    "get_runs_id_metrics",
+    "get_runs_id_system",
+    "get_runs_id_checkpoints",
+    "post_blobs_missing",
+    "post_blobs_pack",
+    "post_blobs_fetch",
+    "put_blobs_digest",
+    "post_blobs_digest_verify",
+}
+
+
+def address(path: str, run: str, attempt: str) -> str:
+    filled = {"id": run, "attempt": attempt, "rank": "0", "stream": "stdout", "step": "1", "digest": "0" * 64, "name": "mnist"}
+    filled |= {"version": "1", "user": "alice", "project": "p", "number": "1"}
+    for part, value in filled.items():
+        path = path.replace("{" + part + "}", value)
+    return path
+
+
+def test_every_address_but_health_asks_for_a_valid_token(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        for endpoint in endpoints(stage.parts):
+            if endpoint.who == "anyone":
+                assert endpoint.path == "/health"
+                continue
+            at = API + address(endpoint.path, "someruns", "someruns.1")
+            wrong = ["", "Bearer", "Bearer ", "Basic abc", "Bearer hop_wrong", "Bearer hopr_x", "Bearer hopr_a.1_99999999999_x", "Bearer hopr_a_b_c_d"]
+            for header in wrong:
+                response = await stage.http.request(endpoint.method, at, headers={"Authorization": header})
+                assert response.status_code == 401, (endpoint.name, header)
+                assert response.json()["error"]["code"] == "not_authorised"
+                assert response.headers["www-authenticate"] == "Bearer"
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_runs_token_touches_its_own_run_only(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        mine, other = await stage.started(), await stage.started()
+        token = stage.token_of(mine)
+        for endpoint in endpoints(stage.parts):
+            if endpoint.who == "anyone":
+                continue
+            query = {"cursors": "-"} if endpoint.path.endswith("/follow") else {}  # one that is taken would never end
+            own = await stage.send(endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.1"), token=token, **query)
+            assert (own.status_code != 403) == (endpoint.name in OF_A_RUN), (endpoint.name, own.text)
+            if "{id}" in endpoint.path or "{attempt}" in endpoint.path:
+                foreign = await stage.send(endpoint.method, address(endpoint.path, other["id"], f"{other['id']}.1"), token=token)
+                assert foreign.status_code == 403, endpoint.name
+                assert foreign.json()["error"]["code"] == "forbidden"
+            if "{attempt}" in endpoint.path:
+                older = await stage.send(endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.2"), token=token)
+                assert older.status_code == 403, endpoint.name
+
+    play(tmp_path, scene)
+
+
+def test_a_runs_token_reads_another_runs_stream_by_no_address(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        mine, other = await stage.started(), await stage.started()
+        token = stage.token_of(mine)
+        mixed = f"/runs/{mine['id']}/raw/{other['id']}.1/0/stdout"
+        assert (await stage.send("GET", mixed, token=token)).status_code == 403
+        await stage.ask("GET", mixed, status=404)  # a user is told that it is not there
+        cursors = f'{{"{other["id"]}.1:0:stdout": 0}}'
+        assert (await stage.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)).status_code == 422
+
+    play(tmp_path, scene)
+
+
+def test_a_sync_renews_the_token_after_half_of_its_life(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        assert (await stage.sync(run, [], token=stage.token_of(run)))["token"] is None
+        assert (await stage.sync(run, [], token=TOKEN))["token"] is None  # a user's is never renewed
+        secret = await stage.parts.access.secret()
+
+        async def live(attempt: AttemptId) -> bool:
+            return True
+
+        then = datetime.now(UTC) - timedelta(hours=13)
+        old = Tokens(stage.parts.access, secret, now=lambda: then, attempt_live=live).sign(AttemptId(f"{run['id']}.1"))
+        fresh = (await stage.sync(run, [], token=old))["token"]
+        assert fresh not in (None, old)
+        await stage.sync(run, [], token=fresh)
+        # Expired, but the attempt lives: a replica that was cut off for days comes back.
+        long_ago = datetime.now(UTC) - timedelta(days=9)
+        expired = Tokens(stage.parts.access, secret, now=lambda: long_ago, attempt_live=live).sign(AttemptId(f"{run['id']}.1"))
+        assert (await stage.sync(run, [], token=expired))["token"]
+        await stage.finish(run)
+        await stage.sync(run, [], token=expired, status=401)
+
+    play(tmp_path, scene)
+
+
+class NoStore:
+    """Knows one user."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def user_of(self, token_hash: str, /) -> str | None:
+        self.asked += 1
+        return "alice" if token_hash == hash_token(TOKEN) else None
+
+
+def tokens(*, now: datetime = NOW, live: bool = False, secret: bytes = b"s" * 32) -> tuple[Tokens, NoStore]:
+    async def attempt_live(attempt: AttemptId) -> bool:
+        return live
+
+    store: Any = NoStore()
+    return Tokens(store, secret, now=lambda: now, attempt_live=attempt_live), store
+
+
+def test_a_token_is_looked_up_once() -> None:
+    async def scene() -> None:
+        made, store = tokens()
+        for _ in range(3):
+            assert await made.caller(f"Bearer {TOKEN}") == Caller("alice")
+        assert store.asked == 1
+        with pytest.raises(AuthError):
+            await made.caller("Bearer hop_other")
+
+    asyncio.run(scene())
+
+
+def test_a_forged_or_altered_run_token_is_refused() -> None:
+    async def scene() -> None:
+        made, _ = tokens()
+        good = made.sign(AttemptId("abcdefgh.1"))
+        caller = await made.caller(f"bearer {good}")
+        assert (caller.run, caller.attempt) == ("abcdefgh", "abcdefgh.1")
+        attempt, expiry, mac = good.removeprefix("hopr_").split("_")
+        elsewhere, _ = tokens(secret=b"x" * 32)
+        for bad in (
+            f"hopr_abcdefgh.2_{expiry}_{mac}",
+            f"hopr_{attempt}_{int(expiry) + 1}_{mac}",
+            f"hopr_{attempt}_{expiry}_{mac[:-1]}",
+            f"hopr_{attempt}_{expiry}_",
+            f"hopr_{attempt}_{expiry}",
+            f"hopr_{attempt}_{expiry}_{mac}_",
+            elsewhere.sign(AttemptId("abcdefgh.1")),
+        ):
+            with pytest.raises(AuthError):
+                await made.caller(f"Bearer {bad}")
+
+    asyncio.run(scene())
+
+
+def test_an_expired_run_token_counts_only_while_its_attempt_lives() -> None:
+    async def scene() -> None:
+        made, _ = tokens()
+        token = made.sign(AttemptId("abcdefgh.1"))
+        for hours, live, good in ((23, False, True), (25, False, False), (25, True, True)):
+            later, _ = tokens(now=NOW + timedelta(hours=hours), live=live)
+            if good:
+                assert (await later.caller(f"Bearer {token}")).run == "abcdefgh"
+            else:
+                with pytest.raises(AuthError):
+                    await later.caller(f"Bearer {token}")
+
+    asyncio.run(scene())
+
+
+def test_callers_and_headers() -> None:
+    assert len(new_user_token()) == len("hop_") + 43
+    assert new_user_token() != new_user_token()
+    assert bearer("Bearer abc") == "abc"
+    for bad in (None, "", "abc", "Bearer", "Bearer \u00e9"):
+        with pytest.raises(AuthError):
+            bearer(bad)
+    run = Caller("run x", "abcdefgh", AttemptId("abcdefgh.1"))  # type: ignore[arg-type]
+    run.require_run("abcdefgh")
+    for refused in (lambda: run.require_user(), lambda: run.require_run("other"), lambda: run.require_attempt("abcdefgh.2")):
+        with pytest.raises(Forbidden):
+            refused()
+    assert Caller("alice").require_user() == "alice"

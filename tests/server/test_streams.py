@@ -1,0 +1,341 @@
+"""What replicas ship, and how it is read back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
+from tests.server.stage import API, TOKEN, Stage, play
+
+
+def points(name: str, *pairs: tuple[int, float]) -> bytes:
+    return pack_definition(name) + b"".join(pack_point(POINT, series_of(name), step, 1000.0 + step, value) for step, value in pairs)
+
+
+def event(kind: str, **more: Any) -> bytes:
+    return json.dumps({"t": time.time(), "kind": kind, **more}).encode() + b"\n"
+
+
+def test_bytes_are_taken_at_the_exact_end_only(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        assert (await stage.sync(run, [("stdout", 0, b"hello ")]))["offsets"] == {"stdout": 6}
+        assert (await stage.sync(run, [("stdout", 0, b"hello ")]))["offsets"] == {"stdout": 6}  # sent again
+        assert (await stage.sync(run, [("stdout", 3, b"lo world\n")]))["offsets"] == {"stdout": 12}  # overlaps
+        assert (await stage.sync(run, [("stdout", 99, b"gap")]))["offsets"] == {"stdout": 12}
+        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"hello world\n"
+        raw = await stage.send("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout", offset=6, limit=5)
+        assert (raw.content, raw.headers["x-length"]) == (b"world", "12")
+        listed = await stage.ask("GET", f"/runs/{run['id']}/streams")
+        assert listed == {"streams": [{"attempt": f"{run['id']}.1", "rank": 0, "stream": "stdout"}]}
+
+    play(tmp_path, scene)
+
+
+def test_a_sync_that_is_not_as_it_announces_is_refused(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        at = f"/attempts/{run['id']}.1/replicas/0/sync"
+        status = {"rank": 0, "phase": "running"}
+        for head, data in (
+            ({"status": status, "segments": [{"stream": "stdout", "offset": 0, "size": 9}]}, b"short"),
+            ({"status": status, "segments": []}, b"too much"),
+            ({"status": status, "segments": [{"stream": "../x", "offset": 0, "size": 1}]}, b"x"),
+            ({"status": status, "segments": [{"stream": "stdout", "offset": -1, "size": 1}]}, b"x"),
+            ({"status": {"rank": 1, "phase": "running"}}, b""),
+            ({"status": {"rank": 0, "phase": "exited"}}, b""),
+            ({"status": {"rank": 0, "phase": "dancing"}}, b""),
+            ({}, b""),
+        ):
+            response = await stage.send("POST", at, json.dumps(head).encode() + b"\n" + data)
+            assert response.status_code in (400, 422), response.text
+        assert await stage.ask("GET", f"/runs/{run['id']}/streams") == {"streams": []}
+        for attempt, rank in ((f"{run['id']}.2", 0), (f"{run['id']}.1", 1), ("unknownrun.1", 0)):
+            body = json.dumps({"status": {"rank": rank, "phase": "running"}}).encode()
+            assert (await stage.send("POST", f"/attempts/{attempt}/replicas/{rank}/sync", body)).status_code == 404
+
+    play(tmp_path, scene)
+
+
+def test_the_exit_is_recorded_with_the_last_sync_and_not_before(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        told = {"kind": "exit-code", "code": 3, "reason": "exit code 3"}
+        await stage.sync(run, [("stdout", 0, b"a")], phase="exited", exit=told)  # has exited, and still ships
+        assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "running"
+        found = await stage.finish(run, code=3, segments=[("stdout", 1, b"b")])
+        assert (found["phase"], found["exit"]) == ("failed", told)
+        assert (await stage.sync(run, []))["stop"]  # whoever still speaks for it is told to end
+
+    play(tmp_path, scene)
+
+
+def test_what_a_script_says_is_read_as_it_comes_and_survives_a_new_server(tmp_path: Path) -> None:
+    run: Any = None
+
+    async def first(stage: Stage) -> None:
+        nonlocal run
+        run = await stage.started(params={"lr": 1})
+        lines = event("params", values={"lr": 0.5, "n": 3}) + event("progress", done=3, total=10, unit="epochs")
+        await stage.sync(run, [("events", 0, lines), ("metrics", 0, points("loss", (0, 2.0), (1, 1.5)))])
+        found = await stage.ask("GET", f"/runs/{run['id']}")
+        assert found["latest"] == {"loss": [1, 1.5]}
+        assert found["progress"] == {"done": 3.0, "total": 10.0, "unit": "epochs"}
+        listed = await stage.ask("GET", "/runs")
+        assert listed["runs"][0]["latest"] == {"loss": [1, 1.5]}
+
+    async def second(stage: Stage) -> None:
+        # The engine of the first stage is gone; what matters is that its streams are there and go on.
+        found = await stage.ask("GET", f"/runs/{run['id']}")
+        assert (found["latest"], found["params"]) == ({"loss": [1, 1.5]}, {"lr": 0.5, "n": 3})
+        held = len(points("loss", (0, 2.0), (1, 1.5)))
+        cut = points("loss", (2, 1.0))
+        said = await stage.sync(run, [("metrics", held, cut[:30])])  # a record in two pieces
+        assert said["offsets"]["metrics"] == held + 30
+        await stage.sync(run, [("metrics", held + 30, cut[30:])])
+        found = await stage.ask("GET", f"/runs/{run['id']}")
+        assert found["latest"] == {"loss": [2, 1.0]}
+        assert found["progress"]["done"] == 3.0
+
+    play(tmp_path, first)
+    play(tmp_path, second, loops=False)
+
+
+def test_garbage_in_streams_breaks_nothing(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        garbage = b'\xff\xfe\n{"kind": "summary"}\n{"kind": "summary", "values": {"a": "x", "ok": 1}}\n[]\n"x"\n{\n' + b"[" * 100_000 + b"\n"
+        garbage += b'{"t": "late", "kind": "progress", "done": {}, "total": []}\n{"t": 1e999, "kind": "params", "values": {"": 1, "k": [1]}}\n'
+        garbage += b'{"kind": ["x"]}\n{"kind": "summary", "values": {"huge": 1' + b"0" * 400 + b"}}\n"
+        system = b'{"t": 5, "cpu_percent": "x", "memory_bytes": null, "gpus": [1, {"index": "a"}]}\n{"t": null}\nnot json\n'
+        metrics = points("loss", (1, 0.5)) + b"\x07garbage" + points("acc", (1, 0.5))
+        await stage.sync(run, [("events", 0, garbage), ("system", 0, system), ("metrics", 0, metrics)])
+        found = await stage.finish(run)
+        assert found["summary"]["ok"] == 1
+        assert found["latest"] == {"loss": [1, 0.5]}
+        assert (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [0.5]
+        samples = (await stage.ask("GET", f"/runs/{run['id']}/system"))["samples"]
+        assert [(s["t"], s["cpu_percent"], s["memory_bytes"], len(s["gpus"])) for s in samples] == [(5, 0, 0, 1)]
+
+    play(tmp_path, scene)
+
+
+def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        data = points("loss", (0, 1.0), (1, float("nan")), (2, float("inf")))
+        await stage.sync(run, [("metrics", 0, data), ("events", 0, b'{"kind":"summary","values":{"loss":NaN,"acc":0.5}}\n')])
+        found = await stage.finish(run)
+        assert found["latest"] == {"loss": [2, None]}
+        assert found["summary"] == {"loss": None, "acc": 0.5}
+        assert (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [1.0, None, None]
+
+    play(tmp_path, scene)
+
+
+def test_metrics_come_in_columns_thinned_and_counted(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        spiky = [(step, 100.0 if step == 777 else step / 1000) for step in range(2000)]
+        counted = pack_definition("free") + b"".join(pack_point(POINT, series_of("free"), NO_STEP, 5.0, v) for v in (1.0, 2.0, 3.0))
+        await stage.sync(run, [("metrics", 0, points("loss", *spiky) + counted), ("tensorboard", 0, points("tb/x", (5, 1.0)))])
+        everything = (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]
+        assert sorted(everything) == ["free", "loss", "tb/x"]
+        assert everything["free"] == {"steps": [0, 1, 2], "values": [1.0, 2.0, 3.0], "times": [5.0] * 3, "count": 3}
+        thin = (await stage.ask("GET", f"/runs/{run['id']}/metrics", names="loss", max_points=50))["series"]
+        assert list(thin) == ["loss"]
+        assert thin["loss"]["count"] == 2000
+        assert len(thin["loss"]["steps"]) <= 50
+        assert 777 in thin["loss"]["steps"]  # peaks stay
+        assert (thin["loss"]["steps"][0], thin["loss"]["steps"][-1]) == (0, 1999)
+        assert thin["loss"]["steps"] == sorted(thin["loss"]["steps"])
+
+    play(tmp_path, scene)
+
+
+def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        before = points("loss", (0, 3.0), (1, 2.0))
+        await stage.sync(run, [("stdout", 0, b"one\ntwo\n"), ("metrics", 0, before)])
+        saved = await stage.put_tree({"w": b"1"})
+        offsets = {"stdout": len(b"one\ntwo\n"), "metrics": len(before)}
+        body = {"rank": 0, "step": 1, "manifest": saved, "offsets": offsets, "metrics": {"loss": 2.0}}
+        made = await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", body, token=stage.token_of(run))
+        assert (made["step"], made["size_bytes"]) == (1, 1)
+        await stage.sync(run, [("stdout", 8, b"lost\n"), ("metrics", len(before), points("loss", (2, 9.0)))])
+        stage.engine.vanish(f"{run['id']}.1")  # type: ignore[arg-type]
+        await stage.until(lambda: f"{run['id']}.2" in stage.engine.launches)
+        restore = stage.engine.launches[f"{run['id']}.2"].replicas[0].restore  # type: ignore[index]
+        assert restore is not None
+        assert (restore.step, restore.manifest) == (1, saved)
+        await stage.sync(run, [("stdout", 0, b"three\n"), ("metrics", 0, points("loss", (2, 1.0)))], attempt=2)
+        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"one\ntwo\nthree\n"
+        assert await stage.ask("GET", f"/runs/{run['id']}/log", tail_lines=2) == b"two\nthree\n"
+        series = (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]
+        assert (series["steps"], series["values"]) == ([0, 1, 2], [3.0, 2.0, 1.0])
+        raw = await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout")
+        assert raw == b"one\ntwo\nlost\n"
+
+    play(tmp_path, scene)
+
+
+def test_checkpoints_are_whole_idempotent_and_cleared_but_for_those_kept(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        at, saved = f"/attempts/{run['id']}.1/checkpoints", await stage.put_tree({"w": b"1"})
+        refused = await stage.ask("POST", at, {"rank": 0, "step": 0, "manifest": "0" * 64}, status=409)
+        assert refused["error"]["digests"] == ["0" * 64]
+        for step in (1, 1, 2):
+            await stage.ask("POST", at, {"rank": 0, "step": step, "manifest": saved})
+        await stage.ask("POST", f"/runs/{run['id']}/checkpoints/1/keep")
+        for step in (3, 4):
+            await stage.ask("POST", at, {"rank": 0, "step": step, "manifest": saved})
+        listed = (await stage.ask("GET", f"/runs/{run['id']}/checkpoints"))["checkpoints"]
+        assert [(c["step"], c["kept"]) for c in listed] == [(1, True), (3, False), (4, False)]
+        await stage.ask("POST", f"/runs/{run['id']}/checkpoints/9/keep", status=404)
+        await stage.ask("POST", at, {"rank": 5, "step": 9, "manifest": saved}, status=400)
+
+    play(tmp_path, scene, keep_checkpoints=2)
+
+
+def test_artifact_and_lock_are_recorded(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        token, tree = stage.token_of(run), await stage.put_tree({"out.txt": b"made"})
+        await stage.ask("POST", f"/attempts/{run['id']}.1/artifact", {"manifest": tree}, token=token)
+        await stage.ask("POST", f"/attempts/{run['id']}.1/lock", {"lock": tree, "packages": {"numpy": "2.0"}}, token=token)
+        found = await stage.ask("GET", f"/runs/{run['id']}")
+        assert found["artifact"] == tree
+        assert found["spec"]["environment"]["lock"] == tree
+        assert found["spec"]["environment"]["packages"] == {"numpy": "2.0"}
+        await stage.ask("POST", f"/attempts/{run['id']}.1/artifact", {"manifest": "1" * 64}, token=token, status=409)
+
+    play(tmp_path, scene)
+
+
+def test_an_offline_run_is_recorded_whole(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.dataset("mnist")
+        spec = {"project": "p", "roles": [{"command": ["python", "main.py"]}], "datasets": [{"name": "mnist"}]}
+        body = {"id": "offline-1", "started_at": "2026-01-02T03:04:05Z", "spec": spec}
+        run = await stage.ask("POST", "/runs/offline", body)
+        assert run["offline"]
+        assert (await stage.ask("POST", "/runs/offline", body))["name"] == run["name"]
+        said = b'{"t": 1767323105, "kind": "summary", "values": {"acc": 0.9}}\n'  # a minute later
+        found = await stage.finish(run, segments=[("stdout", 0, b"hi\n"), ("events", 0, said)])
+        assert (found["phase"], found["summary"], found["started_at"]) == ("succeeded", {"acc": 0.9}, "2026-01-02T03:04:05Z")
+        assert found["ended_at"] == "2026-01-02T03:05:05Z"
+        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"hi\n"
+        again = await stage.finish(run, segments=[("stdout", 0, b"hi\n")])  # sent again
+        assert again == found
+        board = await stage.ask("GET", "/datasets/mnist/board")
+        assert [row["name"] for row in board["rows"]] == ["alice/p/1"]
+        await stage.ask("POST", "/runs/offline", {**body, "id": "offline-2", "started_at": "2026-01-02T03:04:05"}, status=400)
+        assert stage.engine.starts == []
+
+    play(tmp_path, scene)
+
+
+def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        await stage.sync(run, [("stdout", 0, b"one\n"), ("stderr", 0, b"err\n"), ("metrics", 0, points("loss", (0, 1.0)))])
+        following = asyncio.create_task(stage.send("GET", f"/runs/{run['id']}/follow"))
+        await stage.until(lambda: stage.parts.hub.followers(run["id"]))
+        await stage.sync(run, [("stdout", 4, b"two\n")])
+        await stage.finish(run, segments=[("stdout", 8, b"three\n")])
+        frames = parse((await following).content)
+        assert "".join(f["text"] for f in frames if f["kind"] == "output" and f["stream"] == "stdout") == "one\ntwo\nthree\n"
+        assert "".join(f["text"] for f in frames if f["kind"] == "output" and f["stream"] == "stderr") == "err\n"
+        assert frames[0]["kind"] == "state"
+        assert (frames[-1]["kind"], frames[-1]["run"]["phase"]) == ("end", "succeeded")
+        assert any(f["kind"] == "progress" and f["latest"] == {"loss": [0, 1.0]} for f in frames)
+        assert stage.parts.hub.followers(run["id"]) == 0
+        query = {"cursors": json.dumps({f"{run['id']}.1:0:stdout": 8}), "streams": "stdout"}
+        rest = parse((await stage.send("GET", f"/runs/{run['id']}/follow", **query)).content)
+        assert [f["text"] for f in rest if f["kind"] == "output"] == ["three\n"]
+        for bad in ({"cursors": "x"}, {"cursors": '{"a": 1}'}, {"cursors": "[1]"}, {"streams": "nope"}, {"ranks": "x"}):
+            assert (await stage.send("GET", f"/runs/{run['id']}/follow", **bad)).status_code == 422
+        assert (await stage.send("GET", "/runs/unknown-run/follow")).status_code == 404
+
+    play(tmp_path, scene)
+
+
+def parse(data: bytes) -> list[dict[str, Any]]:
+    frames = []
+    while data:
+        line, _, data = data.partition(b"\n")
+        head = json.loads(line)
+        if head["kind"] == "output":
+            head["text"], data = data[: head["size"]].decode(), data[head["size"] :]
+        frames.append(head)
+    return frames
+
+
+def test_boards_rank_best_first_and_keep_the_best_checkpoint(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.dataset("mnist")
+        saved = await stage.put_tree({"w": b"1"})
+        for accuracy, loss in ((0.8, 0.3), (0.9, 0.5), (0.9, 0.1)):
+            run = await stage.started(datasets=[{"name": "mnist"}], params={"a": accuracy})
+            await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved})
+            await stage.finish(run, segments=[("events", 0, event("summary", values={"val_acc": accuracy, "val_loss": loss}))])
+        board = await stage.ask("GET", "/datasets/mnist/board")
+        assert (board["metric"], board["higher_is_better"]) == ("val_acc", True)
+        assert [(row["rank"], row["name"], row["value"]) for row in board["rows"]] == [
+            (1, "alice/p/2", 0.9),
+            (2, "alice/p/3", 0.9),
+            (3, "alice/p/1", 0.8),
+        ]
+        assert (board["rows"][0]["checkpoint_step"], board["rows"][0]["version"]) == (7, 1)
+        by_loss = await stage.ask("GET", "/datasets/mnist/board", metric="val_loss", limit=2)
+        assert (by_loss["higher_is_better"], [row["value"] for row in by_loss["rows"]]) == (False, [0.1, 0.3])
+        best = board["rows"][0]["run"]
+
+        async def kept() -> bool:
+            return bool((await stage.ask("GET", f"/runs/{best}/checkpoints"))["checkpoints"][0]["kept"])
+
+        await stage.until(kept)
+        await stage.ask("PATCH", "/datasets/mnist", {"metric": "val_loss", "higher_is_better": True})
+        assert [row["value"] for row in (await stage.ask("GET", "/datasets/mnist/board"))["rows"]] == [0.5, 0.3, 0.1]
+        await stage.ask("GET", "/datasets/nothing/board", status=404)
+
+    play(tmp_path, scene)
+
+
+def test_status_nodes_and_shutdown(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started(roles=[{"command": ["x"], "resources": {"gpus": 1, "memory_bytes": 1024}}])
+        status = await stage.ask("GET", "/status")
+        assert status["nodes"][0]["used"] == {"cpu_milli": 1000, "memory_bytes": 1024, "gpus": [0]}
+        assert sum(status["runs"].values()) == 1
+        assert (await stage.ask("GET", "/nodes"))["nodes"] == status["nodes"]
+        assert (await stage.ask("GET", "/health", token=None))["status"] == "ok"
+        refused = await stage.ask("POST", "/shutdown", {}, status=409)
+        assert "alice/p/1" in refused["error"]["message"]
+        assert not stage.ended.is_set()
+        await stage.ask("POST", "/shutdown", {"runs": "stop"})
+        assert stage.ended.is_set()
+        assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "cancelled"
+        assert (await stage.ask("POST", "/sweep"))["freed_bytes"] == 0
+
+    play(tmp_path, scene)
+
+
+def test_unknown_addresses_and_methods_have_the_errors_shape(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        response = await stage.http.get("/nowhere")
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+        response = await stage.http.put(API + "/runs", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert (response.status_code, response.headers["allow"]) == (405, "GET, POST")
+        assert response.json()["error"]["code"] == "usage"
+        for path in ("/runs/..%2f..%2fetc", "/runs/ab", "/datasets/..%2fx", "/blobs/xyz", "/runs/%00%00%00%00%00%00"):
+            response = await stage.send("GET" if "blobs" not in path else "PUT", path)
+            assert response.status_code == 404, path
+
+    play(tmp_path, scene, loops=False)
