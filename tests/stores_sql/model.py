@@ -62,6 +62,15 @@ class Model:
                 return False
         return len(places) == run.size and all(len(cards) == run.gpus for _, cards in places)
 
+    def somewhere(self, run: ModelRun) -> Places | None:
+        """A place for it, should there be one for its replicas side by side."""
+        for node in NODES:
+            for first in (0, 1):
+                places = [(node, (first + rank,) if run.gpus else ()) for rank in range(run.size)]
+                if self.fits(run, places):
+                    return places
+        return None
+
     def apply(self, wanted: Sequence[tuple[RunId, Places]]) -> list[RunId]:
         applied = []
         for id_, places in wanted:

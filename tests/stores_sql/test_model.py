@@ -37,9 +37,10 @@ EXITS = (
     (1, ExitKind.LOST),
     (137, ExitKind.OUT_OF_MEMORY),
 )
-spots = st.one_of(
-    st.tuples(st.sampled_from(sorted(NODES)), st.just(())), st.tuples(st.just("n1"), st.sampled_from([(0,), (1,), (2,)]))
-)
+places_of = {
+    0: st.sampled_from([("n1", ()), ("n2", ())]),
+    1: st.sampled_from([("n1", (0,)), ("n1", (1,)), ("n1", (2,)), ("n2", (0,)), ("n1", ())]),
+}
 replicas = st.one_of(
     st.sampled_from([(ReplicaPhase.PREPARING, None), (ReplicaPhase.RUNNING, None)]),
     st.sampled_from(EXITS).map(lambda end: (ReplicaPhase.EXITED, Exit(end[1], end[0], "told"))),
@@ -79,12 +80,18 @@ class StoreMachine(RuleBasedStateMachine):
         live = [attempt.id for _, attempt in self.model.live()]
         return data.draw(st.sampled_from(live * 3 + ids) if ids else st.just(AttemptId("nobody.1")))
 
-    @initialize()
-    def nodes(self) -> None:
+    @initialize(sizes=st.lists(st.integers(1, 3), min_size=2, max_size=5))
+    def begin(self, sizes: list[int]) -> None:
         seen = Observation(tuple(node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items()))
         self.do(self.stores.cluster.record(ENGINE, seen, now=self.now()))
+        for number, size in enumerate(sizes):
+            self.submit(size, number % 2, 2)
+        self.plan_well()
 
     @rule(size=st.integers(1, 3), gpus=st.integers(0, 1), max_attempts=st.integers(1, 3))
+    def submit_one(self, size: int, gpus: int, max_attempts: int) -> None:
+        self.submit(size, gpus, max_attempts)
+
     def submit(self, size: int, gpus: int, max_attempts: int) -> None:
         new, now = new_run(replicas=size, resources=Resources(1000, gpus=gpus), max_attempts=max_attempts), self.now()
         (run,) = self.do(self.stores.runs.create([new], now=now))
@@ -101,11 +108,18 @@ class StoreMachine(RuleBasedStateMachine):
         assert (there.id, there.phase.value) == (run.id, run.phase)
 
     @rule(data=st.data())
-    def plan(self, data: st.DataObject) -> None:
+    def plan_badly(self, data: st.DataObject) -> None:
         wanted: list[tuple[RunId, Places]] = []
         for run in data.draw(st.permutations(list(self.model.runs.values())))[:4]:
-            places = data.draw(st.lists(spots, min_size=run.size, max_size=run.size))
-            wanted.append((run.id, [(name, cards if run.gpus else ()) for name, cards in places]))
+            wanted.append((run.id, data.draw(st.lists(places_of[run.gpus], min_size=run.size, max_size=run.size))))
+        self.apply(wanted)
+
+    @rule()
+    def plan_well(self) -> None:
+        waiting = [run for run in self.model.runs.values() if run.phase == "queued"]
+        self.apply([(run.id, places) for run in waiting if (places := self.model.somewhere(run)) is not None])
+
+    def apply(self, wanted: list[tuple[RunId, Places]]) -> None:
         placements = tuple(place(self.gang(id_), *places) for id_, places in wanted)
         result = self.do(self.stores.cluster.apply(Plan(Version(0), placements), now=self.now()))
         assert list(result.applied) == self.model.apply(wanted)
@@ -119,9 +133,19 @@ class StoreMachine(RuleBasedStateMachine):
         for number, run in enumerate(order, 1):
             run.position = number if run.phase == "queued" else None
 
-    @rule(data=st.data(), rank=st.integers(0, 2), told=replicas)
-    def say(self, data: st.DataObject, rank: int, told: tuple[ReplicaPhase, Exit | None]) -> None:
-        attempt, status = self.attempt_of(data), ReplicaStatus(rank, told[0], "", told[1])
+    @rule(data=st.data(), ranks=st.lists(st.integers(0, 2), min_size=1, max_size=3), told=replicas)
+    def say(self, data: st.DataObject, ranks: list[int], told: tuple[ReplicaPhase, Exit | None]) -> None:
+        attempt = self.attempt_of(data)
+        for rank in ranks:
+            self.hear(attempt, ReplicaStatus(rank, told[0], "", told[1]))
+
+    @rule(data=st.data(), told=replicas)
+    def say_all(self, data: st.DataObject, told: tuple[ReplicaPhase, Exit | None]) -> None:
+        attempt = self.attempt_of(data)
+        for rank in range(3):
+            self.hear(attempt, ReplicaStatus(rank, told[0], "", told[1]))
+
+    def hear(self, attempt: AttemptId, status: ReplicaStatus) -> None:
         recorded = self.do(self.stores.cluster.record_status(AttemptStatus(attempt, (status,)), now=self.now()))
         before = self.phases()
         self.model.say(attempt, status)
@@ -201,7 +225,7 @@ def _places(placement: Placement) -> list[tuple[str, tuple[int, ...]]]:
 def _check(open_database: Callable[[], Database], *, examples: int) -> None:
     how = settings(
         max_examples=examples,
-        stateful_step_count=30,
+        stateful_step_count=50,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
