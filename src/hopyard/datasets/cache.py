@@ -25,9 +25,9 @@ from typing import NamedTuple
 from hopyard.datasets.pack import EVERYTHING, pack
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.datasets.transfer import download
-from hopyard.datasets.transport import Fetch, Fetching, nowhere
+from hopyard.datasets.transport import Fetch, Fetching
 from hopyard.domain.ids import Digest, check_digest
-from hopyard.errors import HopyardError
+from hopyard.errors import HopyardError, NotFound
 
 _SETTLE_BYTES = 64 * 1024 * 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -48,10 +48,10 @@ class TreeCache:
         self._root, self._limit = root, limit_bytes
 
     @contextmanager
-    def use(self, manifest: Digest, fetch: Fetch, *, progress: Progress = SILENT) -> Iterator[Path]:
+    def use(self, manifest: Digest, fetch: Fetch | None, *, progress: Progress = SILENT) -> Iterator[Path]:
         """The tree's folder, which stays as it is until the block ends. `fetch` (a `BlobTransport`'s) is called when the tree is
         not there; of many who ask at once, one fetches and the others wait, and what a broken-off fetch brought is kept.
-        Raises IntegrityError, StorageFull, and what `fetch` raises."""
+        Raises IntegrityError, StorageFull, what `fetch` raises; without `fetch`, NotFound when the tree is not here."""
         check_digest(manifest)
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = self._hold(manifest, fetch, progress)
@@ -60,9 +60,8 @@ class TreeCache:
         finally:
             os.close(lock)
 
-    def checkout(self, manifest: Digest, dest: Path, fetch: Fetch = nowhere) -> None:
-        """A private, writable copy at `dest`, which must not exist or be empty. Raises as `use`; without `fetch`, NotFound when
-        the tree is not here."""
+    def checkout(self, manifest: Digest, dest: Path, fetch: Fetch | None = None) -> None:
+        """A private, writable copy at `dest`, which must not exist or be empty. Raises as `use`."""
         with self.use(manifest, fetch) as tree:
             _copy(str(tree), str(dest))
 
@@ -82,7 +81,7 @@ class TreeCache:
 
     # -- filling -------------------------------------------------------------------------------------------------
 
-    def _hold(self, manifest: Digest, fetch: Fetch, progress: Progress) -> int:
+    def _hold(self, manifest: Digest, fetch: Fetch | None, progress: Progress) -> int:
         """A descriptor of the lock file with a shared lock, the tree being there and whole."""
         while True:
             lock = self._lock(manifest, fcntl.LOCK_SH)
@@ -101,7 +100,7 @@ class TreeCache:
                 os.close(lock)
             self.trim()
 
-    def _fill(self, manifest: Digest, lock: int, fetch: Fetch, progress: Progress) -> None:
+    def _fill(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: Progress) -> None:
         """Under the exclusive lock: make the tree, or check the one that is there."""
         tree, part = self._root / manifest, self._root / f".{manifest}.part"
         if tree.is_dir():
@@ -111,6 +110,8 @@ class TreeCache:
                 _write_note(lock, _Note(_read_note(lock).size_bytes, _boot()))
                 return
             self._discard(tree)
+        if fetch is None:
+            raise NotFound(f"the tree {manifest[:12]} is not on this machine")
         part.mkdir(exist_ok=True, mode=0o700)
         download(manifest, part, Fetching(fetch), progress)
         size = _make_read_only(part)

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from array import array
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,13 +102,12 @@ class StatCache:
             scratch.write_bytes(json.dumps(header).encode() + b"\n" + body)
             scratch.replace(self._path)
         except OSError:
-            scratch.unlink(missing_ok=True)
+            with suppress(OSError):
+                scratch.unlink()
 
     def forget(self) -> None:
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError:
-            pass
+        with suppress(OSError):
+            self._path.unlink()
 
     def _header(self) -> dict[str, Any] | None:
         try:

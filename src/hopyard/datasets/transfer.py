@@ -174,6 +174,8 @@ def _fetch(manifest: Digest, digests: Sequence[Digest], transport: BlobSource, r
         except (IntegrityError, MissingBlobs, NotFound) as bad:
             raise IntegrityError(f"`{path}` cannot be pulled: {bad.message}", hints=(_DAMAGED_HINT,)) from bad
         except (_Garbled, ServerUnavailable) as bad:
+            if done == len(digests):
+                return  # it broke after the last byte
             if not transport.verify(digests[done]):
                 raise IntegrityError(f"blob {digests[done][:12]} of `{path}` is damaged on the server", hints=(_DAMAGED_HINT,)) from bad
             if attempt == _TRIES:

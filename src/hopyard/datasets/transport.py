@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from hopyard.errors import NotFound
-
 
 class BlobSource(Protocol):
     """Where blobs come from. Safe to use from several threads at once. Raises errors of `hopyard.errors`."""
@@ -51,8 +49,3 @@ class Fetching:
 
     def close(self) -> None:
         """Nothing: the connection is whose `fetch` it is."""
-
-
-def nowhere(manifest: str, _digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """The `fetch` of those who have no server to ask."""
-    raise NotFound(f"the tree {manifest[:12]} is not on this machine")

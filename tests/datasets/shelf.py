@@ -1,0 +1,140 @@
+"""What the tests of datasets share: a transport over real blobs in a folder, trees on disk, small tmpfs mounts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from hopyard.domain.ids import Digest
+from hopyard.stores.blobs.folder import FolderBlobs
+
+IS_ROOT = os.geteuid() == 0
+
+
+def digest_of(data: bytes) -> Digest:
+    return Digest(blake3(data).hexdigest())
+
+
+class FolderTransport:
+    """The transport that a client is, straight onto a FolderBlobs. Counts what is sent."""
+
+    def __init__(self, root: Path) -> None:
+        self.blobs = FolderBlobs(root)
+        self.sent: list[str] = []
+        self.before_put: Callable[[], None] = lambda: None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def _wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
+
+    def missing(self, digests: Sequence[str]) -> list[str]:
+        return list(self._wait(self.blobs.missing([Digest(d) for d in digests])))
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        self.before_put()
+        self._wait(self.blobs.put(Digest(digest), data))
+        self.sent.append(digest)
+
+    def put_pack(self, blobs: Sequence[tuple[str, bytes]]) -> None:
+        self.before_put()
+        self._wait(self.blobs.put_many([(Digest(d), data) for d, data in blobs]))
+        self.sent += [d for d, _ in blobs]
+
+    def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        for digest in digests:
+            yield digest, self._wait(self.blobs.get(Digest(digest)))
+
+    def verify(self, digest: str) -> bool:
+        from hopyard.errors import HopyardError
+
+        try:
+            self._wait(self.blobs.get(Digest(digest)))
+        except HopyardError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Nothing to close in a thread."""
+
+    def end(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._wait(self.blobs.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@contextmanager
+def transport(root: Path) -> Iterator[FolderTransport]:
+    found = FolderTransport(root)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+def make_tree(root: Path, files: Mapping[str, bytes | str]) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for path, data in files.items():
+        full = root / path
+        full.parent.mkdir(parents=True, exist_ok=True)
+        full.write_bytes(data.encode() if isinstance(data, str) else data)
+    return root
+
+
+def listing(root: Path) -> dict[str, tuple[Any, ...]]:
+    """Everything below `root`: what it is, and what it holds."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for folder, names, files in os.walk(root):
+        for name in (*names, *files):
+            path = Path(folder) / name
+            key = path.relative_to(root).as_posix()
+            if path.is_symlink():
+                found[key] = ("link", str(path.readlink()))
+            elif path.is_dir():
+                found[key] = ("folder",)
+            else:
+                found[key] = ("file", path.read_bytes(), bool(path.stat().st_mode & 0o100))
+    return found
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of `size`; skips the test where none can be mounted."""
+    folder.mkdir()
+    if not IS_ROOT or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def files_of(root: Path, pattern: str) -> list[Path]:
+    return list(root.glob(pattern))
+
+
+def damage(blobs_root: Path, data: bytes) -> None:
+    """Flip a byte of `data` wherever the store keeps it."""
+    found = False
+    for path in [*blobs_root.glob("packs/*"), *blobs_root.glob("large/*/*")]:
+        content = path.read_bytes()
+        at = content.find(data)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at + len(data) // 2)
+                file.write(bytes([content[at + len(data) // 2] ^ 0xFF]))
+            found = True
+    assert found, "the store does not hold these bytes"

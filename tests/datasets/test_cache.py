@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hopyard.datasets.cache import TreeCache, remove_tree
+from hopyard.datasets.pack import pack
+from hopyard.datasets.transfer import push
+from hopyard.domain.ids import Digest
+from hopyard.errors import NotFound, ServerUnavailable, SpecError
+
+from .shelf import FolderTransport, listing, make_tree, transport
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FolderTransport]:
+    with transport(tmp_path / "blobs") as found:
+        yield found
+    remove_tree(tmp_path / "trees")  # read-only folders stand in pytest's way
+
+
+def pushed(server: FolderTransport, root: Path, size: int = 1000) -> Digest:
+    make_tree(root, {"a": b"a" * size, "d/run.sh": root.name})
+    (root / "d" / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("d/run.sh")
+    tree = pack(root)
+    push(tree, server)
+    return tree.digest
+
+
+def never(_manifest: str, _digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    raise AssertionError("it should be here already")
+
+
+def test_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> None:
+    digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
+    with cache.use(digest, server.fetch) as tree:
+        assert listing(tree) == listing(tmp_path / "one")
+        assert not any(path.lstat().st_mode & 0o222 for path in [tree, *tree.rglob("*")] if not path.is_symlink())
+    with cache.use(digest, never) as again:
+        assert again == tree
+    with pytest.raises(SpecError), cache.use(Digest("../x"), never):
+        pass
+
+
+def test_a_checkout_is_private_and_writable(server: FolderTransport, tmp_path: Path) -> None:
+    digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
+    cache.checkout(digest, tmp_path / "work", server.fetch)
+    assert listing(tmp_path / "work") == listing(tmp_path / "one")
+    (tmp_path / "work" / "a").write_text("mine")
+    (tmp_path / "work" / "d" / "new").write_text("mine")
+    with cache.use(digest, never) as tree:
+        assert listing(tree) == listing(tmp_path / "one")
+    with pytest.raises(NotFound):
+        TreeCache(tmp_path / "empty").checkout(digest, tmp_path / "other")
+
+
+def test_a_broken_fetch_leaves_nothing_and_is_gone_on_with(server: FolderTransport, tmp_path: Path) -> None:
+    digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
+
+    calls: list[Sequence[str]] = []
+
+    def broken(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        calls.append(digests)
+        if len(calls) <= 2:  # the manifest and one blob
+            yield from server.fetch(manifest, digests[:1])
+        if len(calls) > 1:
+            raise ServerUnavailable("away")
+
+    with pytest.raises(ServerUnavailable), cache.use(digest, broken):
+        pass
+    assert not (tmp_path / "trees" / digest).exists()
+    fetched: list[str] = []
+
+    def counting(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        fetched.extend(digests)
+        return server.fetch(manifest, digests)
+
+    with cache.use(digest, counting) as tree:
+        assert listing(tree) == listing(tmp_path / "one")
+    assert fetched == [digest, calls[1][1]], "the blob that came over is not fetched again"
+
+
+def test_the_longest_unused_goes_first_and_never_one_in_use(server: FolderTransport, tmp_path: Path) -> None:
+    digests = [pushed(server, tmp_path / name, 100_000) for name in ("one", "two", "three")]
+    cache = TreeCache(tmp_path / "trees", limit_bytes=250_000)
+
+    def here() -> list[bool]:
+        return [(tmp_path / "trees" / digest).is_dir() for digest in digests]
+
+    for n, digest in enumerate(digests[:2]):
+        with cache.use(digest, server.fetch):
+            pass
+        os.utime(tmp_path / "trees" / f".{digest}.lock", (n, n))
+    with cache.use(digests[2], server.fetch):
+        assert here() == [False, True, True]
+    with cache.use(digests[1], never), cache.use(digests[0], server.fetch):
+        assert here() == [True, True, False], "the one in use stays, though it was used before"
+        TreeCache(tmp_path / "trees", limit_bytes=0).trim()
+        assert here() == [True, True, False]
+    TreeCache(tmp_path / "trees", limit_bytes=0).trim()
+    assert not any(here()) and not list((tmp_path / "trees").iterdir())
+
+
+def test_after_a_restart_of_the_machine_small_trees_are_checked(server: FolderTransport, tmp_path: Path) -> None:
+    digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
+    with cache.use(digest, server.fetch) as tree:
+        pass
+    note = tmp_path / "trees" / f".{digest}.lock"
+    said = note.read_text()
+
+    def restart() -> None:
+        note.write_text(said.replace('"boot": "', '"boot": "earlier '))
+
+    restart()
+    with cache.use(digest, never):
+        pass
+    assert note.read_text() == said
+    restart()
+    (tree / "a").chmod(0o644)
+    os.truncate(tree / "a", 0)  # what a power cut leaves of a file that was just written
+    with cache.use(digest, server.fetch) as tree:
+        assert listing(tree) == listing(tmp_path / "one")
+
+
+USER = """
+import sys
+from pathlib import Path
+from datasets.shelf import transport
+from hopyard.datasets.cache import TreeCache
+root, digest, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+fetched = []
+with transport(root / "blobs") as server:
+    def fetch(manifest, digests):
+        if not fetched:
+            fetched.append(1)
+            with open(root / "fills", "a") as fills: fills.write("x")
+        yield from server.fetch(manifest, digests)
+        if mode == "hang":
+            print("fetching", flush=True); sys.stdin.read()
+    with TreeCache(root / "trees").use(digest, fetch) as tree:
+        print(sorted(p.name for p in tree.iterdir()), flush=True)
+        sys.stdin.read()
+"""
+
+
+def user(tmp_path: Path, digest: str, mode: str = "") -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, "-c", USER, str(tmp_path), digest, mode]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def test_many_processes_at_once_fill_once(server: FolderTransport, tmp_path: Path) -> None:
+    digest = pushed(server, tmp_path / "one")
+    users = [user(tmp_path, digest) for _ in range(4)]
+    lines = [child.stdout.readline() for child in users if child.stdout]
+    assert lines == [b"['a', 'd', 'link']\n"] * 4
+    assert (tmp_path / "fills").read_text() == "x"
+    TreeCache(tmp_path / "trees", limit_bytes=0).trim()
+    assert (tmp_path / "trees" / digest).is_dir(), "it is in use"
+    users[0].kill()
+    for child in users:
+        child.communicate(timeout=60)
+    TreeCache(tmp_path / "trees", limit_bytes=0).trim()
+    assert not (tmp_path / "trees" / digest).exists(), "the dead use nothing"
+
+
+def test_who_waits_takes_over_from_one_that_is_killed_while_it_fetches(server: FolderTransport, tmp_path: Path) -> None:
+    digest = pushed(server, tmp_path / "one")
+    first = user(tmp_path, digest, "hang")
+    assert first.stdout and first.stdout.readline() == b"fetching\n"
+    second = user(tmp_path, digest)
+    first.send_signal(signal.SIGKILL)
+    assert second.stdout and second.stdout.readline() == b"['a', 'd', 'link']\n"
+    for child in (first, second):
+        child.communicate(timeout=60)
+    assert (tmp_path / "fills").read_text() == "xx"

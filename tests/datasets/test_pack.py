@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hopyard.datasets.ignore import CODE, DATA, EVERYTHING, Rules
+from hopyard.datasets.pack import pack
+from hopyard.datasets.progress import SILENT
+from hopyard.domain.manifest import CHUNK_BYTES, Manifest
+from hopyard.errors import SpecError
+
+from .shelf import digest_of, make_tree
+
+
+def paths(root: Path, rules: Rules = DATA) -> list[str]:
+    manifest = Manifest.decode(pack(root, rules=rules).encoded)
+    return sorted([f.path for f in manifest.files] + [link.path for link in manifest.links] + [f + "/" for f in manifest.folders])
+
+
+def settle() -> None:
+    """Until a change of what was written last would show in its time stamps."""
+    until = time.time_ns() + 60_000_000
+    while time.time_ns() < until:
+        time.sleep(0.005)
+
+
+# -- what belongs to a tree ------------------------------------------------------------------------------------------
+
+
+def test_code_leaves_out_what_git_ignores_and_what_gathers_by_itself(tmp_path: Path) -> None:
+    root = make_tree(
+        tmp_path / "code",
+        {
+            ".gitignore": "*.log\n/out/\n!keep.log\n", ".hopignore": "big.bin\n!sub/needed.log\n", "main.py": "", "a.log": "", "keep.log": "",
+            "out/x": "", "sub/out/y": "", "sub/.gitignore": "local\n", "sub/local": "", "local": "", "sub/needed.log": "", "sub/b.log": "",
+            "big.bin": "", "__pycache__/main.pyc": "", "sub/x.pyc": "", ".git/config": "", ".venv/bin/python": "", "node_modules/x/y.js": "",
+        },
+    )  # fmt: skip
+    assert paths(root, CODE) == [
+        ".gitignore", ".hopignore", "keep.log", "local", "main.py", "sub/.gitignore", "sub/needed.log", "sub/out/y",
+    ]  # fmt: skip
+
+
+def test_code_in_a_part_of_a_repository_honours_the_ignore_files_above(tmp_path: Path) -> None:
+    make_tree(tmp_path / "repo", {".git/config": "", ".gitignore": "/part/data/\n*.tmp\n", "part/data/x": "", "part/a.py": "", "part/b.tmp": ""})
+    make_tree(tmp_path, {".gitignore": "*.py\n"})
+    assert paths(tmp_path / "repo" / "part", CODE) == ["a.py"]
+
+
+def test_a_name_left_out_by_default_can_be_taken_in(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "code", {".hopignore": "!venv/\n", "venv/x": "", "node_modules/y": ""})
+    assert paths(root, CODE) == [".hopignore", "venv/x"]
+
+
+def test_data_is_whole_but_for_hopignore_and_git(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "data", {".gitignore": "*", ".hopignore": "raw/\n", "raw/x": "", "a.pyc": "", "venv/x": "", ".git/x": ""})
+    (root / "empty" / "inner").mkdir(parents=True)
+    assert paths(root) == [".gitignore", ".hopignore", "a.pyc", "empty/inner/", "venv/x"]
+    assert ".git/x" in paths(root, EVERYTHING)
+
+
+def test_a_single_file_is_a_tree_of_one(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("1,2\n")
+    tree = pack(tmp_path / "train.csv")
+    assert [(f.path, f.size) for f in Manifest.decode(tree.encoded).files] == [("train.csv", 4)]
+    assert tree.read(digest_of(b"1,2\n")) == b"1,2\n"
+
+
+def test_large_files_are_cut_and_modes_kept(tmp_path: Path) -> None:
+    data = os.urandom(CHUNK_BYTES) + b"tail"
+    root = make_tree(tmp_path / "t", {"large": data, "empty": b"", "run.sh": b"#!/bin/sh\n", "exact": data[:CHUNK_BYTES]})
+    (root / "run.sh").chmod(0o755)
+    tree = pack(root)
+    found = {f.path: f for f in Manifest.decode(tree.encoded).files}
+    assert found["large"].chunks == (digest_of(data[:CHUNK_BYTES]), digest_of(b"tail"))
+    assert found["empty"].chunks == () and found["run.sh"].executable and not found["large"].executable
+    assert len(found["exact"].chunks) == 1
+    assert tree.read(digest_of(b"tail")) == b"tail"
+    assert (tree.files, tree.size_bytes) == (4, 2 * CHUNK_BYTES + 4 + 10)
+
+
+# -- what cannot be packed -------------------------------------------------------------------------------------------
+
+
+def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "t", {"a/x": "1", "b/y": "2"})
+    (root / "b" / "up").symlink_to("../a/x")
+    (root / "whole").symlink_to("a")
+    (root / "dangling").symlink_to("nothing")
+    (root / "absolute").symlink_to(root / "b" / "y")
+    (root / "winding").symlink_to("a/../b/y")
+    links = {link.path: link.target for link in Manifest.decode(pack(root).encoded).links}
+    assert links == {"b/up": "../a/x", "whole": "a", "dangling": "nothing", "absolute": "b/y", "winding": "b/y"}
+    for target in ("../../outside", "/etc/passwd", "a/../../../outside"):
+        (root / "b" / "out").unlink(missing_ok=True)
+        (root / "b" / "out").symlink_to(target)
+        with pytest.raises(SpecError, match="`b/out` leads out") as told:
+            pack(root)
+        assert ".hopignore" in told.value.hints[0]
+
+
+def test_pipes_sockets_and_odd_names_are_refused_by_name(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "t", {"x": ""})
+    os.mkfifo(root / "pipe")
+    with pytest.raises(SpecError, match="`pipe` is not a file but a named pipe"):
+        pack(root)
+    (root / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(root / "sock"))
+        with pytest.raises(SpecError, match="`sock` is not a file but a socket"):
+            pack(root)
+    (root / "sock").unlink()
+    for name, why in ((b"bad\xff", "UTF-8"), (b"new\nline", "control"), (b"back\\slash", "backslash")):
+        odd = root / os.fsdecode(name)
+        odd.touch()
+        with pytest.raises(SpecError, match=why) as told:
+            pack(root)
+        assert told.value.hints and told.value.message.isprintable()
+        odd.unlink()
+
+
+def test_what_is_not_there_or_is_no_tree_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="No such file"):
+        pack(tmp_path / "nothing")
+    with pytest.raises(SpecError, match="neither a file nor a folder"):
+        pack(Path("/dev/null"))
+
+
+UNREADABLE = """
+import os, sys
+from pathlib import Path
+from hopyard.datasets.pack import pack
+from hopyard.errors import SpecError
+if os.geteuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+for root in sys.argv[1:]:
+    try:
+        pack(Path(root))
+    except SpecError as told:
+        print(told.message, "|", *told.hints)
+"""
+
+
+def test_an_unreadable_file_or_folder_is_named() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders let nobody else in, and the check runs as somebody else
+        top = Path(folder)
+        top.chmod(0o755)
+        one, two = make_tree(top / "one", {"sub/secret": "x"}), make_tree(top / "two", {"shut/x": "x"})
+        (one / "sub" / "secret").chmod(0)
+        (two / "shut").chmod(0)
+        command = [sys.executable, "-c", UNREADABLE, str(one), str(two)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60, check=False)
+        (two / "shut").chmod(0o755)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done.stderr
+    assert "`sub/secret` may not be read |" in lines[0] and "shut` may not be read |" in lines[1]
+    assert all(".hopignore" in line for line in lines)
+
+
+def test_a_file_that_grows_while_it_is_packed_is_an_error(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "t", {f"f{n:03}": os.urandom(1000) for n in range(20)} | {"log": b"x"})
+
+    class GrowingMeanwhile:
+        def begin(self, what: str, total_bytes: int, /) -> None:
+            with (root / "log").open("ab") as file:
+                file.write(b"more")
+
+        def advance(self, size_bytes: int, /) -> None: ...
+
+    with pytest.raises(SpecError, match="`log` changed while it was packed") as told:
+        pack(root, progress=GrowingMeanwhile(), cache=tmp_path / "cache")
+    assert told.value.hints
+    assert pack(root, cache=tmp_path / "cache").files == 21
+
+
+def test_a_file_that_is_written_all_the_time_is_an_error_or_a_moment_of_it(tmp_path: Path) -> None:
+    """A writer in a thread, many tries: what comes out is always something that the file held."""
+    root = make_tree(tmp_path / "t", {"counter": b"0" * 5000})
+    states, done = {digest_of(b"0" * 5000)}, threading.Event()
+
+    def write() -> None:
+        n = 0
+        while not done.is_set():
+            n += 1
+            data = str(n % 10).encode() * 5000
+            states.add(digest_of(data))
+            with (root / "counter").open("r+b") as file:
+                file.write(data)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(50):
+            try:
+                (file,) = Manifest.decode(pack(root, cache=tmp_path / "cache").encoded).files
+            except SpecError:
+                continue
+            assert file.size == 5000
+    finally:
+        done.set()
+        writer.join()
+    (file,) = Manifest.decode(pack(root, cache=tmp_path / "cache").encoded).files
+    assert set(file.chunks) <= states
+
+
+# -- what is remembered ----------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """Counts the bytes that are hashed."""
+
+    def __init__(self) -> None:
+        self.hashed = 0
+
+    def begin(self, what: str, total_bytes: int, /) -> None: ...
+
+    def advance(self, size_bytes: int, /) -> None:
+        self.hashed += size_bytes
+
+
+def hashed(root: Path, cache: Path) -> tuple[int, str]:
+    counting = Counting()
+    tree = pack(root, cache=cache, progress=counting)
+    assert tree.digest == pack(root, progress=SILENT).digest
+    assert digest_of(tree.encoded) == tree.digest
+    return counting.hashed, tree.digest
+
+
+def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
+    root, cache = make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200, "d/c": "3" * 300}), tmp_path / "cache"
+    settle()
+    assert hashed(root, cache)[0] == 600
+    assert hashed(root, cache)[0] == 0
+    (root / "b").write_text("x" * 200)
+    settle()
+    assert hashed(root, cache)[0] == 200
+    assert hashed(root, cache)[0] == 0
+    (root / "a").rename(root / "e")
+    settle()
+    assert hashed(root, cache)[0] == 100
+    (root / "b").unlink()
+    assert hashed(root, cache)[0] == 0
+    (root / "e").chmod(0o755)
+    settle()
+    assert hashed(root, cache)[1] == pack(root).digest
+
+
+def test_a_change_in_the_very_moment_of_packing_is_seen(tmp_path: Path) -> None:
+    """Same size, and written at once after packing: time stamps may be equal. Such files are never trusted."""
+    root, cache = make_tree(tmp_path / "t", {"a": "0" * 10}), tmp_path / "cache"
+    for n in range(200):
+        text = f"{n:010}"
+        (root / "a").write_text(text)
+        tree = pack(root, cache=cache)
+        (file,) = Manifest.decode(tree.encoded).files
+        assert file.chunks == (digest_of(text.encode()),)
+
+
+@pytest.mark.parametrize("harm", ["cut", "garbage", "flipped", "unwritable"])
+def test_a_damaged_memory_only_costs_time(tmp_path: Path, harm: str) -> None:
+    root, cache = make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200}), tmp_path / "cache"
+    settle()
+    first = pack(root, cache=cache).digest
+    (memory,) = cache.iterdir()
+    data = memory.read_bytes()
+    if harm == "cut":
+        memory.write_bytes(data[: len(data) // 2])
+    elif harm == "garbage":
+        memory.write_bytes(b"\0" * 100)
+    elif harm == "flipped":
+        memory.write_bytes(data[:-10] + b"0123456789")
+    else:
+        memory.unlink()
+        cache.rmdir()
+        cache.write_text("in the way")
+    tree = pack(root, cache=cache)
+    assert tree.digest == first and digest_of(tree.encoded) == first
+    (root / "a").write_text("3" * 100)
+    assert pack(root, cache=cache).digest == pack(root).digest
+
+
+def test_trees_and_rules_do_not_share_a_memory(tmp_path: Path) -> None:
+    root, cache = make_tree(tmp_path / "t", {"a.pyc": "1", "b": "2"}), tmp_path / "cache"
+    settle()
+    assert pack(root, rules=DATA, cache=cache).files == 2
+    assert pack(root, rules=CODE, cache=cache).files == 1
+    assert pack(root / "b", rules=DATA, cache=cache).files == 1
+    assert pack(root, rules=DATA, cache=cache).files == 2

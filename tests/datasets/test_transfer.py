@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hopyard.datasets.pack import pack
+from hopyard.datasets.transfer import pull as pull_tree
+from hopyard.datasets.transfer import push, send
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest
+from hopyard.errors import IntegrityError, ServerUnavailable, SpecError, StorageFull
+
+from .shelf import FolderTransport, damage, digest_of, listing, make_tree, small_disk, transport
+
+pull = pull_tree
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FolderTransport]:
+    with transport(tmp_path / "blobs") as found:
+        yield found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = make_tree(
+        tmp_path / "source",
+        {f"small/{n}": b"%d" % n * 1000 for n in range(300)} | {"large": os.urandom(CHUNK_BYTES * 2 + 5), "empty": b"", "run.sh": b"echo"},
+    )
+    (root / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("small/7")
+    (root / "hollow").mkdir()
+    return root
+
+
+def test_what_is_pushed_comes_back_whole(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+    tree = pack(source)
+    pushed = push(tree, server)
+    assert pushed.blobs == len(set(tree.blobs())) == len(server.sent)
+    pull(tree.digest, tmp_path / "deep" / "dest", server)
+    assert listing(tmp_path / "deep" / "dest") == listing(source)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["dest"], "nothing is left beside it"
+
+
+def test_only_what_is_missing_is_sent(server: FolderTransport, source: Path) -> None:
+    push(pack(source), server)
+    server.sent.clear()
+    assert push(pack(source), server) == (0, 0)
+    (source / "small" / "5").write_text("new")
+    changed = pack(source)
+    assert push(changed, server) == (2, 3 + len(changed.encoded)), "the changed file and the manifest"
+    assert set(server.sent) == {digest_of(b"new"), changed.digest}
+
+
+def test_a_file_that_changes_before_it_is_sent_is_an_error(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+    tree = pack(source, cache=tmp_path / "cache")
+    before = (source / "large").stat()
+    with (source / "large").open("r+b") as file:
+        file.seek(CHUNK_BYTES)
+        file.write(b"changed")
+    os.utime(source / "large", ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(SpecError, match="`large` changed while it was packed"):
+        push(tree, server)
+    assert server.missing([tree.digest]) == [tree.digest] or server.missing(tree.blobs())
+    push(pack(source, cache=tmp_path / "cache"), server)
+    (source / "small" / "1").unlink()
+    with pytest.raises(SpecError, match="changed"):
+        send(pack_then_lose(source), pack_lost_blobs(source), server)
+
+
+def pack_then_lose(source: Path) -> object:
+    """A tree whose file goes after it was packed."""
+    (source / "going").write_text("going")
+    tree = pack(source)
+    (source / "going").unlink()
+    return tree
+
+
+def pack_lost_blobs(source: Path) -> Sequence[str]:
+    return [digest_of(b"going")]
+
+
+def test_an_error_of_the_server_ends_the_push_and_the_next_goes_on(server: FolderTransport, source: Path) -> None:
+    puts = 0
+
+    def fail_at_the_second() -> None:
+        nonlocal puts
+        puts += 1
+        if puts > 1:
+            raise ServerUnavailable("away")
+
+    server.before_put = fail_at_the_second
+    with pytest.raises(ServerUnavailable):
+        push(pack(source), server)
+    server.before_put = lambda: None
+    sent = len(server.sent)
+    assert push(pack(source), server).blobs == len(pack(source).blobs()) - sent
+
+
+def test_what_the_tree_does_not_hold_is_not_sent(server: FolderTransport, source: Path) -> None:
+    with pytest.raises(IntegrityError, match="not part of"):
+        send(pack(source), [digest_of(b"strange")], server)
+
+
+# -- pull ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_holds_something_else_is_not_touched(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+    tree, dest = pack(source), tmp_path / "dest"
+    push(tree, server)
+    make_tree(dest, {"mine": "precious"})
+    with pytest.raises(SpecError, match="in the way"):
+        pull(tree.digest, dest, server)
+    assert listing(dest) == {"mine": ("file", b"precious", False)}
+    pull(tree.digest, dest, server, replace=True)
+    assert listing(dest) == listing(source)
+    pull(tree.digest, dest, server)
+    (dest / "small" / "3").write_text("edited")
+    with pytest.raises(SpecError, match="in the way"):
+        pull(tree.digest, dest, server)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SpecError, match="in the way"):
+        pull(tree.digest, tmp_path / "file", server)
+
+
+class Breaking:
+    """Passes on so many blobs, then the connection breaks for good."""
+
+    def __init__(self, inner: FolderTransport, good: int) -> None:
+        self._inner, self.good, self.fetched = inner, good, 0
+        self.verify, self.close = inner.verify, inner.close
+
+    def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        for blob in self._inner.fetch(manifest, digests):
+            if self.fetched >= self.good:
+                raise ServerUnavailable("the connection broke")
+            self.fetched += 1
+            yield blob
+
+
+def test_a_broken_pull_goes_on_where_it_was(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+    tree = pack(source)
+    push(tree, server)
+    with pytest.raises(ServerUnavailable):
+        pull(tree.digest, tmp_path / "dest", Breaking(server, 150))
+    assert not (tmp_path / "dest").exists()
+    again = Breaking(server, 10_000)
+    pull(tree.digest, tmp_path / "dest", again)
+    assert listing(tmp_path / "dest") == listing(source)
+    assert 1 < again.fetched < len(tree.blobs()) - 100
+    assert not list(tmp_path.glob(".dest*"))
+
+
+class Garbling(Breaking):
+    """Turns a byte in every blob over, so many times in all."""
+
+    def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        for digest, data in self._inner.fetch(manifest, digests):
+            if self.good > 0 and data:
+                self.good -= 1
+                yield digest, bytes([data[0] ^ 1]) + data[1:]
+            else:
+                yield digest, data
+
+
+def test_bytes_garbled_on_the_way_are_fetched_again(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+    tree = pack(source)
+    push(tree, server)
+    pull(tree.digest, tmp_path / "dest", Garbling(server, 2))
+    assert listing(tmp_path / "dest") == listing(source)
+    with pytest.raises(IntegrityError, match="came over damaged"):
+        pull(tree.digest, tmp_path / "never", Garbling(server, 10_000))
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("victim", ["small/5", "large"])
+def test_a_damaged_blob_is_told_and_mended_by_the_next_push(server: FolderTransport, source: Path, tmp_path: Path, victim: str) -> None:
+    tree = pack(source)
+    push(tree, server)
+    damage(tmp_path / "blobs", (source / victim).read_bytes()[:CHUNK_BYTES])
+    with pytest.raises(IntegrityError) as told:
+        pull(tree.digest, tmp_path / "dest", server)
+    assert "push" in told.value.hints[0] and not (tmp_path / "dest").exists()
+    assert push(tree, server).blobs == 1
+    pull(tree.digest, tmp_path / "dest", server)
+    assert listing(tmp_path / "dest") == listing(source)
+
+
+def store(server: FolderTransport, manifest: Manifest) -> Digest:
+    encoded = manifest.encode()
+    server.put_blob(digest_of(encoded), encoded)
+    return digest_of(encoded)
+
+
+def test_a_tree_that_reaches_out_is_never_written(server: FolderTransport, tmp_path: Path) -> None:
+    server.put_blob(digest_of(b"evil"), b"evil")
+    file = FileEntry("x", 4, (digest_of(b"evil"),))
+    for bad in (
+        Manifest((FileEntry("../x", 4, file.chunks),)),
+        Manifest((FileEntry("/tmp/x", 4, file.chunks),)),
+        Manifest((file,), (LinkEntry("l", "../.."),)),
+        Manifest((FileEntry("l/x", 4, file.chunks),), (LinkEntry("l", "/tmp"),)),
+        Manifest((FileEntry("x", 5, file.chunks),)),  # its only chunk has 4 bytes
+    ):
+        with pytest.raises((IntegrityError, SpecError)):
+            pull(store(server, bad), tmp_path / "inside" / "dest", server)
+        assert not (tmp_path / "inside" / "dest").exists() and not (tmp_path / "x").exists()
+
+
+def test_a_full_disk_leaves_no_half_tree(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+    tree = pack(source)
+    push(tree, server)
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        with pytest.raises(StorageFull, match="no space left") as told:
+            pull(tree.digest, disk / "dest", server)
+        assert told.value.hints and not (disk / "dest").exists()
+
+
+def test_pulled_files_follow_the_umask(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+    tree = pack(source)
+    push(tree, server)
+    mask = os.umask(0o027)
+    try:
+        pull(tree.digest, tmp_path / "dest", server)
+    finally:
+        os.umask(mask)
+    modes = [stat.S_IMODE((tmp_path / "dest" / name).stat().st_mode) for name in ("small/1", "run.sh", "small", "")]
+    assert modes == [0o640, 0o750, 0o750, 0o750]
+
+
+PULLER = """
+import sys
+from pathlib import Path
+from datasets.shelf import transport
+from hopyard.datasets.transfer import pull
+with transport(Path(sys.argv[1])) as server:
+    class Telling:
+        def begin(self, what, total_bytes, /): pass
+        def advance(self, size_bytes, /): print("more", flush=True)
+    pull(sys.argv[2], Path(sys.argv[3]), server, Telling())
+"""
+
+
+def test_killed_in_the_middle_of_a_pull(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+    tree = pack(source)
+    push(tree, server)
+    server.end()
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, "-c", PULLER, str(tmp_path / "blobs"), tree.digest, str(tmp_path / "dest")]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    assert child.stdout is not None
+    for _ in range(100):
+        assert child.stdout.readline() == b"more\n"
+    child.send_signal(signal.SIGKILL)
+    child.stdout.close()
+    child.wait()
+    assert not (tmp_path / "dest").exists() or listing(tmp_path / "dest") == listing(source)
+    with transport(tmp_path / "blobs") as again:
+        counted = Breaking(again, 10_000)
+        pull(tree.digest, tmp_path / "dest", counted)
+        assert counted.fetched < len(tree.blobs())
+    assert listing(tmp_path / "dest") == listing(source)
