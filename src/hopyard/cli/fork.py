@@ -68,24 +68,15 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
 
 def _roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
     """The run's roles with changed sizes; None where nothing changes. Raises SpecError."""
-    from hopyard.config import units
-    from hopyard.config.runspec import check_replicas
+    from hopyard.config.runspec import parse_sizes
 
-    given = {key: options[key] for key in ("cpus", "memory", "gpus", "replicas") if options[key] is not None}
-    if not given:
+    sizes = parse_sizes(options)
+    if not sizes:
         return None
     if len(roles) != 1:
-        raise SpecError(f"--{next(iter(given))}: the run has {len(roles)} roles", hints=("describe the gang in a hop.yaml and `hop run` it",))
-    role = {**roles[0], "resources": dict(roles[0]["resources"])}
-    if "cpus" in given:
-        role["resources"]["cpu_milli"] = units.parse_cpus(given["cpus"], what="--cpus")
-    if "memory" in given:
-        role["resources"]["memory_bytes"] = units.parse_memory(given["memory"], what="--memory")
-    if "gpus" in given:
-        role["resources"]["gpu_model"], role["resources"]["gpus"] = units.parse_gpus(given["gpus"], what="--gpus")
-    if "replicas" in given:
-        role["replicas"] = check_replicas(given["replicas"])
-    return [role]
+        raise SpecError(f"the run has {len(roles)} roles, so it is not told whose size is meant", hints=("describe the gang in a hop.yaml and `hop run` it",))
+    replicas = sizes.pop("replicas", roles[0]["replicas"])
+    return [{**roles[0], "replicas": replicas, "resources": {**roles[0]["resources"], **sizes}}]
 
 
 def _checkpoint(text: str | None) -> str | int | None:

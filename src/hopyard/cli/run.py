@@ -17,8 +17,8 @@ from hopyard.config.runspec import (
     RoleRequest,
     RunRequest,
     check_priority,
-    check_replicas,
     parse_datasets,
+    parse_sizes,
     project_of,
     script_command,
 )
@@ -94,7 +94,7 @@ def build_request(what: str, arguments: tuple[str, ...], folder: Path, options: 
         request = RunRequest(roles=(), project=project_of(folder))
         role = RoleRequest(command)
     if role is not None:
-        request = replace(request, roles=(_sized(role, options),))
+        request = replace(request, roles=(replace(role, **parse_sizes(options)),))
     return _changed(request, options)
 
 
@@ -108,19 +108,6 @@ def _only_role(request: RunRequest, arguments: tuple[str, ...], options: dict[st
     if given:
         raise SpecError(f"{', '.join(given)}: {file} has {len(request.roles)} roles", hints=("say it in the file, role by role",))
     return None
-
-
-def _sized(role: RoleRequest, options: dict[str, Any]) -> RoleRequest:
-    changes: dict[str, Any] = {}
-    if options.get("cpus") is not None:
-        changes["cpu_milli"] = units.parse_cpus(options["cpus"], what="--cpus")
-    if options.get("memory") is not None:
-        changes["memory_bytes"] = units.parse_memory(options["memory"], what="--memory")
-    if options.get("gpus") is not None:
-        changes["gpu_model"], changes["gpus"] = units.parse_gpus(options["gpus"], what="--gpus")
-    if options.get("replicas") is not None:
-        changes["replicas"] = check_replicas(options["replicas"])
-    return replace(role, **changes) if changes else role
 
 
 def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:

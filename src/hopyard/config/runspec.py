@@ -106,6 +106,21 @@ def check_replicas(replicas: int, *, what: str = "--replicas") -> int:
     return replicas
 
 
+def parse_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options --cpus, --memory, --gpus and --replicas among `given` as fields of a RoleRequest; those that are None are
+    left out. Raises SpecError."""
+    found: dict[str, Any] = {}
+    if given.get("cpus") is not None:
+        found["cpu_milli"] = units.parse_cpus(given["cpus"], what="--cpus")
+    if given.get("memory") is not None:
+        found["memory_bytes"] = units.parse_memory(given["memory"], what="--memory")
+    if given.get("gpus") is not None:
+        found["gpu_model"], found["gpus"] = units.parse_gpus(given["gpus"], what="--gpus")
+    if given.get("replicas") is not None:
+        found["replicas"] = check_replicas(given["replicas"])
+    return found
+
+
 def project_of(folder: Path) -> str:
     """The project's name where none is given: that of the folder."""
     return slug(folder.resolve().name, fallback="project")
