@@ -29,18 +29,24 @@ def load(name: str) -> tuple[TensorDataset, TensorDataset]:
 
 
 def main() -> None:
-    p = hop.params(lr=0.003, batch_size=64, epochs=3, seed=0)
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()) if cuda else torch.device("cpu")
     dist.init_process_group("nccl" if cuda else "gloo")
+    train(device)
+    dist.barrier()  # nobody leaves while another still needs him
+    dist.destroy_process_group()
+
+
+def train(device: torch.device) -> None:
+    p = hop.params(lr=0.003, batch_size=64, epochs=3, seed=0)
     rank, world = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world} on {device}")
 
     torch.manual_seed(p.seed)
     torch.set_num_threads(1)
-    train, validation = load("mnist")
-    sampler = DistributedSampler(train, seed=p.seed)
-    batches = DataLoader(train, batch_size=p.batch_size // world, sampler=sampler)
+    training, validation = load("mnist")
+    sampler = DistributedSampler(training, seed=p.seed)
+    batches = DataLoader(training, batch_size=p.batch_size // world, sampler=sampler)
     model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=p.lr)
@@ -61,7 +67,6 @@ def main() -> None:
             print(f"epoch {epoch + 1}/{p.epochs}  train loss {mean.item() / world:.4f}  validation {accuracy:.1%}")
     if rank == 0:
         hop.summary(val_acc=evaluate(model, validation, device))
-    dist.destroy_process_group()
 
 
 @torch.no_grad()

