@@ -31,7 +31,7 @@ from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.streams import FolderStreams
-from hopyard.testing.fake_engine import Fate, FakeEngine
+from hopyard.testing.fake_engine import FakeEngine, Fate
 
 TOKEN = "hop_" + "t" * 43
 NODE = Node(NodeId("box"), "fake", 8000, 32 * 2**30, (Gpu(0, "A100"), Gpu(1, "A100")))

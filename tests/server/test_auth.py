@@ -201,7 +201,7 @@ def test_callers_and_headers() -> None:
             bearer(bad)
     run = Caller("run x", "abcdefgh", AttemptId("abcdefgh.1"))  # type: ignore[arg-type]
     run.require_run("abcdefgh")
-    for refused in (lambda: run.require_user(), lambda: run.require_run("other"), lambda: run.require_attempt("abcdefgh.2")):
+    for refused in (run.require_user, lambda: run.require_run("other"), lambda: run.require_attempt("abcdefgh.2")):
         with pytest.raises(Forbidden):
             refused()
     assert Caller("alice").require_user() == "alice"

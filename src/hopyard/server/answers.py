@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -77,9 +76,3 @@ def plain_error(status: int, code: str, message: str, *, headers: Mapping[str, s
     response.headers.update(headers or {})
     return response
 
-
-def utc(value: datetime) -> datetime:
-    """A time as a client gave it, made aware. Raises SpecError where it says no zone."""
-    if value.tzinfo is None:
-        raise SpecError(f"`{value.isoformat()}` says no time zone", hints=("times are RFC 3339, for example 2026-01-31T12:00:00Z",))
-    return value

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from hopyard.errors import HopyardError, NotFound
+from hopyard.server import whole_numbers
 from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error
 from hopyard.server.auth import Caller, Tokens
 
@@ -193,7 +194,10 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(data or b"{}")
     except msgspec.ValidationError as bad:
-        raise Malformed(readable(str(bad))) from bad
+        try:
+            return whole_numbers.convert(data, decoder.type, bad)
+        except msgspec.ValidationError as still:
+            raise Malformed(readable(str(still))) from still
     except (msgspec.DecodeError, RecursionError, ValueError) as bad:
         raise Malformed(f"the body is not JSON: {bad}") from bad
 

@@ -6,7 +6,7 @@ the OpenAPI description. A test holds the fields against those of `domain`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -35,7 +35,14 @@ EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^=\x00]+$
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+Time = Annotated[datetime, Meta(tz=True)]
 Param = LongText | Whole | float | bool | None
+
+
+def some_of(words: Iterable[str]) -> str:
+    """The pattern of one or more of these words with commas between."""
+    one = "(" + "|".join(words) + ")"
+    return f"^{one}(,{one})*$"
 
 
 class In(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -50,6 +57,7 @@ class ResourcesIn(In):
     memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS)] = 0
     gpu_model: Annotated[str, Meta(min_length=1, max_length=128, pattern=TEXT)] | None = None
+    cpu_limited: bool = False
 
 
 class RoleIn(In):

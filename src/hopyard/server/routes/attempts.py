@@ -15,11 +15,11 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.run import Run
 from hopyard.errors import NotFound, SpecError
-from hopyard.server.answers import Malformed, answer, utc
+from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json, read_body
 from hopyard.server.parts import Parts
-from hopyard.server.wire import MAX_REPLICAS, Count, Hex, Id, In, Key, ReplicaStatusIn, Text, Whole
+from hopyard.server.wire import MAX_REPLICAS, Count, Hex, Id, In, Key, ReplicaStatusIn, Text, Time, Whole
 from hopyard.tracking.ingest import STREAMS, Segment
 
 SYNC_LIMIT = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once
@@ -54,7 +54,7 @@ class CheckpointIn(In):
     step: Whole
     manifest: Hex
     size_bytes: Count | None = None
-    created_at: datetime | None = None
+    created_at: Time | None = None
     metrics: Annotated[dict[Key, float | None], Meta(max_length=10_000)] = msgspec.field(default_factory=dict)
     offsets: Annotated[dict[Key, Count], Meta(max_length=64)] = msgspec.field(default_factory=dict)
     run: Id | None = None
@@ -111,7 +111,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 step=body.step,
                 manifest=Digest(body.manifest),
                 size_bytes=tree.size_bytes,
-                created_at=utc(body.created_at).astimezone(UTC) if body.created_at else parts.now(),
+                created_at=body.created_at.astimezone(UTC) if body.created_at else parts.now(),
                 metrics={name: value for name, value in body.metrics.items() if value is not None},
                 offsets=dict(body.offsets),
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -13,11 +13,10 @@ from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
-from hopyard.server.answers import Malformed, utc
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
-from hopyard.server.wire import NAME, RUN_ID, TEXT, Id, In, ProgressOut, RunOut, RunsOut, SpecIn, run_out, to_spec
+from hopyard.server.wire import NAME, RUN_ID, TEXT, Id, In, ProgressOut, RunOut, RunsOut, SpecIn, Time, run_out, some_of, to_spec
 
 PLAN_WAIT_S = 1.0
 _STOP_WAIT_S = 60.0
@@ -39,11 +38,11 @@ class OfflineIn(In):
 
     spec: SpecIn
     id: Id
-    started_at: datetime
+    started_at: Time
 
 
 class ListQuery(In):
-    phase: Annotated[str, Meta(description="phases, separated by commas", max_length=256, pattern=TEXT)] | None = None
+    phase: Annotated[str, Meta(description="phases, separated by commas", max_length=256, pattern=some_of(RunPhase))] | None = None
     user: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
     project: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
     label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
@@ -81,7 +80,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def record_offline(ask: Ask[Nothing, OfflineIn]) -> RunOut:
         """Record a run that ended without a server."""
-        started_at = utc(ask.body.started_at)
+        started_at = ask.body.started_at.astimezone(UTC)
         if not _EARLIEST <= started_at.timestamp() <= parts.now().timestamp() + 86400:
             raise SpecError("started_at: that is not a time in the past")
         spec = to_spec(ask.body.spec)
@@ -173,15 +172,7 @@ async def whole(parts: Parts, run: Run) -> RunOut:
 
 
 def _phases(text: str | None) -> frozenset[RunPhase] | None:
-    if text is None:
-        return None
-    found: set[RunPhase] = set()
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        try:
-            found.add(RunPhase(word))
-        except ValueError:
-            raise Malformed(f"phase: there is no phase `{word[:40]}`", hints=("one of " + ", ".join(RunPhase),)) from None
-    return frozenset(found) or None
+    return None if text is None else frozenset(RunPhase(word) for word in text.split(","))
 
 
 async def _ended(parts: Parts, run: RunId) -> bool:

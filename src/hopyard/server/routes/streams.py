@@ -11,12 +11,12 @@ from starlette.responses import Response, StreamingResponse
 
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
-from hopyard.errors import NotFound
+from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
-from hopyard.server.answers import Malformed, encode
+from hopyard.server.answers import encode
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.parts import Parts
-from hopyard.server.wire import TEXT, In, run_out
+from hopyard.server.wire import TEXT, In, run_out, some_of
 from hopyard.tracking.follow import Follower, Wish
 from hopyard.tracking.ingest import STREAMS
 from hopyard.tracking.logs import read_parts, tail, visible_parts
@@ -32,7 +32,7 @@ _MaxPoints = Annotated[int, Meta(ge=1, le=10**7)]
 
 class FollowQuery(In):
     cursors: Annotated[str, Meta(max_length=64 * 1024, description='where the follower stands: {"<attempt>:<rank>:<stream>": offset} as JSON')] = "{}"
-    streams: Annotated[str, Meta(max_length=256, pattern=TEXT, description="names, separated by commas")] = "stdout,stderr"
+    streams: Annotated[str, Meta(max_length=256, pattern=some_of(STREAMS), description="names, separated by commas")] = "stdout,stderr"
     ranks: Annotated[str, Meta(pattern=r"^(all|[0-9]{1,6}(,[0-9]{1,6})*)$", max_length=4096, description="`all`, or ranks separated by commas")] = "all"
 
 
@@ -108,7 +108,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         `size` raw bytes. A client that lost the connection asks again with the cursors that it has.
         """
         run = RunId(ask.path["id"])
-        wish = Wish(_streams(ask.query.streams), _ranks(ask.query.ranks), _cursors(ask.query.cursors, run))
+        wish = Wish(tuple(dict.fromkeys(ask.query.streams.split(","))), _ranks(ask.query.ranks), _cursors(ask.query.cursors, run))
         frames = follower.frames(run, wish)
         first = await anext(frames)  # raises NotFound before an answer begins
         return StreamingResponse(_joined(first, frames), media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
@@ -154,7 +154,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     bytes_out = Raw("bytes")
     return [
-        Endpoint("GET", "/runs/{id}/follow", follow, FollowQuery, returns=Raw("frames"), who="run"),
+        Endpoint("GET", "/runs/{id}/follow", follow, FollowQuery, returns=Raw("frames"), who="run", errors=(400,)),
         Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, who="run"),
         Endpoint("GET", "/runs/{id}/streams", list_streams, returns=StreamsOut, who="run"),
         Endpoint(
@@ -186,14 +186,6 @@ def _series(series: Series) -> SeriesOut:
     return SeriesOut(series.steps, series.values, series.times, series.count)  # type: ignore[arg-type]  # floats, read only
 
 
-def _streams(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    for name in names:
-        if name not in STREAMS:
-            raise Malformed(f"streams: there is no stream `{name[:40]}`", hints=("streams are " + ", ".join(STREAMS),))
-    return names
-
-
 def _ranks(text: str) -> frozenset[int] | None:
     return None if text == "all" else frozenset(int(rank) for rank in text.split(","))
 
@@ -202,12 +194,12 @@ def _cursors(text: str, run: RunId) -> dict[tuple[AttemptId, int, str], int]:
     try:
         given = msgspec.json.decode(text, type=dict[str, Annotated[int, Meta(ge=0, le=2**53)]])
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as bad:
-        raise Malformed(f"cursors: {bad}", hints=('they look like {"<attempt>:<rank>:<stream>": offset}',)) from bad
+        raise SpecError(f"cursors: {bad}", hints=('they look like {"<attempt>:<rank>:<stream>": offset}',)) from bad
     found: dict[tuple[AttemptId, int, str], int] = {}
     for key, offset in given.items():
         attempt, _, rest = key.partition(":")
         rank, _, stream = rest.partition(":")
         if not attempt.startswith(f"{run}.") or not (rank.isascii() and rank.isdecimal() and len(rank) <= 6) or stream not in STREAMS:
-            raise Malformed(f"cursors: `{key[:80]}` is no stream of this run")
+            raise SpecError(f"cursors: `{key[:80]}` is no stream of this run")
         found[AttemptId(attempt), int(rank), stream] = offset
     return found
