@@ -38,6 +38,7 @@ class ReplicaLaunch:
     datasets: tuple[DatasetRef, ...] = ()
     params: Mapping[str, ParamValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
     environment: Environment = Environment()
     time_limit_s: float | None = None
     restore: Restore | None = None
