@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -192,6 +193,7 @@ def _positive(text: str) -> int:
 def main(benchmark: str, parser: Arguments, measure: Callable[[argparse.Namespace, PeerPython | None], Report], argv: Sequence[str] | None) -> int:
     """Parse, measure, print. 0 unless something broke: a limit that is not reached is told, not punished."""
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that servers and folders are cleared away
     peers = None
     if options.peer is not False:
         peers = find_peers(options.peer_python)

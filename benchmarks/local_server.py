@@ -150,7 +150,7 @@ class LocalServer:
 
     def wait(self, run: str) -> dict[str, Any]:
         """Follow a run to its end, without its output: the run. Raises RuntimeError unless it succeeded."""
-        with self.client.open("GET", f"/runs/{run}/follow", query={"streams": "", "ranks": "all"}, timeout_s=600) as frames:
+        with self.client.open("GET", f"/runs/{run}/follow", query={"streams": "stderr", "ranks": "0"}, timeout_s=600) as frames:
             while line := frames.readline():
                 frame = json.loads(line)
                 if frame["kind"] == "output":
