@@ -45,9 +45,10 @@ class ClusterStore(Protocol):
         """Take in what an engine saw. News of an attempt that is not its run's newest live one is ignored.
 
         Nodes of the engine are replaced by those seen (absent ones become not ready). When `complete`, a live attempt of
-        this engine in phase `running` that is absent from `seen` is lost; one in `starting` is left (it may not have been
-        launched yet). A lost attempt puts its run back to `queued`, unless a stop was requested (then `cancelled`) or
-        `max_attempts` is used up (then `failed`). With complete=False only the attempts given are looked at, nodes ignored.
+        this engine in phase `running` or `stopping` that is absent from `seen` is lost; one in `starting` is left (it may
+        not have been launched yet). A replica never goes back: its exit stands. A lost attempt, or one that was stopped
+        unasked, puts its run back to `queued`, unless a stop was requested (then `cancelled`) or `max_attempts` is used up
+        (then `failed`). With complete=False only the attempts given are looked at, nodes ignored.
         """
         ...
 

@@ -109,6 +109,19 @@ class PlanCases:
         again = await apply(stores, *plan)
         assert again.applied == ()
 
+    async def test_what_a_live_attempt_holds_is_not_given_again(self, stores: Stores) -> None:
+        await see(stores, nodes=[node(cpus=2, gpus=2)])
+        asks = Resources(1000, GIB, 1)
+        runs = [await submit(stores, resources=asks) for _ in range(3)]
+        gangs = [gang_of(await stores.cluster.snapshot(now=at(0)), run.id) for run in runs]
+        attempt = await start(stores, runs[0].id, ("n1", (1,)))
+        assert (await apply(stores, place(gangs[1], ("n1", (1,))))).applied == ()
+        assert (await apply(stores, place(gangs[1], ("n1", (0,))))).applied == (gangs[1].id,)
+        await stores.cluster.request_stop(runs[0].id, now=at(1))  # held until it has ended
+        assert (await apply(stores, place(gangs[2], ("n1", (1,))))).applied == ()
+        await stores.cluster.record_status(exited(attempt), now=at(2))
+        assert (await apply(stores, place(gangs[2], ("n1", (1,))))).applied == (gangs[2].id,)
+
     async def test_a_gang_is_placed_whole_or_not_at_all(self, stores: Stores) -> None:
         await see(stores, nodes=[node(cpus=3)])
         wide, narrow = await submit(stores, replicas=4), await submit(stores, replicas=3)
@@ -180,6 +193,7 @@ class LifeCases:
         await stores.cluster.record_status(exited(attempt, 0), now=at(1))
         await see(stores, AttemptStatus(attempt, running(attempt, 0).replicas + running(attempt, 1).replicas), nodes=[node()])
         await stores.cluster.record_status(preparing(attempt, 1), now=at(2))
+        await stores.cluster.record_status(exited(attempt, 0, code=9), now=at(2))
         told = await stores.cluster.replicas(attempt)
         assert told.replicas == exited(attempt, 0).replicas + running(attempt, 1).replicas
         assert await phases(stores, run) == ("running", "running")

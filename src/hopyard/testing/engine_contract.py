@@ -102,7 +102,9 @@ class EngineBench:
 
     async def exits(self, attempt: str) -> list[Exit]:
         """How every replica ended, in rank order."""
-        seen = await self.until(lambda o: (s := status_of(o, attempt)) is not None and all(r.exit is not None for r in s.replicas))
+        seen = await self.until(
+            lambda o: (s := status_of(o, attempt)) is not None and all(r.exit is not None for r in s.replicas)
+        )
         status = status_of(seen, attempt)
         assert status is not None
         return [replica.exit for replica in sorted(status.replicas, key=lambda r: r.rank) if replica.exit is not None]
@@ -137,7 +139,10 @@ class EngineContract(ABC):
         async def scenario(bench: EngineBench) -> None:
             seen = await bench.engine.observe()
             assert seen.attempts == ()
-            assert all(node.engine == bench.engine.name and node.ready and node.cpu_milli > 0 and node.memory_bytes > 0 for node in seen.nodes)
+            assert all(
+                node.engine == bench.engine.name and node.ready and node.cpu_milli > 0 and node.memory_bytes > 0
+                for node in seen.nodes
+            )
             assert len(seen.nodes) == len({node.id for node in seen.nodes}) >= 1
 
         self.play(tmp_path, scenario)
@@ -197,7 +202,10 @@ class EngineContract(ABC):
 
     def test_launch_is_idempotent_while_it_runs_and_after_it_ended(self, tmp_path: Path) -> None:
         async def scenario(bench: EngineBench) -> None:
-            running, quick = await bench.compose("a.1", "print('begun', flush=True); " + WAITS), await bench.compose("b.1", "print('begun')")
+            running, quick = (
+                await bench.compose("a.1", "print('begun', flush=True); " + WAITS),
+                await bench.compose("b.1", "print('begun')"),
+            )
             await asyncio.gather(bench.engine.launch(running), bench.engine.launch(running))
             await bench.engine.launch(quick)
             await bench.exits("b.1")

@@ -121,4 +121,6 @@ class FakeEngine:
         for node in self.nodes:
             cpu, memory = used[node.id]
             if cpu > node.cpu_milli or memory > node.memory_bytes:
-                raise AssertionError(f"node {node.id} is over-committed: {cpu} of {node.cpu_milli} mCPU, {memory} of {node.memory_bytes} B")
+                raise AssertionError(
+                    f"node {node.id} is over-committed: {cpu} of {node.cpu_milli} mCPU, {memory} of {node.memory_bytes} B"
+                )

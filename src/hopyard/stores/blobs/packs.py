@@ -55,5 +55,3 @@ def scan(path: Path) -> Iterator[tuple[bytes, int, int]]:
             if blake3(file.read(size)).digest() == digest:
                 yield digest, at, size
             at += size
-
-

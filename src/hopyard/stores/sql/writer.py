@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, NestedTransaction
 from sqlalchemy.exc import DBAPIError
 
 from hopyard.errors import ServerUnavailable
-from hopyard.stores.sql.faults import spoils_transaction, translate
+from hopyard.stores.sql.faults import translate
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,10 @@ Outcome = Any  # what the write returned, or Failed
 
 class _CommitUnknown(Exception):
     """The link broke while the commit was on its way: it may have happened."""
+
+
+class _Spoiled(Exception):
+    """The shared transaction cannot go on: SQLite rolled all of it back by itself, or the link is gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,35 +111,36 @@ class Writer:
             return [self._queue.popleft() for _ in range(min(len(self._queue), MOST_PER_COMMIT))]
 
     def _together(self, items: list[_Item]) -> list[Outcome]:
-        groups = _groups(items)
-        try:
-            outcomes = self._commit(groups)
-        except _CommitUnknown as error:
-            lost = ServerUnavailable(
-                "the database went away during a commit", hints=("look whether the change is there, then repeat it",)
-            )
-            lost.__cause__ = error
-            return [Failed(lost)] * len(items)
-        except Exception:
-            self._drop_broken()
-            outcomes = {item: self._alone(item) for item in items}
-        return [outcomes[item] for item in items]
+        if len(items) > 1:
+            try:
+                outcomes = self._commit(_groups(items))
+                return [outcomes[item] for item in items]
+            except _CommitUnknown as error:
+                return [_unknown(error)] * len(items)
+            except Exception:
+                self._drop_broken()  # nothing is stored: each by itself, so that the guilty one is found
+        return [self._alone(item) for item in items]
 
-    def _alone(self, item: _Item) -> Outcome:
+    def _alone(self, item: _Item, *, again: bool = True) -> Outcome:
         try:
             return self._commit([[item]])[item]
+        except _CommitUnknown as error:
+            return _unknown(error)
         except Exception as error:
             self._drop_broken()
-            return Failed(translate(error.__cause__ or error if isinstance(error, _CommitUnknown) else error))
+            if again and isinstance(error, DBAPIError) and error.connection_invalidated:
+                return self._alone(item, again=False)  # the link had gone while it was idle
+            return Failed(translate(error))
 
     def _commit(self, groups: list[list[_Item]]) -> dict[_Item, Outcome]:
         """Run the groups in one transaction. Raises when nothing of it was stored."""
         conn = self._open()
         outcomes: dict[_Item, Outcome] = {}
+        run = _guarded if len(groups) > 1 or len(groups[0]) > 1 else _run  # one by itself needs no savepoint
         transaction = conn.begin()
         try:
             for group in groups:
-                outcomes.update(_guarded(conn, group))
+                outcomes |= run(conn, group)
         except BaseException:
             transaction.rollback()
             raise
@@ -167,6 +172,14 @@ class Writer:
                 logger.warning("closing a database connection failed", exc_info=True)
 
 
+def _unknown(error: _CommitUnknown) -> Failed:
+    told = ServerUnavailable(
+        "the database went away during a commit", hints=("look whether the change is there, then repeat it",)
+    )
+    told.__cause__ = error
+    return Failed(told)
+
+
 def _groups(items: list[_Item]) -> list[list[_Item]]:
     """Calls of one batch together, at the place of the first; plain writes each by itself."""
     batches: dict[Any, list[_Item]] = defaultdict(list)
@@ -176,19 +189,32 @@ def _groups(items: list[_Item]) -> list[list[_Item]]:
 
 
 def _guarded(conn: Connection, group: list[_Item]) -> dict[_Item, Outcome]:
-    """Run one group so that its failure leaves the transaction as it was before."""
+    """Run one group so that its failure leaves the transaction as it was before. Raises _Spoiled when it cannot."""
+    savepoint = conn.begin_nested()
     try:
-        with conn.begin_nested():
-            results = group[0].batch(conn, [item.argument for item in group])
+        outcomes = _run(conn, group)
+        savepoint.commit()
+        return outcomes
     except Exception as error:
-        if spoils_transaction(error):
-            raise
+        _roll_back_to(conn, savepoint, error)
         if len(group) == 1:
             return {group[0]: Failed(translate(error))}
-        return {item: outcome for item in group for outcome in _guarded(conn, [item]).values()}
-    return {
-        item: Failed(result) if isinstance(result, Exception) else result for item, result in zip(group, results, strict=True)
-    }
+    return {item: outcome for item in group for outcome in _guarded(conn, [item]).values()}
+
+
+def _run(conn: Connection, group: list[_Item]) -> dict[_Item, Outcome]:
+    results = group[0].batch(conn, [item.argument for item in group])
+    pairs = zip(group, results, strict=True)
+    return {item: Failed(result) if isinstance(result, Exception) else result for item, result in pairs}
+
+
+def _roll_back_to(conn: Connection, savepoint: NestedTransaction, error: Exception) -> None:
+    try:
+        savepoint.rollback()
+    except Exception:
+        raise _Spoiled from error
+    if conn.invalidated:
+        raise _Spoiled from error
 
 
 def _resolve(items: list[_Item], outcomes: list[Outcome]) -> None:

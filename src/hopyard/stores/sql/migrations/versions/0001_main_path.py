@@ -189,23 +189,3 @@ def upgrade() -> None:
     op.create_index("run_tags_value", "run_tags", ["key", "value"], unique=False)
     counters = sa.table("counters", sa.column("name", sa.Text), sa.column("value", sa.BigInteger))
     op.bulk_insert(counters, [{"name": "version", "value": 0}, {"name": "hold_base", "value": 0}])
-
-
-def downgrade() -> None:
-    for table in [
-        "run_tags",
-        "run_datasets",
-        "run_contents",
-        "holds",
-        "dataset_versions",
-        "checkpoints",
-        "attempts",
-        "tokens",
-        "secrets",
-        "runs",
-        "run_numbers",
-        "nodes",
-        "datasets",
-        "counters",
-    ]:
-        op.drop_table(table)
