@@ -1,0 +1,251 @@
+"""The server as a process: one per home, its token, its port, its end, and its death."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.config.home import Home
+from hopyard.errors import AuthError, Conflict, HopyardError
+from hopyard.sdk.client import Client
+
+DEADLINE_S = 60.0
+
+
+def until(met: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := met()):
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.01)
+    return found
+
+
+def start(home: Home, *arguments: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "HOPYARD_HOME": str(home.root)}
+    log = home.create().root / "out.log"
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hopyard.app", "--home", str(home.root), *arguments], stdout=out, stderr=out, env=environment, start_new_session=True
+        )
+
+
+def client_of(home: Home, process: subprocess.Popen[bytes]) -> Client:
+    def answers() -> Client | None:
+        assert process.poll() is None, (home.root / "out.log").read_text()
+        said = home.read_server()
+        if said is None or said["pid"] != process.pid:
+            return None
+        return Client(said["url"], home.read_token() or "")
+
+    found: Client = until(answers)
+    return found
+
+
+@contextmanager
+def server(home: Home, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Client]]:
+    process = start(home, *arguments)
+    try:
+        yield process, client_of(home, process)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def submit(client: Client, script: str, **spec: Any) -> Any:
+    role = {"command": [sys.executable, "-u", "-c", script], "resources": {"cpu_milli": 100}}
+    return client.post("/runs", {"spec": {"project": "p", "roles": [role], **spec}}, plan=1)
+
+
+def final(client: Client, run: Any) -> Any:
+    def ended() -> Any:
+        found = client.get(f"/runs/{run['id']}")
+        return found if found["phase"] in ("succeeded", "failed", "cancelled") else None
+
+    return until(ended)
+
+
+def log_of(client: Client, run: Any) -> bytes:
+    with client.open("GET", f"/runs/{run['id']}/log") as response:
+        return response.read()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+def test_it_answers_keeps_its_token_private_and_its_port(home: Home) -> None:
+    with server(home) as (process, client):
+        said = home.read_server()
+        assert said is not None
+        assert said["pid"] == process.pid
+        assert said["url"].startswith("http://127.0.0.1:")
+        assert client.get("/health")["pid"] == process.pid
+        assert stat.S_IMODE(home.token_file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
+        assert client.get("/status")["home"] == str(home.root)
+        with pytest.raises(AuthError):
+            Client(said["url"], "hop_wrong").get("/status")
+        token = home.read_token()
+    assert process.returncode == 0
+    with server(home) as (_, client):
+        again = home.read_server()
+        assert again is not None
+        assert again["url"] == said["url"]
+        assert home.read_token() == token
+        assert client.get("/status")["runs"] == {}
+
+
+def test_a_second_one_leaves_at_once(home: Home) -> None:
+    with server(home):
+        second = subprocess.run(
+            [sys.executable, "-m", "hopyard.app", "--home", str(home.root)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+        assert second.returncode == 0
+        assert "runs already" in second.stderr
+
+
+def test_settings_that_are_wrong_are_told(home: Home) -> None:
+    home.create()
+    home.settings_file.write_text("node: {cpus: many}\n")
+    process = start(home)
+    assert process.wait(DEADLINE_S) == 1
+    assert "node.cpus" in (home.root / "out.log").read_text()
+
+
+def test_a_run_goes_through_and_is_followed(home: Home) -> None:
+    with server(home) as (_, client):
+        run = submit(client, "print('hello')")
+        with client.open("GET", f"/runs/{run['id']}/follow") as response:
+            kinds, text = [], b""
+            while True:
+                head = json.loads(response.readline())
+                kinds.append(head["kind"])
+                if head["kind"] == "output":
+                    text += response.read_exactly(head["size"])
+                if head["kind"] == "end":
+                    break
+        assert text == b"hello\n"
+        assert head["run"]["phase"] == "succeeded"
+        assert kinds[0] == "state"
+
+
+def test_the_first_output_reaches_a_follower_before_the_run_ends(home: Home, tmp_path: Path) -> None:
+    go_on = tmp_path / "go"
+    script = f"import os, time\nprint('first')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\nprint('second')"
+    with server(home) as (_, client):
+        run = submit(client, script)
+        with client.open("GET", f"/runs/{run['id']}/follow") as response:
+            text = b""
+            while True:
+                head = json.loads(response.readline())
+                if head["kind"] == "output":
+                    text += response.read_exactly(head["size"])
+                    go_on.touch()  # only what came through the follower lets the script end
+                if head["kind"] == "end":
+                    break
+        assert text == b"first\nsecond\n"
+
+
+def test_shutdown_refuses_while_runs_live_and_keeps_or_stops_them(home: Home, tmp_path: Path) -> None:
+    go_on = tmp_path / "go"
+    script = f"import os, time\nprint('begun')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\nprint('done')"
+    with server(home) as (process, client):
+        run = submit(client, script)
+        until(lambda: log_of(client, run))
+        with pytest.raises(Conflict):
+            client.post("/shutdown", {})
+        client.post("/shutdown", {"runs": "keep"})
+        assert process.wait(DEADLINE_S) == 0
+    go_on.touch()
+    with server(home) as (process, client):
+        assert final(client, run)["phase"] == "succeeded"
+        assert log_of(client, run) == b"begun\ndone\n"
+        endless = submit(client, "import time\nprint('x')\nwhile True: time.sleep(1)")
+        until(lambda: log_of(client, endless))
+        client.post("/shutdown", {"runs": "stop"})
+        assert process.wait(DEADLINE_S) == 0
+    with server(home) as (_, client):
+        assert client.get(f"/runs/{endless['id']}")["phase"] == "cancelled"
+
+
+def test_followers_do_not_hold_the_end_up(home: Home) -> None:
+    with server(home) as (process, client):
+        run = submit(client, "import time\nprint('x')\ntime.sleep(600)")
+        with client.open("GET", f"/runs/{run['id']}/follow") as response:
+            response.readline()
+            Client(client.url, client.token).post("/shutdown", {"runs": "stop"})
+            while response.readline():
+                pass
+        assert process.wait(DEADLINE_S) == 0
+
+
+def test_killed_while_runs_go_on_the_next_one_takes_them_back(home: Home, tmp_path: Path) -> None:
+    go_on = tmp_path / "go"
+    script = f"""
+import os, time
+for i in range(200):
+    print("line", i)
+    if i == 100:
+        print("half")
+        while not os.path.exists({str(go_on)!r}): time.sleep(0.01)
+"""
+    with server(home) as (process, client):
+        runs = [submit(client, script) for _ in range(3)]
+        for run in runs:
+            until(lambda run=run: b"half" in log_of(client, run))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    go_on.touch()  # they end while no server is there
+    with server(home) as (_, client):
+        expected = b"".join(b"line %d\n" % i + (b"half\n" if i == 100 else b"") for i in range(200))
+        for run in runs:
+            found = final(client, run)
+            assert (found["phase"], len(found["attempts"])) == ("succeeded", 1)
+            assert log_of(client, run) == expected
+
+
+def test_what_was_accepted_before_a_kill_is_there_after_it(home: Home) -> None:
+    with server(home) as (process, client):
+        ids = [submit(client, "print(1)")["id"] for _ in range(5)]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    with server(home) as (_, client):
+        for id_ in ids:
+            found = final(client, {"id": id_})
+            assert (found["phase"], len(found["attempts"])) == ("succeeded", 1)
+
+
+def test_a_busy_port_that_was_asked_for_is_an_error(home: Home, tmp_path: Path) -> None:
+    with server(home) as (_, client):
+        other = Home(tmp_path / "other")
+        process = start(other, "--port", client.url.rpartition(":")[2])
+        assert process.wait(DEADLINE_S) == 1
+        assert "in use" in (other.root / "out.log").read_text()
+        # Without asking, the port of the last time is only preferred.
+        other.server_file.write_text(json.dumps({"pid": 1, "url": client.url}))
+        with server(other) as (_, theirs):
+            assert theirs.url != client.url
+            assert theirs.get("/health")["status"] == "ok"
+
+
+def test_errors_are_rebuilt_by_the_client(home: Home) -> None:
+    with server(home) as (_, client):
+        with pytest.raises(HopyardError, match="no run"):
+            client.get("/runs/resolve", ref="nothing-like-it")
