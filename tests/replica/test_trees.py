@@ -7,11 +7,15 @@ import json
 from datetime import datetime
 from pathlib import Path
 
+import pytest
+
 from engines.bench import LocalBench
 from hopyard.domain.ids import Digest
 from hopyard.domain.launch import Launch, Restore
 from hopyard.domain.manifest import Manifest
+from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef
+from hopyard.engines.local.cgroups import find_cgroups
 from replica.conftest import Play
 
 
@@ -57,12 +61,31 @@ def test_the_environment_says_who_and_where(play: Play) -> None:
     script = f"import os, sys, json, hopyard.errors; print(json.dumps([os.environ[n] for n in {names}])); print(os.getcwd(), 'HOPYARD_RESTORE_DIR' in os.environ)"
 
     async def scenario(bench: LocalBench) -> None:
-        launch = await bench.compose("a.1", script, env={"MINE": "yes", "RANK": "7"})
+        asked = Resources(cpu_milli=1500, cpu_limited=True)
+        launch = await bench.compose("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
         await bench.engine.launch(changed(launch, params={"lr": 0.1}))
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         first, second = bench.sink.stream("a.1", 0, "stdout").decode().splitlines()
         assert json.loads(first) == ["tester/contract/1", "a", "a.1", '{"lr": 0.1}', bench.sink.url, "", "1", "yes", "0"]
         assert second == f"{bench.folder('a.1')}/work False"
+
+    play(scenario)
+
+
+def test_cpus_are_a_limit_only_where_somebody_asked_for_one(play: Play) -> None:
+    script = "import os, time; t = time.monotonic()\nwhile time.monotonic() < t + 1.0: pass\nprint(time.process_time() / (time.monotonic() - t), 'OMP_NUM_THREADS' in os.environ)"
+
+    async def scenario(bench: LocalBench) -> None:
+        if "cpu" not in find_cgroups():
+            pytest.skip("the kernel does not let us limit processors here")
+        shares = []
+        for attempt, limited in (("a.1", True), ("b.1", False)):
+            await bench.launch(attempt, script, resources=Resources(cpu_milli=100, cpu_limited=limited))
+            assert [ended.reason for ended in await bench.exits(attempt)] == ["finished"]
+            share, threads = bench.sink.stream(attempt, 0, "stdout").decode().split()
+            assert threads == str(limited)
+            shares.append(float(share))
+        assert shares[0] < 0.3 and shares[1] > shares[0]
 
     play(scenario)
 

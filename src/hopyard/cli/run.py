@@ -52,7 +52,7 @@ class RunCommand(click.Command):
 @click.option("-e", "--env", multiple=True, metavar="K[=V]", help="An environment variable; K alone passes on the one set here (repeatable).")
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")
-@click.option("--cpus", metavar="N", help="CPUs of each replica, also fractions.  [default: 1]")
+@click.option("--cpus", metavar="N", help="CPUs of each replica, also fractions; also the most it may use.  [default: 1, more while nobody else wants them]")
 @click.option("--memory", metavar="8G", help="Memory of each replica; more is out of memory.")
 @click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
 @click.option("--time", metavar="2h", help="The run is ended after this long: 2h, 90m, 3600.")

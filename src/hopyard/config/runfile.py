@@ -76,11 +76,13 @@ def _role(given: Section) -> RoleRequest:
     given.only(*ROLE_KEYS)
     asked = given.section("resources").only(*RESOURCE_KEYS)
     model, gpus = asked.amount("gpus", units.parse_gpus) or (None, 0)
+    cpu_milli = asked.amount("cpus", units.parse_cpus)
     return RoleRequest(
         command=_command(given),
         name=_name(given, "name") or "worker",
         replicas=given.whole("replicas", 1, low=1, high=MAX_REPLICAS),
-        cpu_milli=asked.amount("cpus", units.parse_cpus) or RoleRequest(()).cpu_milli,
+        cpu_milli=RoleRequest(()).cpu_milli if cpu_milli is None else cpu_milli,
+        cpu_limited=cpu_milli is not None,
         memory_bytes=asked.amount("memory", units.parse_memory) or 0,
         gpus=gpus,
         gpu_model=model,

@@ -31,10 +31,17 @@ class RoleRequest:
     memory_bytes: int = 0
     gpus: int = 0
     gpu_model: str | None = None
+    cpu_limited: bool = False  # True once somebody said how many
 
     def spec(self) -> dict[str, Any]:
         """The RoleSpec as JSON."""
-        resources = {"cpu_milli": self.cpu_milli, "memory_bytes": self.memory_bytes, "gpus": self.gpus, "gpu_model": self.gpu_model}
+        resources = {
+            "cpu_milli": self.cpu_milli,
+            "cpu_limited": self.cpu_limited,
+            "memory_bytes": self.memory_bytes,
+            "gpus": self.gpus,
+            "gpu_model": self.gpu_model,
+        }
         return {"command": list(self.command), "name": self.name, "replicas": self.replicas, "resources": resources}
 
 
@@ -111,7 +118,7 @@ def parse_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
     left out. Raises SpecError."""
     found: dict[str, Any] = {}
     if given.get("cpus") is not None:
-        found["cpu_milli"] = units.parse_cpus(given["cpus"], what="--cpus")
+        found |= {"cpu_milli": units.parse_cpus(given["cpus"], what="--cpus"), "cpu_limited": True}
     if given.get("memory") is not None:
         found["memory_bytes"] = units.parse_memory(given["memory"], what="--memory")
     if given.get("gpus") is not None:

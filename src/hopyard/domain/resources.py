@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Resources:
     """The request of one replica.
 
-    cpu_milli: thousandths of a core. memory_bytes: 0 asks for none and sets no limit.
+    cpu_milli: thousandths of a core; what it is sure to get. cpu_limited: also the most it may use; otherwise it may use cores
+    that nobody else wants. memory_bytes: 0 asks for none and sets no limit.
     gpus: whole GPUs. gpu_model: only this model (as a node names it, compared without case), None takes any.
     """
 
@@ -17,6 +18,7 @@ class Resources:
     memory_bytes: int = 0
     gpus: int = 0
     gpu_model: str | None = None
+    cpu_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

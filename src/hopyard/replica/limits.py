@@ -47,7 +47,7 @@ class Groups:
             folder = Path(name)
             try:
                 folder.mkdir(exist_ok=True)
-                _limit_memory(folder, resources.memory_bytes) if controller == "memory" else _limit_cpu(folder, resources.cpu_milli)
+                _limit_memory(folder, resources.memory_bytes) if controller == "memory" else _limit_cpu(folder, resources)
             except OSError:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
@@ -124,16 +124,17 @@ def _limit_memory(folder: Path, limit: int) -> None:
         (folder / "memory.memsw.limit_in_bytes").write_text(str(limit))
 
 
-def _limit_cpu(folder: Path, cpu_milli: int) -> None:
-    """No more than asked for, and a share of a busy node in proportion to it."""
-    quota = max(1000, cpu_milli * _PERIOD_US // 1000)
+def _limit_cpu(folder: Path, resources: Resources) -> None:
+    """A share of a busy node in proportion to the request, and no more than that where it is a limit."""
+    cpu_milli = resources.cpu_milli
+    quota = max(1000, cpu_milli * _PERIOD_US // 1000) if resources.cpu_limited else None
     if (folder / "cpu.max").exists():
-        (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+        (folder / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD_US}")
         (folder / "cpu.weight").write_text(str(min(max(cpu_milli // 10, 1), 10_000)))
         return
     (folder / "cpu.shares").write_text(str(min(max(cpu_milli * 1024 // 1000, 2), 262_144)))
     (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-    (folder / "cpu.cfs_quota_us").write_text(str(quota))
+    (folder / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))
 
 
 def _number(file: Path) -> int:

@@ -27,8 +27,9 @@ def variables(
     over what names the run and its place."""
     launch, node = spec.launch, spec.node
     env = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_") and k not in _NOT_INHERITED}
-    cores = max(1, launch.resources.cpu_milli // 1000)
-    env |= {"OMP_NUM_THREADS": str(cores), "PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    env |= {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if launch.resources.cpu_limited:  # more threads than cores wait for each other; without a limit the library's own guess is right
+        env["OMP_NUM_THREADS"] = str(max(1, launch.resources.cpu_milli // 1000))
     env |= launch.env
     bin_folder = str(Path(interpreter).parent)
     env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"

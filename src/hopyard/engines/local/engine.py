@@ -150,7 +150,7 @@ class LocalEngine:
 
     def _spec(self, launch: Launch, replica: ReplicaLaunch, place: Assignment, share: _Share) -> ReplicaSpec:
         cores: tuple[int, ...] | None = None
-        if "cpu" not in self._cgroups:  # a quota leaves the choice of cores to the kernel; without one, cores are the limit
+        if replica.resources.cpu_limited and "cpu" not in self._cgroups:  # a quota leaves the choice of cores to the kernel; without one, cores are the limit
             assert self._shares is not None
             taken = [core for other in self._shares.values() for core in other.cores]
             cores = choose_cores(replica.resources.cpu_milli, taken)
