@@ -13,7 +13,7 @@ from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
 def narrow(query: Select[Any], where: RunFilter) -> Select[Any]:
     """The query over `runs` and `run_contents`, narrowed to the filter: newest first, one page of it."""
     newest_first = query.where(*_conditions(where)).order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
-    return newest_first.limit(where.limit)
+    return newest_first.limit(max(where.limit, 0))
 
 
 def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
