@@ -136,6 +136,11 @@ class ListCases:
         assert await ids(text="base_") == [first.id]  # an underscore is itself, not any letter
         assert await ids(text="SPEECH") == [third.id]
         assert await ids(text="bob/cifar/1") == [second.id]
+        assert await ids(number=1) == [second.id, first.id]
+        assert await ids(id_prefix=second.id[:-1]) == [run for run in await ids() if run.startswith(second.id[:-1])]
+        assert await ids(id_prefix=second.id) == [second.id]
+        assert await ids(id_prefix="r%") == await ids(id_prefix=second.id.upper()) == []
+        assert await ids(limit=0) == []
 
     async def test_pages(self, stores: Stores) -> None:
         made = [await submit(stores, now=at(number // 2)) for number in range(7)]  # some at the same moment

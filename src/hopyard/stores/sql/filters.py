@@ -9,6 +9,8 @@ from sqlalchemy import ColumnElement, Select, exists, or_, select
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
 
+_AFTER_ALL = "\U0010ffff"  # sorts behind every letter
+
 
 def narrow(query: Select[Any], where: RunFilter) -> Select[Any]:
     """The query over `runs` and `run_contents`, narrowed to the filter: newest first, one page of it."""
@@ -36,7 +38,7 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
     if where.number is not None:
         found.append(runs.c.number == where.number)
     if where.id_prefix is not None:
-        found.append(runs.c.id.startswith(where.id_prefix, autoescape=True))
+        found += [runs.c.id >= where.id_prefix, runs.c.id < where.id_prefix + _AFTER_ALL]  # a range of the key, no scan
     if where.before is not None:
         found.append(_older_than(where.before))
     return found
