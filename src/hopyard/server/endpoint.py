@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from functools import cache
+from typing import Any, Generic, Literal, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -210,16 +211,21 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
     except (ValueError, UnicodeDecodeError) as bad:
         raise Malformed("the query is not written as `name=value&…` in UTF-8") from bad
     given = dict(pairs)
-    known = {f.encode_name: f.type for f in msgspec.structs.fields(shape)}  # type: ignore[arg-type]
+    known = _parameters(cast("type[Any]", shape))
     for name, _ in pairs:
         if name not in known:
-            raise Malformed(f"unknown parameter `{name[:80]}`", hints=("this address takes " + (", ".join(sorted(known)) or "none"),))
+            raise Malformed(f"unknown parameter `{name[:80]}`", hints=("this address takes " + (", ".join(known) or "none"),))
     if len(given) != len(pairs):
         raise Malformed("a parameter is given twice")
     try:
         return msgspec.convert(given, shape, strict=False)
     except msgspec.ValidationError as bad:
         raise Malformed(readable(str(bad))) from bad
+
+
+@cache
+def _parameters(shape: Any) -> tuple[str, ...]:
+    return tuple(sorted(field.encode_name for field in msgspec.structs.fields(shape)))
 
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?", re.S)
