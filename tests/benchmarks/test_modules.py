@@ -24,7 +24,7 @@ FOUND = {
     "submit_latency": {"bare", "hop_run", "above_bare"},
     "throughput": {"runs"},
     "submissions": {"durable", "sqlite_single", "sqlite_batched", "fsync", "over_sqlite_single"},
-    "log_calls": {"one_metric", "three_metrics", "durable", "logging", "read_back"},
+    "log_calls": {"one_metric", "three_metrics", "durable", "logging", "read_back", "read_again"},
     "datasets": {f"{what}_{name}" for what in ("push", "pull", "repush", "cp") for name in ("many", "large")},
     "footprint": {"help", "bare_python", "server_rss", "server_and_spawner_pss", "server_cpu"},
 }
