@@ -1,12 +1,13 @@
 """Thousands of virtual hours with server crashes at random points.
 
 Laws: no run is lost, none started twice, no node over-committed (the engine checks both at every start), all end, and in
-the way that their fate says.
+the way that their fate says. A long hunt: HOPYARD_SIMULATIONS=200 pytest tests/controller/test_simulation.py
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from datetime import timedelta
 from pathlib import Path
@@ -123,6 +124,6 @@ class Story:
             await world.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("HOPYARD_SIMULATIONS", "3"))))
 def test_no_run_is_lost_none_started_twice_all_end(tmp_path: Path, seed: int) -> None:
     asyncio.run(Story(tmp_path, seed).live())

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -211,7 +210,7 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
     except (ValueError, UnicodeDecodeError) as bad:
         raise Malformed("the query is not written as `name=value&…` in UTF-8") from bad
     given = dict(pairs)
-    known = _parameters(cast("type[Any]", shape))
+    known = _parameters(shape)
     for name, _ in pairs:
         if name not in known:
             raise Malformed(f"unknown parameter `{name[:80]}`", hints=("this address takes " + (", ".join(known) or "none"),))
@@ -223,9 +222,15 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
         raise Malformed(readable(str(bad))) from bad
 
 
-@cache
 def _parameters(shape: Any) -> tuple[str, ...]:
-    return tuple(sorted(field.encode_name for field in msgspec.structs.fields(shape)))
+    """The names that a query of this shape may have."""
+    found = _KNOWN.get(shape)
+    if found is None:
+        found = _KNOWN[shape] = tuple(sorted(field.encode_name for field in msgspec.structs.fields(shape)))
+    return found
+
+
+_KNOWN: dict[Any, tuple[str, ...]] = {}  # msgspec looks at the annotations anew at each call
 
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?", re.S)

@@ -1,0 +1,70 @@
+"""Over a real socket: followers that leave, and followers that are slow."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from hopyard.app import HttpServer
+from tests.server.stage import TOKEN, Stage, play
+
+
+@asynccontextmanager
+async def listening(stage: Stage) -> AsyncIterator[int]:
+    end = asyncio.Event()
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        found.listen()
+        found.setblocking(False)
+        server = HttpServer(stage.app, stage.parts, end)
+        serving = asyncio.create_task(server.serve(sockets=[found]))
+        await server.answering.wait()
+        yield found.getsockname()[1]
+        end.set()
+        await serving
+
+
+async def follow(port: int, run: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
+    writer.write(f"GET /api/v1/runs/{run}/follow HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+    await reader.readuntil(b'"kind"')
+    return reader, writer
+
+
+def test_a_follower_that_leaves_is_forgotten(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        async with listening(stage) as port:
+            _, writer = await follow(port, run["id"])
+            assert stage.parts.hub.followers(run["id"]) == 1
+            writer.close()
+            await stage.until(lambda: stage.parts.hub.followers(run["id"]) == 0)
+
+    play(tmp_path, scene)
+
+
+def test_a_slow_follower_holds_no_memory_and_misses_nothing(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        async with listening(stage) as port:
+            reader, writer = await follow(port, run["id"])
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            total, piece = 96 * 2**20, b"x" * 2**22
+            for offset in range(0, total, len(piece)):  # 96 MiB that nobody reads
+                await stage.sync(run, [("stdout", offset, piece)])
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            assert grown < 64 * 1024, f"{grown} KiB more"
+            await stage.finish(run)
+            count = 0
+            while data := await asyncio.wait_for(reader.read(2**20), 30):
+                count += data.count(b"x")
+                if b'"kind":"end"' in data:
+                    break
+            assert count >= total
+            writer.close()
+
+    play(tmp_path, scene)

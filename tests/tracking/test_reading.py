@@ -1,0 +1,190 @@
+"""Readers that get bytes in pieces give what they would give for the whole, whatever the bytes are."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tempfile
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.dataset import Dataset
+from hopyard.domain.ids import AttemptId, RunId, RunName
+from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, read_records, read_stretches, series_of
+from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
+from hopyard.errors import IntegrityError
+from hopyard.interfaces.streams import StreamKey
+from hopyard.stores.streams import FolderStreams
+from hopyard.tracking.board import most_used, rank_runs
+from hopyard.tracking.hub import Hub
+from hopyard.tracking.lines import LINE_LIMIT, LineReader
+from hopyard.tracking.live import LiveRun
+from hopyard.tracking.logs import Part, read_parts, tail
+from hopyard.tracking.metrics import Series, thin
+from hopyard.tracking.points import PointReader
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+records = st.lists(
+    st.one_of(
+        st.sampled_from(["loss", "acc", "ü"]).map(pack_definition),
+        st.builds(
+            lambda name, step, value: pack_point(POINT, series_of(name), step, 1.0, value),
+            st.sampled_from(["loss", "acc", "ü", "never-defined"]),
+            st.one_of(st.integers(-5, 5), st.just(NO_STEP)),
+            st.floats(allow_nan=False),
+        ),
+    ),
+    max_size=30,
+)
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+@given(records.map(b"".join), st.binary(max_size=3))
+def test_stretches_are_the_records(data: bytes, tail_: bytes) -> None:
+    def slow() -> object:
+        names: dict[int, str] = {}
+        try:
+            return [p if isinstance(p, int) else tuple(p) for p in read_records(data + tail_, names)], names
+        except IntegrityError:
+            return "damaged"
+
+    def fast() -> object:
+        names: dict[int, str] = {}
+        found: list[object] = []
+        try:
+            for part in read_stretches(data + tail_, names):
+                found += [part] if isinstance(part, int) else [point[1:] for point in part]
+        except IntegrityError:
+            return "damaged"
+        return found, names
+
+    assert fast() == slow()
+
+
+@given(records.map(b"".join), st.lists(st.integers(0, 2000), max_size=6))
+def test_points_in_pieces_are_the_points(data: bytes, cuts: list[int]) -> None:
+    whole, parts = PointReader(), PointReader()
+    expected = whole.feed(data)
+    found: dict[str, tuple[int, float]] = {}
+    for piece in pieces(data, cuts):
+        found.update(parts.feed(piece))
+    # A name that is defined after its first points counts from then on: cut pieces may miss what the whole sees.
+    assert {name: found[name] for name in found} == {name: expected[name] for name in found}
+    assert not parts.damaged
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
+def test_no_bytes_break_a_reader(data: bytes, cuts: list[int]) -> None:
+    points, lines, live = PointReader(), LineReader(), LiveRun(RunId("x"))
+    for piece in pieces(data, cuts):
+        points.feed(piece)
+        for line in lines.feed(piece):
+            live.take_event(0, line)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=8
+)
+
+
+@given(st.dictionaries(st.sampled_from(["kind", "t", "values", "done", "total", "unit"]), json_values), st.sampled_from(["params", "summary", "progress", "checkpoint"]))
+def test_no_event_breaks_a_run(event: dict[str, object], kind: str) -> None:
+    live = LiveRun(RunId("x"))
+    live.take_event(0, {**event, "kind": kind})
+    live.take_event(0, event)
+    assert live.progress is None or math.isfinite(live.progress.done)
+    assert math.isfinite(live.last_at)
+
+
+def test_lines_in_pieces_and_lines_without_end() -> None:
+    reader = LineReader()
+    assert list(reader.feed(b'{"a": 1}\n{"a"')) == [{"a": 1}]
+    assert list(reader.feed(b": 2}\n\n")) == [{"a": 2}]
+    for _ in range(3):
+        assert list(reader.feed(b"x" * LINE_LIMIT)) == []
+    assert list(reader.feed(b'\n{"a": 3}\n')) == [{"a": 3}]
+    assert reader.broken == 1
+
+
+def test_the_lowest_rank_tells_a_metric() -> None:
+    live = LiveRun(RunId("x"))
+    assert live.take_points(2, {"loss": (1, 2.0), "own": (1, 1.0)})
+    assert live.take_points(0, {"loss": (1, 1.0)})
+    assert not live.take_points(2, {"loss": (2, 9.0)})
+    assert live.latest == {"loss": (1, 1.0), "own": (1, 1.0)}
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=200), st.integers(1, 60))
+def test_thinning_keeps_ends_peaks_and_order(values: list[float], most: int) -> None:
+    series = Series(list(range(len(values))), list(values), [0.0] * len(values), len(values))
+    thin(series, most)
+    assert len(series.steps) <= max(most, 1)
+    assert series.steps == sorted(series.steps)
+    assert series.steps[-1] == len(values) - 1
+    for step, value in zip(series.steps, series.values, strict=True):
+        assert value is values[step] or value == values[step]
+    finite = [value for value in values if not math.isnan(value)]
+    if most >= 4 and finite:
+        kept = [value for value in series.values if not math.isnan(value)]
+        assert (min(kept), max(kept)) == (min(finite), max(finite))
+
+
+@given(st.lists(st.text(alphabet="ab\n", max_size=12), min_size=1, max_size=4), st.integers(0, 8))
+def test_the_tail_is_the_last_lines(texts: list[str], lines: int) -> None:
+    async def scene(folder: Path) -> None:
+        streams = FolderStreams(folder)
+        parts = []
+        for number, text in enumerate(texts, start=1):
+            key = StreamKey(AttemptId(f"abcdefgh.{number}"), 0, "stdout")
+            await streams.append(key, 0, text.encode())
+            parts.append(Part(key, 0, len(text)))
+        found = b"".join([piece async for piece in read_parts(streams, await tail(streams, parts, lines))])
+        assert found == b"".join("".join(texts).encode().splitlines(keepends=True)[-lines:] if lines else [])
+        await streams.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(scene(Path(folder)))
+
+
+def run(number: int, minute: int, **summary: float) -> Run:
+    return Run(RunId(f"run-{number:04d}"), RunName("a", "p", number), RunSpec("p", (RoleSpec(("x",)),)), RunPhase.SUCCEEDED, NOW + timedelta(minutes=minute), summary=summary)
+
+
+def test_boards_choose_metric_and_direction_and_break_ties_by_time() -> None:
+    plain = Dataset("d", NOW, 1, None)
+    runs = [run(1, 5, acc=0.5, loss=1.0), run(2, 4, acc=0.5), run(3, 3, acc=math.nan), run(4, 2, loss=0.5)]
+    assert most_used(runs) == "acc"
+    board = rank_runs(plain, runs)
+    assert (board.metric, board.higher_is_better, [row.run.name.number for row in board.rows]) == ("acc", True, [2, 1, 3])
+    assert [row.run.name.number for row in rank_runs(plain, runs, metric="loss").rows] == [4, 1]
+    upside_down = Dataset("d", NOW, 1, None, metric="loss", higher_is_better=True)
+    assert [row.run.name.number for row in rank_runs(upside_down, runs).rows] == [1, 4]
+    assert rank_runs(upside_down, runs, metric="acc").higher_is_better  # the dataset's direction is that of its own metric
+    assert rank_runs(plain, []).metric == ""
+
+
+def test_a_watch_is_rung_and_forgotten() -> None:
+    async def scene() -> None:
+        hub, id_ = Hub(), RunId("abcdefgh")
+        with hub.watch(id_) as watch:
+            assert not await watch.wait(0.001)
+            hub.state_changed(RunId("another"))
+            assert not await watch.wait(0.001)
+            hub.output_grew(id_)
+            assert await watch.wait(10)
+            hub.close()
+            assert await watch.wait(10)
+            assert watch.closed
+        assert hub.followers(id_) == 0
+        with hub.watch(id_) as late:
+            assert late.closed
+
+    asyncio.run(scene())

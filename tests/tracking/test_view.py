@@ -1,0 +1,76 @@
+"""What users see of a run's streams after its attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id
+from hopyard.domain.run import Attempt, RoleSpec, Run, RunPhase, RunSpec
+from hopyard.tracking.view import View, visible
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ID = RunId("abcdefgh")
+RUN = Run(ID, RunName("alice", "p", 1), RunSpec("p", (RoleSpec(("x",)),)), RunPhase.RUNNING, NOW)
+
+
+def attempt(number: int, resumed: int | None = None) -> Attempt:
+    return Attempt(attempt_id(ID, number), number, "lost", ("n",), ((),), "local", NOW, resumed_from_step=resumed)
+
+
+def saved(number: int, step: int, offsets: Mapping[str, int], rank: int = 0) -> Checkpoint:
+    return Checkpoint(ID, attempt_id(ID, number), rank, step, Digest("0" * 64), 1, NOW, offsets=offsets)
+
+
+def seen(view: View) -> list[int]:
+    return [int(a.rpartition(".")[2]) for a in view.attempts]
+
+
+def at(number: int) -> AttemptId:
+    return attempt_id(ID, number)
+
+
+def test_one_attempt_is_seen_whole() -> None:
+    view = visible(RUN, [attempt(1)], [saved(1, 5, {"stdout": 10})])
+    assert seen(view) == [1]
+    assert view.limit(at(1), 0, "stdout") is None
+
+
+def test_a_start_from_nothing_hides_what_was_before() -> None:
+    assert seen(visible(RUN, [attempt(1), attempt(2)], [])) == [2]
+
+
+def test_a_resume_cuts_the_saving_attempt_and_hides_those_between() -> None:
+    checkpoints = [saved(1, 5, {"stdout": 10, "metrics": 99}), saved(1, 6, {"stdout": 20})]
+    view = visible(RUN, [attempt(1), attempt(2, 6), attempt(3, 5)], checkpoints)
+    assert seen(view) == [1, 3]
+    assert view.limit(at(1), 0, "stdout") == 10
+    assert view.limit(at(1), 0, "metrics") == 99
+    assert view.limit(at(1), 1, "stdout") is None  # another rank saved nothing
+    assert view.limit(at(3), 0, "stdout") is None
+
+
+def test_a_chain_of_resumes_cuts_each_and_never_gives_back() -> None:
+    checkpoints = [saved(1, 5, {"stdout": 10}), saved(2, 8, {"stdout": 7}), saved(1, 6, {"stdout": 30})]
+    view = visible(RUN, [attempt(1), attempt(2, 5), attempt(3, 8)], checkpoints)
+    assert seen(view) == [1, 2, 3]
+    assert (view.limit(at(1), 0, "stdout"), view.limit(at(2), 0, "stdout")) == (10, 7)
+
+
+def test_the_newest_saver_of_a_step_counts() -> None:
+    checkpoints = [saved(1, 5, {"stdout": 10}), saved(2, 5, {"stdout": 3})]
+    view = visible(RUN, [attempt(1), attempt(2, 5), attempt(3, 5)], checkpoints)
+    assert seen(view) == [1, 2, 3]
+    assert view.limit(at(2), 0, "stdout") == 3
+
+
+def test_each_rank_is_cut_at_its_own_checkpoint() -> None:
+    checkpoints = [saved(1, 5, {"stdout": 10}), saved(1, 5, {"stdout": 4}, rank=1)]
+    view = visible(RUN, [attempt(1), attempt(2, 5)], checkpoints)
+    assert (view.limit(at(1), 0, "stdout"), view.limit(at(1), 1, "stdout")) == (10, 4)
+
+
+def test_a_fork_starts_from_another_runs_checkpoint() -> None:
+    assert seen(visible(RUN, [attempt(1, 40)], [])) == [1]
+    assert seen(visible(RUN, [attempt(1, 40), attempt(2, 40)], [])) == [2]
