@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import fcntl
 import getpass
 import json
@@ -55,6 +56,7 @@ HOST = "127.0.0.1"
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
 KEEP_ALIVE_S = 75  # longer than a replica's heartbeat
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # <malloc.h>
 log = logging.getLogger("hopyard.app")
 
 
@@ -66,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     home = Home(given.home.expanduser().absolute()) if given.home else Home.default()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    give_memory_back()
     try:
         lock = take_lock(home.create())
         if lock is None:
@@ -81,6 +84,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def give_memory_back() -> None:
+    """Ask glibc to return large freed blocks to the system: streams come in pieces of megabytes, and without this an idle
+    server keeps the memory of its busiest moment. Elsewhere nothing is asked."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(M_MMAP_THRESHOLD, 256 * 1024)
+        libc.mallopt(M_ARENA_MAX, 2)
 
 
 def take_lock(home: Home) -> int | None:
@@ -196,7 +208,10 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             write_server_file(home, url, started_at, pid=os.getpid())
             log.info("hopyard %s answers at %s, home %s", __version__, url, home.root)
             others = [loops.create_task(parts.controller.run()), loops.create_task(parts.sweeper.run(clock))]
-            await engine.start()
+            try:
+                await engine.start()
+            except HopyardError as error:  # the first launch tries again, and tells its run
+                log.warning("%s", error.message)
             await serving
             for other in others:
                 other.cancel()
