@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from hopyard.domain.run import ParamValue
 from hopyard.errors import SpecError
 from hopyard.sdk import bound as binding
 from hopyard.sdk import session
@@ -16,6 +15,9 @@ from hopyard.sdk.loop import Loop
 from hopyard.sdk.metrics import Number
 from hopyard.sdk.params import Params
 from hopyard.sdk.this_run import ThisRun
+
+if TYPE_CHECKING:
+    from hopyard.domain.run import ParamValue
 
 T = TypeVar("T")
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,6 +58,12 @@ class Contents:
         return states.read(path) if os.path.exists(path) else {}
 
 
+def _remove(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def write(root: str, step: int, objects: Mapping[str, Any], positions: Sequence[Position], metrics: Mapping[str, float]) -> str:
     """Save `objects` under `root`/`step`; returns the folder. An earlier checkpoint of the same step is replaced.
 
@@ -74,7 +78,7 @@ def write(root: str, step: int, objects: Mapping[str, Any], positions: Sequence[
         final = os.path.join(root, str(step))
         _move(scratch, final)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
         raise
     _sync(root)
     return final
@@ -85,12 +89,10 @@ def _fill(folder: str, step: int, objects: Mapping[str, Any], positions: Sequenc
     for name, value in objects.items():
         if states.kind_of(value) is not Kind.ASIDE:
             files[name] = name + states.write(os.path.join(folder, name), value, states.take(value))
-    with open(os.path.join(folder, _CHANCE), "wb") as file:
-        pickle.dump(states.take_chance(), file, protocol=pickle.HIGHEST_PROTOCOL)
+    states.pickle_to(os.path.join(folder, _CHANCE), states.take_chance())
     for number, position in enumerate(positions):
         if position.chance is not None:
-            with open(os.path.join(folder, f"random-state-{number}.pkl"), "wb") as file:
-                pickle.dump(position.chance, file, protocol=pickle.HIGHEST_PROTOCOL)
+            states.pickle_to(os.path.join(folder, f"random-state-{number}.pkl"), position.chance)
     loops = [{"name": p.name, "depth": p.depth, "done": p.done, "finished": p.finished, "chance": p.chance is not None} for p in positions]
     index = {"format": _FORMAT, "step": step, "loops": loops, "metrics": dict(metrics), "objects": files}
     with open(os.path.join(folder, INDEX), "w", encoding="utf-8") as text:
@@ -108,7 +110,7 @@ def _move(scratch: str, final: str) -> None:
         aside = f"{os.path.dirname(final)}/.old-{os.path.basename(final)}-{os.urandom(6).hex()}"
         with suppress(FileNotFoundError):
             os.rename(final, aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            _remove(aside)
 
 
 def read(folder: str) -> Contents:
@@ -137,9 +139,9 @@ def keep_newest(root: str, count: int) -> None:
             if entry.name.isdecimal():
                 found.append((entry.stat().st_mtime, entry.path))
             elif entry.name.startswith(".old-"):
-                shutil.rmtree(entry.path, ignore_errors=True)
+                _remove(entry.path)
     for _, path in sorted(found)[: -count or None]:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
 
 def _sync_tree(folder: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 from hopyard.config.home import Home
-from hopyard.domain.ids import Digest, check_name
 from hopyard.errors import NotFound, ServerUnavailable, SpecError
 
 _in_use = ExitStack()  # datasets that were brought here stay in the node's cache as long as this process lives
@@ -38,6 +37,8 @@ def find_dataset(name: str | None, recorder: Recorder) -> Path:
         return Path(next(iter(there.values())))
     if name in there:
         return Path(there[name])
+    from hopyard.domain.ids import check_name
+
     check_name(name, what="hop.dataset_path")
     if not recorder.offline:
         listed = f"it has {', '.join(sorted(there))}" if there else "it has none"
@@ -58,6 +59,7 @@ def _given(text: str | None) -> dict[str, str]:
 
 def _bring(name: str, recorder: Recorder) -> Path:
     """The newest version from the server, through this machine's cache; under plain `python` only."""
+    from hopyard.domain.ids import Digest
     from hopyard.sdk.connect import connect
 
     home = Home.default()

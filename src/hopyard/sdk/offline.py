@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import hashlib
 import json
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,8 +18,6 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from hopyard.config.home import Home, write_atomically
-from hopyard.domain.attempt import ExitKind
-from hopyard.domain.ids import new_run_id
 from hopyard.sdk.speak import say
 from hopyard.sdk.streams import Events
 
@@ -93,7 +89,7 @@ class OfflineRun:
         code = self._code & 0xFF
         reason = "finished" if code == 0 else f"the script ended with exit code {code}"
         self._facts["ended_at"] = _now()
-        self._facts["exit"] = {"kind": ExitKind.EXIT_CODE.value, "code": code, "reason": reason}
+        self._facts["exit"] = {"kind": "exit-code", "code": code, "reason": reason}
         if os.path.isdir(self.folder):
             Events(os.path.join(self.folder, "streams", "events")).tell("note", text=reason)  # with it the server learns when
             self._write()
@@ -101,9 +97,13 @@ class OfflineRun:
 
 def _new_id(environ: Mapping[str, str]) -> str:
     """Sorts by time. Processes that torchrun starts side by side get the same one, so that they record one run."""
+    from hopyard.domain.ids import new_run_id
+
     if environ.get("WORLD_SIZE", "1") != "1" and environ.get("MASTER_PORT"):
+        import hashlib
+
         began = _started_at_ms(os.getppid())
-        origin = f"{socket.gethostname()}:{os.getppid()}:{began}:{environ['MASTER_PORT']}:{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
+        origin = f"{os.uname().nodename}:{os.getppid()}:{began}:{environ['MASTER_PORT']}:{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
         return new_run_id(datetime.fromtimestamp(began / 1000, UTC), hashlib.blake2b(origin.encode(), digest_size=7).digest())
     return new_run_id(datetime.now(UTC), os.urandom(7))
 
@@ -127,7 +127,7 @@ def _facts(run_id: str) -> dict[str, Any]:
         "cwd": folder,
         "interpreter": sys.executable,
         "python": ".".join(map(str, sys.version_info[:3])),
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "pid": os.getpid(),
         "git": _git(folder),
         "datasets": [],

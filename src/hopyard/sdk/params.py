@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hopyard.domain.run import ParamValue
 from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.domain.run import ParamValue
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _WORDS = {float: "a float", int: "an int", bool: "true or false", str: "text"}

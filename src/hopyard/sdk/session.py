@@ -10,10 +10,9 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from hopyard.config.home import Home
-from hopyard.domain.run import ParamValue
 from hopyard.errors import SpecError
 from hopyard.sdk import bound as binding
 from hopyard.sdk import checkpoints
@@ -27,6 +26,9 @@ from hopyard.sdk.speak import say
 from hopyard.sdk.state import put_chance, take_chance
 from hopyard.sdk.streams import Events, sizes
 from hopyard.sdk.this_run import ThisRun
+
+if TYPE_CHECKING:
+    from hopyard.domain.run import ParamValue
 
 _PROGRESS_EVERY_S = 0.2
 _COSTLY_SAVES = 20  # after so many, a loop that mostly saves is told of `every`

@@ -5,8 +5,6 @@ Frameworks are looked up in `sys.modules`, never imported: an object of theirs c
 
 from __future__ import annotations
 
-import pickle
-import random
 import sys
 from enum import StrEnum
 from typing import Any
@@ -95,13 +93,21 @@ def write(path: str, value: Any, state: Any) -> str:
     if torch is not None and kind_of(value) in (Kind.STATE_DICT, Kind.STATE):
         torch.save(state, path + ".pt")
         return ".pt"
+    import pickle
+
     try:
-        with open(path + ".pkl", "wb") as file:
-            pickle.dump(state, file, protocol=pickle.HIGHEST_PROTOCOL)
+        pickle_to(path + ".pkl", state)
     except (pickle.PicklingError, TypeError, AttributeError) as bad:
         hint = "bind objects with state_dict and load_state_dict, or with get_state and set_state, or plain values"
         raise SpecError(f"`{path.rpartition('/')[2]}` cannot be saved: {bad}", hints=(hint,)) from bad
     return ".pkl"
+
+
+def pickle_to(path: str, state: Any) -> None:
+    import pickle
+
+    with open(path, "wb") as file:
+        pickle.dump(state, file, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def read(path: str) -> Any:
@@ -109,6 +115,8 @@ def read(path: str) -> Any:
 
     Only ever called in the user's own process, on a checkpoint of the user's own run: unpickling runs code.
     """
+    import pickle
+
     try:
         if not path.endswith(".pt"):
             with open(path, "rb") as file:
@@ -130,6 +138,8 @@ def read(path: str) -> Any:
 
 def take_chance() -> dict[str, Any]:
     """The state of the global random number generators of Python, NumPy and PyTorch, as far as they are in use."""
+    import random
+
     states: dict[str, Any] = {"python": random.getstate()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -144,6 +154,8 @@ def take_chance() -> dict[str, Any]:
 def put_chance(states: dict[str, Any]) -> None:
     """Let the generators go on from where `take_chance` saw them."""
     if "python" in states:
+        import random
+
         random.setstate(states["python"])
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and "numpy" in states:

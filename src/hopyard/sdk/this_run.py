@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hopyard.domain.run import ParamValue
+if TYPE_CHECKING:
+    from hopyard.domain.run import ParamValue
 
 
 @dataclass(frozen=True, slots=True)
