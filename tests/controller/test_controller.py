@@ -278,3 +278,41 @@ def test_a_fault_of_the_engine_is_outlived(tmp_path: Path) -> None:
         assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
 
     play(tmp_path, scene)
+
+
+def test_what_was_launched_while_the_engine_looked_is_not_lost(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        inner, armed, gate, looked = world.engine, False, asyncio.Event(), asyncio.Event()
+
+        class Slow:
+            def __getattr__(self, name: str) -> object:
+                return getattr(inner, name)
+
+            async def observe(self) -> object:
+                seen = await inner.observe()
+                if armed:
+                    looked.set()
+                    await gate.wait()
+                return seen
+
+        world.engine = Slow()  # type: ignore[assignment]
+        world.start()
+        await world.settle()
+        await world.submit()  # so that the engine is asked
+        armed = True
+        while not looked.is_set():
+            await world.advance(timedelta(seconds=1))
+        run = await world.submit()
+        await world.settle()
+        assert attempt_id(run, 1) in inner.starts
+        await world.controller.hear(attempt_id(run, 1), ReplicaStatus(0, ReplicaPhase.RUNNING))
+        assert (await world.runs.get(run)).phase is RunPhase.RUNNING
+        armed = False
+        gate.set()  # what the engine saw is older than the launch
+        await world.settle()
+        assert (await world.runs.get(run)).attempt.number == 1
+        await world.until(lambda: world.final(run))
+        assert inner.starts.count(attempt_id(run, 1)) == 1
+        assert attempt_id(run, 2) not in inner.starts
+
+    play(tmp_path, scene)
