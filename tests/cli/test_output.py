@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.cli.logs import last_lines, last_state
-from hopyard.cli.output import Output
+from hopyard.cli.output import Output, SharedLine
 from hopyard.cli.statusline import StatusLine
 
 
@@ -56,6 +56,20 @@ def test_replicas_do_not_mix_within_a_line() -> None:
     output.write(0, "stdout", b"1\nrest")
     output.flush()
     assert b"".join(output.written) == b"[1] epoch 1\n[0] epoch 1\n[0] rest\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ([("stderr", b"\r19/20"), ("stdout", b"epoch 0\n"), ("stderr", b"\n\r1/20")], b"\r19/20\nepoch 0\n\r1/20"),
+        ([("stderr", b"\r19/20"), ("stdout", b"epoch 0\n"), ("stderr", b"\r20/20\n")], b"\r19/20\nepoch 0\n\r20/20\n"),
+        ([("stderr", b"50%"), ("stderr", b"\n"), ("stdout", b"done\n")], b"50%\ndone\n"),
+        ([("stdout", b"a"), ("stderr", b"b"), ("stdout", b"\n"), ("stdout", b"c\n")], b"a\nb\nc\n"),
+    ],
+)
+def test_streams_on_one_terminal_keep_to_lines_of_their_own(written: list[tuple[str, bytes]], shown: bytes) -> None:
+    line = SharedLine()
+    assert b"".join(line.place(stream, data) for stream, data in written) == shown
 
 
 @pytest.mark.parametrize(

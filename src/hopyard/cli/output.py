@@ -15,6 +15,28 @@ class OutputGone(Exception):
     """Whoever read our output has left."""
 
 
+class SharedLine:
+    """The current line of a terminal that shows both streams. Which of them wrote first is not known to a few milliseconds, so
+    words of one are kept out of the other's unfinished line, such as a progress bar's."""
+
+    def __init__(self) -> None:
+        self._open = ""  # the stream that left its line unfinished
+        self._broken = ""  # the stream whose line was ended for it: its own line end is then not shown a second time
+
+    def place(self, stream: str, data: bytes) -> bytes:
+        """What to write for `data` of `stream`."""
+        if self._broken == stream and data:
+            self._broken = ""
+            data = data.removeprefix(b"\n")
+        if not data:
+            return data
+        placed = data
+        if self._open not in ("", stream):
+            self._broken, placed = self._open, b"\n" + data
+        self._open = "" if data.endswith(b"\n") else stream
+        return placed
+
+
 class Output:
     """replicas: with several, every line begins with `[rank] ` and is written whole, so that they do not mix.
 
@@ -29,6 +51,7 @@ class Output:
             "stderr": stdout if all_to_stdout else stderr,
         }
         self._partial: dict[tuple[int, str], bytes] = {}
+        self._shared = SharedLine() if stdout.isatty() and stderr.isatty() else None
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
         """Raises OutputGone."""
@@ -52,6 +75,8 @@ class Output:
         return b"".join([mark + line for line in lines])
 
     def _emit(self, stream: str, data: bytes) -> None:
+        if self._shared is not None:
+            data = self._shared.place(stream, data)
         if not data:
             return
         sink = self._sinks[stream]
