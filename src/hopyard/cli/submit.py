@@ -55,13 +55,13 @@ def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[st
     trouble: MissingBlobs | ServerUnavailable
     for _ in range(_ROUNDS):
         try:
-            return client, client.post("/runs", body, plan=1)
-        except MissingBlobs as lacking:
-            trouble = lacking
+            try:
+                return client, client.post("/runs", body, plan=1)
+            except MissingBlobs as lacking:
+                trouble = lacking
+                upload(client, tree, extras, lacking.digests)
         except ServerUnavailable as away:
             trouble, client = away, connect()
-            continue
-        upload(client, tree, extras, trouble.digests)
     raise trouble
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hopyard.config.home import Home, write_atomically
+from hopyard.config.home import HOME_VARIABLE, Home, write_atomically
 from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError
 from hopyard.sdk.client import Client
 
@@ -263,7 +263,7 @@ def _turn(home: Home, deadline: float) -> Iterator[None]:
 def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
     import subprocess
 
-    environment = {k: v for k, v in os.environ.items() if k not in _OF_A_RUN}
+    environment = {k: v for k, v in os.environ.items() if k not in _OF_A_RUN} | {HOME_VARIABLE: str(home.root)}
     log = os.open(home.server_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         child = subprocess.Popen(

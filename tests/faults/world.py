@@ -1,0 +1,289 @@
+"""Hopyard as its user has it: a home, a real server, the real `hop`; and what can happen to them."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from hopyard.config.home import Home
+from hopyard.errors import HopyardError, ServerUnavailable
+from hopyard.sdk.client import Client
+from hopyard.sdk.connect import connect
+
+DEADLINE_S = 120.0  # generous: it only ends a test that hangs
+HOP = str(Path(sys.executable).parent / "hop")
+FINAL = ("succeeded", "failed", "cancelled")
+T = TypeVar("T")
+
+
+def until(met: Callable[[], T], what: str = "the condition") -> T:
+    """Wait until `met` gives something true; that."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := met()):
+        assert time.monotonic() < deadline, f"{what} was not met in time"
+        time.sleep(0.02)
+    return found
+
+
+def chance(seed: int) -> random.Random:
+    """Chance that a failure can be repeated with: pytest shows what was printed."""
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left."""
+
+    code: int
+    out: str
+    talk: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class World:
+    """A home below `root` and a folder to type in, whose name is the project's: `work`."""
+
+    def __init__(self, root: Path, *, home: Path | None = None, settings: str = "node: {id: box, cpus: 4, memory: 8G}\n") -> None:
+        self.root, self.home = root, Home(home or root / "home")
+        self.folder = root / "work"
+        self.folder.mkdir(exist_ok=True)
+        if settings:
+            self.home.create().settings_file.write_text(settings)
+        hidden = {"HOPYARD_URL", "HOPYARD_TOKEN", "VIRTUAL_ENV", "CONDA_PREFIX"}
+        self.environment = {k: v for k, v in os.environ.items() if k not in hidden} | {"HOPYARD_HOME": str(self.home.root), "COLUMNS": "200"}
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    # -- what a user does ----------------------------------------------------------------------------------------
+
+    def write(self, name: str, text: str | bytes) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    def hop(self, *words: str, cwd: Path | None = None, plain: bool = False, **environment: str) -> Done:
+        """plain: without the right of root to read and write everything."""
+        done = subprocess.run(
+            [HOP, *words],
+            cwd=cwd or self.folder,
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=False,
+            preexec_fn=_give_up_override if plain else None,  # noqa: PLW1509
+        )
+        return Done(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+    def ok(self, *words: str) -> Done:
+        done = self.hop(*words)
+        assert done.code == 0, (words, done.out, done.talk)
+        return done
+
+    def begin(self, *words: str) -> subprocess.Popen[bytes]:
+        """A command that goes on beside the test."""
+        child = subprocess.Popen(
+            [HOP, *words], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._started.append(child)
+        return child
+
+    @staticmethod
+    def finish(child: subprocess.Popen[bytes]) -> Done:
+        out, err = child.communicate(timeout=DEADLINE_S)
+        return Done(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def detach(self, *words: str) -> str:
+        """Submit a run and return its name."""
+        return self.ok("run", "--detach", *words).out.strip()
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def client(self) -> Client:
+        """Of the server that there is, or that is started now."""
+        return connect(home=self.home)
+
+    def ask(self, question: Callable[[Client], T]) -> T:
+        """Ask again while the server is being killed."""
+
+        def answer() -> list[T]:
+            try:
+                return [question(self.client())]
+            except ServerUnavailable:
+                return []
+
+        return until(answer, "an answer")[0]
+
+    def get(self, path: str, **query: str | int) -> Any:
+        return self.ask(lambda client: client.get(path, **query))
+
+    def run(self, ref: str) -> Any:
+        found = self.get("/runs/resolve", ref=ref)
+        return self.get(f"/runs/{found['id']}")
+
+    def reaches(self, ref: str, *phases: str, attempt: int = 0) -> Any:
+        """The run once it is in one of these phases, in this attempt or a later one."""
+
+        def there() -> Any:
+            found = self.run(ref)
+            number = (found["attempt"] or {"number": 0})["number"]
+            assert found["phase"] not in FINAL or found["phase"] in phases, found
+            return found if found["phase"] in phases and number >= attempt else None
+
+        return until(there, f"{ref} being {' or '.join(phases)}")
+
+    def log(self, run: Any, stream: str = "stdout", rank: int = 0) -> str:
+        def read(client: Client) -> str:
+            with client.open("GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}) as response:
+                return response.read().decode(errors="replace")
+
+        return self.ask(read)
+
+    def says(self, run: Any, words: str, rank: int = 0) -> None:
+        """Wait until the script has written `words` to its stdout, whether or not a server is there."""
+        stdout = self.replica(run, rank) / "streams" / "stdout"
+        until(lambda: stdout.exists() and words.encode() in stdout.read_bytes(), f"{words!r} on the stdout of {run['name']}")
+
+    def series(self, run: Any, name: str) -> tuple[list[int], list[float]]:
+        found = self.get(f"/runs/{run['id']}/metrics", names=name)["series"].get(name) or {"steps": [], "values": []}
+        return found["steps"], found["values"]
+
+    def replica(self, run: Any, rank: int = 0) -> Path:
+        """The folder of a replica of the newest attempt."""
+        return self.home.attempts / run["attempt"]["id"] / str(rank)
+
+    def state(self, run: Any, rank: int = 0) -> Any:
+        """What the replica wrote of itself, once its script runs."""
+
+        def running() -> Any:
+            try:
+                said = json.loads((self.replica(run, rank) / "status.json").read_bytes())
+            except (OSError, ValueError):
+                return None
+            return said if said["child_pid"] else None
+
+        return until(running, "a running script")
+
+    # -- what happens to it --------------------------------------------------------------------------------------
+
+    def server_pid(self) -> int:
+        said = self.home.read_server()
+        assert said is not None
+        return int(said["pid"])
+
+    def kill_server(self) -> int:
+        """SIGKILL, and it is gone. Its number."""
+        pid = self.server_pid()
+        if pid:
+            kill(pid)
+        return pid
+
+    def processes(self) -> list[psutil.Process]:
+        """All that belong to this home: the server, the spawner, replicas, users' processes; not the commands of the test."""
+        mark, found = str(self.home.root), []
+        own = {os.getpid(), *(child.pid for child in self._started)}  # commands have the variable too
+        for process in psutil.process_iter():
+            try:
+                if process.pid in own or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                variables = process.environ()
+                if variables.get("HOPYARD_HOME") == mark or variables.get("HOPYARD_REPLICA_DIR", "").startswith(mark + "/"):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def kill_everything(self) -> int:
+        """As a machine that loses its power: all is stopped first, so that nothing sees another end. How many there were."""
+        killed: set[int] = set()
+        while there := [p for p in self.processes() if p.pid not in killed]:
+            for process in there:
+                _signal(process.pid, signal.SIGSTOP)
+                killed.add(process.pid)
+        for pid in killed:
+            _signal(pid, signal.SIGKILL)
+        for pid in killed:
+            until(lambda pid=pid: is_gone(pid), "the end of a killed process")  # type: ignore[misc]
+        return len(killed)
+
+    def end(self) -> None:
+        """End all that is left."""
+        for child in self._started:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+        self.kill_everything()
+        for spec in self.home.attempts.glob("*/*/spec.json"):
+            for group in json.loads(spec.read_bytes())["node"]["cgroups"].values():
+                with suppress(OSError):  # as after a reboot, where the kernel has forgotten them
+                    Path(group).rmdir()
+
+
+def kill(pid: int) -> None:
+    """SIGKILL; returns when the process is gone."""
+    _signal(pid, signal.SIGKILL)
+    until(lambda: is_gone(pid), "the end of a killed process")
+
+
+def is_gone(pid: int) -> bool:
+    """Also when it is only waiting for its parent to notice."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def submit(world: World, command: Sequence[str], **spec: Any) -> Any:
+    """A run that the command line cannot ask for. The id is made here, as `hop run` does, so that it can be sent again."""
+    from datetime import UTC, datetime
+
+    from hopyard.domain.ids import new_run_id
+
+    role = {"command": list(command), "resources": spec.pop("resources", {"cpu_milli": 100}), "replicas": spec.pop("replicas", 1)}
+    body = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": {"project": "work", "roles": [role], **spec}}
+    return world.ask(lambda client: client.post("/runs", body))
+
+
+def refused(call: Callable[[], Any]) -> HopyardError:
+    """The error that a call raises."""
+    try:
+        found = call()
+    except HopyardError as error:
+        return error
+    raise AssertionError(f"it was not refused: {found!r}")
+
+
+def _give_up_override() -> None:
+    """Between fork and exec: root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH obeys the modes of files like anybody."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        for capability in (1, 2):
+            libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
