@@ -57,16 +57,16 @@ def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -
 
 
 def test_the_environment_says_who_and_where(play: Play) -> None:
-    names = ["HOPYARD_RUN", "HOPYARD_RUN_ID", "HOPYARD_ATTEMPT", "HOPYARD_PARAMS", "HOPYARD_URL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MINE", "RANK"]
+    names = ["HOPYARD_RUN", "HOPYARD_RUN_ID", "HOPYARD_ATTEMPT", "HOPYARD_PARAMS", "HOPYARD_TAGS", "HOPYARD_URL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MINE", "RANK"]
     script = f"import os, sys, json, hopyard.errors; print(json.dumps([os.environ[n] for n in {names}])); print(os.getcwd(), 'HOPYARD_RESTORE_DIR' in os.environ)"
 
     async def scenario(bench: LocalBench) -> None:
         asked = Resources(cpu_milli=1500, cpu_limited=True)
         launch = await bench.compose("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
-        await bench.engine.launch(changed(launch, params={"lr": 0.1}))
+        await bench.engine.launch(changed(launch, params={"lr": 0.1}, tags={"team": "a"}))
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         first, second = bench.sink.stream("a.1", 0, "stdout").decode().splitlines()
-        assert json.loads(first) == ["tester/contract/1", "a", "a.1", '{"lr": 0.1}', bench.sink.url, "", "1", "yes", "0"]
+        assert json.loads(first) == ["tester/contract/1", "a", "a.1", '{"lr": 0.1}', '{"team": "a"}', bench.sink.url, "", "1", "yes", "0"]
         assert second == f"{bench.folder('a.1')}/work False"
 
     play(scenario)

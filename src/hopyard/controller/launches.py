@@ -40,6 +40,7 @@ class Composer:
                         code=spec.code,
                         datasets=spec.datasets,
                         params=spec.params,
+                        tags=spec.tags,
                         env=spec.env,
                         environment=spec.environment,
                         time_limit_s=spec.time_limit_s,
