@@ -5,9 +5,7 @@ Standard library only, because it also runs inside users' processes and because 
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 import struct
 import threading
 import time
@@ -18,10 +16,11 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import hopyard.errors as errors
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable
+from hopyard.sdk.wire import Answer, Connection, Gone
 
 API = "/api/v1"
 _FRAME = struct.Struct("<32sQ")
-_STALE = (http.client.RemoteDisconnected, http.client.CannotSendRequest, BrokenPipeError, ConnectionResetError)
+_STALE = (Gone, BrokenPipeError, ConnectionResetError)
 _BY_CODE: dict[str, type[HopyardError]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HopyardError)
 }
@@ -29,16 +28,10 @@ _BY_CODE: dict[str, type[HopyardError]] = {
 Query = Mapping[str, str | int | float | None]
 
 
-class _Connection(http.client.HTTPConnection):
-    def connect(self) -> None:
-        super().connect()
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
 class Response:
     """An answer whose body is still to be read."""
 
-    def __init__(self, raw: http.client.HTTPResponse) -> None:
+    def __init__(self, raw: Answer) -> None:
         self._raw = raw
         self.status = raw.status
         self.headers = raw.headers
@@ -100,7 +93,7 @@ class Client:
             if raw.status >= 400:
                 raise rebuild(raw.status, raw.read())
             yield Response(raw)
-        except (OSError, http.client.HTTPException) as broken:
+        except OSError as broken:
             connection.close()
             raise ServerUnavailable(f"the connection to {self.url} broke: {broken}") from broken
         except BaseException:
@@ -111,12 +104,12 @@ class Client:
 
     def _send(
         self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool
-    ) -> tuple[_Connection, http.client.HTTPResponse]:
+    ) -> tuple[Connection, Answer]:
         fresh = False
         while True:
-            connection: _Connection | None = getattr(self._local, "connection", None)
+            connection: Connection | None = getattr(self._local, "connection", None)
             if connection is None or connection.sock is None:
-                connection, fresh = _Connection(self._host, self._port, timeout=timeout_s), True
+                connection, fresh = Connection(self._host, self._port, timeout=timeout_s), True
                 self._local.connection = connection
             else:
                 connection.sock.settimeout(timeout_s)
@@ -127,7 +120,7 @@ class Client:
                 connection.close()
                 if fresh or not retry or not (body is None or isinstance(body, bytes)):
                     raise ServerUnavailable(f"the server at {self.url} broke the connection: {gone}") from gone
-            except (OSError, http.client.HTTPException) as broken:
+            except OSError as broken:
                 connection.close()
                 raise ServerUnavailable(f"no server answers at {self.url}: {broken}", hints=("`hop status` tells whether one runs; `hop up` starts it",)) from broken
 
@@ -150,7 +143,7 @@ class Client:
     def reach(self, *, timeout_s: float = 2.0) -> bool:
         """Whether the server's port takes a connection. It is kept for this thread's first request, so asking costs nothing."""
         self.close()
-        connection = _Connection(self._host, self._port, timeout=timeout_s)
+        connection = Connection(self._host, self._port, timeout=timeout_s)
         try:
             connection.connect()
         except OSError:
@@ -160,7 +153,7 @@ class Client:
 
     def close(self) -> None:
         """Close this thread's connection."""
-        connection: _Connection | None = getattr(self._local, "connection", None)
+        connection: Connection | None = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
 
