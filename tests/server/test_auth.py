@@ -93,7 +93,7 @@ def test_a_runs_token_reads_another_runs_stream_by_no_address(tmp_path: Path) ->
         assert (await stage.send("GET", mixed, token=token)).status_code == 403
         await stage.ask("GET", mixed, status=404)  # a user is told that it is not there
         cursors = f'{{"{other["id"]}.1:0:stdout": 0}}'
-        assert (await stage.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)).status_code == 422
+        assert (await stage.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)).status_code == 400
 
     play(tmp_path, scene)
 

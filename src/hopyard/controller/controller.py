@@ -112,10 +112,6 @@ class Controller:
             await self._look_what_lives()
         return attempt in self._asked or attempt not in self._live
 
-    async def alive(self, attempt: AttemptId) -> bool:
-        """Whether an attempt is not over, by the store."""
-        return attempt in await self._cluster.live_attempts()
-
     # -- loops ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:

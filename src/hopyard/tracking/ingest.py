@@ -44,6 +44,7 @@ class _Replica:
     attempt: AttemptId
     rank: int
     live: LiveRun
+    offline: bool
     lengths: dict[str, int] = field(default_factory=dict)
     lines: dict[str, LineReader] = field(default_factory=lambda: {"events": LineReader(), "system": LineReader()})
     points: dict[str, PointReader] = field(default_factory=lambda: {"metrics": PointReader(), "tensorboard": PointReader()})
@@ -96,6 +97,10 @@ class Ingest:
             await self._streams.sync(attempt, rank)
             await replica.live.write(self._runs)
 
+    async def offline(self, attempt: AttemptId, rank: int) -> bool:
+        """Whether these are the streams of a run that was recorded without a server. Raises NotFound as `take`."""
+        return (await self._replica(attempt, rank)).offline
+
     def live(self, run: RunId) -> LiveRun | None:
         """What a run says now; None when nothing of it was heard since the server started (the store then knows all)."""
         return self._live.get(run)
@@ -138,7 +143,7 @@ class Ingest:
         if not known or rank >= run.spec.size:
             raise NotFound(f"run {run_id} has no attempt {number} with a replica {rank}")
         live = self._live.setdefault(run_id, LiveRun(run_id))
-        return self._replicas.setdefault((attempt, rank), _Replica(attempt, rank, live))
+        return self._replicas.setdefault((attempt, rank), _Replica(attempt, rank, live, run.offline))
 
     async def _reread(self, replica: _Replica) -> None:
         """After a restart: look again at what was taken before it."""

@@ -172,12 +172,11 @@ def _status(head: SyncIn) -> ReplicaStatus:
 
 async def _hear(parts: Parts, attempt: AttemptId, status: ReplicaStatus) -> bool:
     """Pass a status on; whether the replica is to end."""
-    run_id, _ = split_attempt(attempt)
-    run = await parts.runs.get(run_id) if status.exit is not None else None
-    if run is not None and run.offline:
-        await _finish_offline(parts, run, status)
-        return False
-    return await parts.controller.hear(attempt, status)
+    if not await parts.ingest.offline(attempt, status.rank):
+        return await parts.controller.hear(attempt, status)
+    if status.exit is not None:
+        await _finish_offline(parts, await parts.runs.get(split_attempt(attempt)[0]), status)
+    return False
 
 
 async def _finish_offline(parts: Parts, run: Run, status: ReplicaStatus) -> None:
