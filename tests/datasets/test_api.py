@@ -43,6 +43,8 @@ def test_put_ask_fetch(tmp_path: Path) -> None:
         streamed = await stage.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": twice})
         assert unframe(streamed.content) == [large, b"3", large], "more than is read ahead"
         assert (await stage.ask("POST", "/blobs/fetch", {"manifest": digests[0], "digests": []})) == b""
+        (nowhere, near) = (await stage.ask("POST", "/blobs/locate", {"manifest": digests[0], "digests": [digests[0], digest_of(large)]}))["paths"]
+        assert nowhere is None and near.endswith(digest_of(large))
 
     play(tmp_path, scene, loops=False)
 
@@ -156,6 +158,8 @@ def test_a_run_reads_what_is_its_own(tmp_path: Path) -> None:
         await fetch(mine["manifest"], digest_of(b"mine"), digest_of(b"other"), status=403)
         await fetch(other["manifest"], other["manifest"], status=403)
         await fetch(digest_of(b"mine"), digest_of(b"mine"), status=403)
+        other_blobs = {"manifest": other["manifest"], "digests": [digest_of(b"other")]}
+        await stage.ask("POST", "/blobs/locate", other_blobs, token=token, status=403)
         await stage.ask("PUT", f"/blobs/{digest_of(b'out')}", b"out", token=token)
         await stage.ask("POST", "/datasets/mine/versions", {"manifest": code}, token=token, status=403)
         await stage.ask("DELETE", "/datasets/mine", token=token, status=403)

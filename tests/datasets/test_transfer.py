@@ -193,6 +193,51 @@ def test_a_damaged_blob_is_told_and_mended_by_the_next_push(server: FolderTransp
     assert listing(tmp_path / "dest") == listing(source)
 
 
+class Near:
+    """A source on the same machine: large blobs are files that can be read."""
+
+    def __init__(self, inner: FolderTransport) -> None:
+        self._inner, self.asked = inner, list[str]()
+        self.verify, self.close = inner.verify, inner.close
+
+    def locate(self, _manifest: str, digests: Sequence[str]) -> Sequence[str | None]:
+        return self._inner.locate_files(digests)
+
+    def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        self.asked += digests
+        return self._inner.fetch(manifest, digests)
+
+
+@pytest.mark.parametrize("harm", ["none", "damaged", "gone", "cut", "link"])
+def test_large_blobs_on_the_same_machine_are_read_there_and_checked(server: FolderTransport, tmp_path: Path, harm: str) -> None:
+    chunk = os.urandom(CHUNK_BYTES)
+    files = {"huge": chunk * 8 + b"tail" * 300_000, "middle": b"m" * 2_000_001, "small": b"s"}
+    tree = pack(make_tree(tmp_path / "near", files))
+    push(tree, server)
+    (path,) = [Path(path) for path in server.locate_files([digest_of(chunk)]) if path]
+    if harm == "damaged":
+        damage(tmp_path / "blobs", chunk)
+    elif harm == "gone":
+        path.unlink()
+    elif harm == "cut":
+        os.truncate(path, 1000)
+    elif harm == "link":
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved")
+    near = Near(server)
+    if harm in ("none", "link"):
+        pull(tree.digest, tmp_path / "dest", near)
+        assert listing(tmp_path / "dest") == listing(tmp_path / "near")
+        assert set(near.asked) - {digest_of(chunk)} == {tree.digest, digest_of(b"s")}
+        assert (digest_of(chunk) in near.asked) == (harm == "link")
+    else:
+        with pytest.raises(IntegrityError, match="damaged"):
+            pull(tree.digest, tmp_path / "dest", near)
+        assert push(tree, server).blobs == 1, "and the next push mends it"
+        pull(tree.digest, tmp_path / "dest", near)
+        assert listing(tmp_path / "dest") == listing(tmp_path / "near")
+
+
 def store(server: FolderTransport, manifest: Manifest) -> Digest:
     encoded = manifest.encode()
     server.put_blob(digest_of(encoded), encoded)
@@ -235,7 +280,7 @@ def test_pulled_files_follow_the_umask(server: FolderTransport, source: Path, tm
     assert modes == [0o640, 0o750, 0o750, 0o750]
 
 
-PULLER = """
+PULLER = r"""
 import os, sys
 from pathlib import Path
 from datasets.shelf import transport
@@ -243,7 +288,7 @@ from hopyard.datasets.transfer import pull
 with transport(Path(sys.argv[1])) as server:
     class Telling:
         def begin(self, what, total_bytes, /): pass
-        def advance(self, size_bytes, /): os.write(1, b"more\n")
+        def advance(self, size_bytes, /): os.write(1, b"more\x0a")
     pull(sys.argv[2], Path(sys.argv[3]), server, Telling())
 """
 

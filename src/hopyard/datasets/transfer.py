@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from blake3 import blake3
 
 from hopyard.datasets.flight import fly
+from hopyard.datasets.local import LARGE_BYTES, find_files, read_checked
 from hopyard.datasets.pack import EVERYTHING, pack
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.datasets.transport import BlobSource, BlobTransport
@@ -27,7 +28,6 @@ from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, NotFound,
 
 THREADS = 3  # transfers in flight: enough to keep both ends busy on one machine, and few enough to bound memory
 _ASK_DIGESTS = 20_000  # in one question
-_LARGE_BYTES = 1024 * 1024  # a blob of this size or more travels alone
 _PACK_BYTES, _PACK_BLOBS = 8 * 1024 * 1024, 1000
 _TRIES = 3
 _DAMAGED_HINT = "push the same data again: only what is damaged is sent"
@@ -71,7 +71,7 @@ def _shipments(tree: PackedTree, digests: Iterable[Digest]) -> Iterator[list[Dig
     size = 0
     for digest in digests:
         more = tree.size_of([digest])
-        if more >= _LARGE_BYTES:
+        if more >= LARGE_BYTES:
             yield [digest]
             continue
         if group and (size + more > _PACK_BYTES or len(group) >= _PACK_BLOBS):
@@ -130,11 +130,18 @@ def download(manifest: Digest, into: Path, transport: BlobSource, progress: Prog
     wanted = writer.wanted()
     progress.begin("downloading", sum(size for _, size in wanted))
 
-    def receive(digest: Digest, data: bytes) -> None:
+    def receive(digest: Digest, data: bytes | memoryview) -> None:
         writer.put(digest, data)
         progress.advance(len(data))
 
+    files, sizes = find_files(transport, manifest, wanted), dict(wanted)
+
     def fetch(batch: list[Digest]) -> None:
+        if len(batch) == 1 and batch[0] in files:
+            near = read_checked(files[batch[0]], batch[0], sizes[batch[0]])
+            if near is not None:
+                receive(batch[0], near)
+                return
         _fetch(manifest, batch, transport, receive, writer.path_of(batch[0]))
 
     fly(list(_batches(wanted)), fetch, threads=THREADS, leave=transport.close)
@@ -146,6 +153,9 @@ def _batches(wanted: Sequence[tuple[Digest, int]]) -> Iterator[list[Digest]]:
     batch: list[Digest] = []
     size = 0
     for digest, more in wanted:
+        if more >= LARGE_BYTES:
+            yield [digest]
+            continue
         if batch and (size + more > _PACK_BYTES or len(batch) >= _PACK_BLOBS):
             yield batch
             batch, size = [], 0

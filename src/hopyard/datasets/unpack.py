@@ -57,8 +57,8 @@ class TreeWriter:
                     self._reserve(file)
         return [(digest, places[0].size) for digest, places in self._places.items() if digest not in here]
 
-    def put(self, digest: Digest, data: bytes) -> None:
-        """Write one blob, checked by the caller, wherever the tree has it."""
+    def put(self, digest: Digest, data: bytes | memoryview) -> None:
+        """Write one blob, checked by the caller, wherever the tree has it. A memoryview is one of page-aligned memory."""
         with writing_below(self._root):
             for place in self._places[digest]:
                 if len(data) != place.size:
@@ -118,7 +118,7 @@ class TreeWriter:
         finally:
             os.close(descriptor)
 
-    def _write(self, place: _Place, data: bytes) -> None:
+    def _write(self, place: _Place, data: bytes | memoryview) -> None:
         if place.file.size >= _DIRECT_BYTES and place.size == CHUNK_BYTES and self._write_direct(place, data):
             return
         truncate = os.O_TRUNC if len(place.file.chunks) == 1 else 0
@@ -130,7 +130,7 @@ class TreeWriter:
         finally:
             os.close(descriptor)
 
-    def _write_direct(self, place: _Place, data: bytes) -> bool:
+    def _write_direct(self, place: _Place, data: bytes | memoryview) -> bool:
         """Past the page cache: a large file need not push everything else out of memory (and writing is faster)."""
         try:
             descriptor = self._open(place.file, os.O_WRONLY | os.O_DIRECT)
@@ -138,10 +138,12 @@ class TreeWriter:
             if bad.errno == errno.EINVAL:
                 return False
             raise
-        buffer: mmap.mmap | None = getattr(_own, "buffer", None)
-        if buffer is None:
-            buffer = _own.buffer = mmap.mmap(-1, _STEP)
         try:
+            if isinstance(data, memoryview):  # aligned already
+                return os.pwrite(descriptor, data, place.offset) == len(data)
+            buffer: mmap.mmap | None = getattr(_own, "buffer", None)
+            if buffer is None:
+                buffer = _own.buffer = mmap.mmap(-1, _STEP)
             for at in range(0, len(data), _STEP):
                 buffer[:] = data[at : at + _STEP]
                 if os.pwrite(descriptor, buffer, place.offset + at) != _STEP:

@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound
+from hopyard.interfaces.locates_blobs import LocatesBlobs
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, read_body
 from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
@@ -37,6 +38,12 @@ class FetchIn(In):
 
     manifest: Hex
     digests: Annotated[tuple[Hex, ...], Meta(max_length=60_000)]
+
+
+class LocateOut(Struct, frozen=True):
+    """For each blob asked for, in order, a path; null where it is no file of its own."""
+
+    paths: Sequence[str | None]
 
 
 class VerifyOut(Struct, frozen=True):
@@ -85,6 +92,17 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise
         return FramesResponse(frames.take())
 
+    async def locate(ask: Ask[Nothing, FetchIn]) -> LocateOut:
+        """Tell where on the server's machine these blobs lie as files, for readers on the same machine.
+
+        They have to check what they read. A run's own token may ask for what belongs to the run only.
+        """
+        manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
+        if ask.caller.run is not None:
+            await reach.check(ask.caller.run, manifest, digests)
+        found = await parts.blobs.locate(digests) if isinstance(parts.blobs, LocatesBlobs) else [None] * len(digests)
+        return LocateOut(found)
+
     async def verify(ask: Ask[Nothing, Nothing]) -> VerifyOut:
         """Read a blob and check it. A damaged one is set aside, so that the next push replaces it."""
         try:
@@ -100,6 +118,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("POST", "/blobs/missing", missing, body=MissingIn, returns=MissingOut, who="run"),
         Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,)),
         Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409)),
+        Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,)),
         Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,)),
         Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run"),
     ]

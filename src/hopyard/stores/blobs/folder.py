@@ -1,4 +1,4 @@
-"""The Blobs contract on a local folder."""
+"""The Blobs and LocatesBlobs contracts on a local folder."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import IntegrityError, NotFound
+from hopyard.stores.blobs.index import ALONE
 from hopyard.stores.blobs.shelf import Shelf
 from hopyard.stores.blobs.sweep import sweep
 
@@ -60,6 +61,9 @@ class FolderBlobs:
             if ahead is not None:
                 ahead.cancel()
 
+    async def locate(self, digests: Sequence[Digest], /) -> Sequence[str | None]:
+        return await self._run(lambda: self._locate(digests))
+
     async def sweep(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
         """See Blobs. A blob counts as seen when it is put, put again, or asked for with `missing`, so `older_than` has to lie
         further back than the longest time between a client's question and its use of the answer (and at least 10 minutes).
@@ -97,6 +101,12 @@ class FolderBlobs:
         asked = {check_digest(digest): bytes.fromhex(digest) for digest in digests}
         here = self._open().index.touch(list(asked.values()), int(time.time()))
         return [digest for digest, raw in asked.items() if raw not in here]
+
+    def _locate(self, digests: Sequence[Digest]) -> list[str | None]:
+        shelf = self._open()
+        raws = [bytes.fromhex(check_digest(digest)) for digest in digests]
+        places = shelf.index.find(raws)
+        return [str(shelf.large_path(raw)) if raw in places and places[raw].pack == ALONE else None for raw in raws]
 
     def _put_many(self, blobs: Sequence[tuple[Digest, bytes]]) -> None:
         given: dict[bytes, bytes] = {}
