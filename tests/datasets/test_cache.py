@@ -108,6 +108,38 @@ def test_the_longest_unused_goes_first_and_never_one_in_use(server: FolderTransp
     assert not any(here()) and not list((tmp_path / "trees").iterdir())
 
 
+def test_a_tree_larger_than_the_limit_is_fetched_once_and_used(server: FolderTransport, tmp_path: Path) -> None:
+    digest, cache = pushed(server, tmp_path / "one", 100_000), TreeCache(tmp_path / "trees", limit_bytes=1)
+    manifests: list[str] = []
+
+    def counting(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        manifests.extend(one for one in digests if one == manifest)
+        assert len(manifests) == 1, "it was evicted before it was used"
+        return server.fetch(manifest, digests)
+
+    with cache.use(digest, counting) as tree:
+        assert listing(tree) == listing(tmp_path / "one")
+    cache.trim()
+    assert not tree.exists()
+
+
+def test_what_a_broken_fetch_left_is_given_up_in_the_end(server: FolderTransport, tmp_path: Path) -> None:
+    digest, other = pushed(server, tmp_path / "one"), pushed(server, tmp_path / "two")
+    cache = TreeCache(tmp_path / "trees")
+
+    def broken(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        if list(digests) != [manifest]:
+            raise ServerUnavailable("away")
+        return server.fetch(manifest, digests)
+
+    for manifest in (digest, other):
+        with pytest.raises(ServerUnavailable), cache.use(manifest, broken):
+            pass
+    os.utime(tmp_path / "trees" / f".{digest}.lock", (1, 1))
+    cache.trim()
+    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == [f".{other}.lock", f".{other}.part"]
+
+
 def test_after_a_restart_of_the_machine_small_trees_are_checked(server: FolderTransport, tmp_path: Path) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     with cache.use(digest, server.fetch) as tree:

@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +31,7 @@ from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import HopyardError, NotFound
 
 _SETTLE_BYTES = 64 * 1024 * 1024
+_ABANDONED_S = 24 * 3600.0  # a broken-off fetch that nobody went on with for so long is given up
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -69,6 +71,7 @@ class TreeCache:
         """Evict trees, the longest unused first, until the limit holds; the bytes freed. Trees in use stay."""
         for left in self._root.glob(".gone-*"):
             remove_tree(left)
+        self._give_up_abandoned()
         found = sorted(self._sizes(), key=lambda tree: tree[1])
         total, freed = sum(size for _, _, size in found), 0
         limit = (shutil.disk_usage(self._root).free + total) // 2 if self._limit is None else self._limit
@@ -96,9 +99,15 @@ class TreeCache:
             lock = self._lock(manifest, fcntl.LOCK_EX)
             try:
                 self._fill(manifest, lock, fetch, progress)
-            finally:
+                # Shared from here on, never let go of: a tree that is larger than the limit would be evicted before its use.
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                self.trim()
+                if (self._root / manifest).is_dir() and self._is_current(lock, manifest):
+                    return lock
+            except BaseException:
                 os.close(lock)
-            self.trim()
+                raise
+            os.close(lock)  # the kernel gave the lock to somebody else between exclusive and shared, who evicted the tree
 
     def _fill(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: Progress) -> None:
         """Under the exclusive lock: make the tree, or check the one that is there."""
@@ -112,6 +121,7 @@ class TreeCache:
             self._discard(tree)
         if fetch is None:
             raise NotFound(f"the tree {manifest[:12]} is not on this machine")
+        os.utime(lock)  # see `_give_up_abandoned`
         part.mkdir(exist_ok=True, mode=0o700)
         download(manifest, part, Fetching(fetch), progress)
         size = _make_read_only(part)
@@ -136,14 +146,23 @@ class TreeCache:
                 if (self._root / manifest).is_dir():
                     yield manifest, path.stat().st_mtime, _parse_note(path.read_bytes()).size_bytes
 
+    def _give_up_abandoned(self) -> None:
+        """Remove what broken-off fetches left that began long ago and that nobody goes on with."""
+        for part in self._root.glob(".*.part"):
+            manifest = Digest(part.name[1:-5])
+            with suppress(FileNotFoundError):
+                if self._lock_path(manifest).stat().st_mtime < time.time() - _ABANDONED_S and not (self._root / manifest).is_dir():
+                    self._evict(manifest)
+
     def _evict(self, manifest: Digest) -> bool:
         try:
             lock = self._lock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         try:
-            if (self._root / manifest).is_dir():
-                self._discard(self._root / manifest)
+            for folder in (self._root / manifest, self._root / f".{manifest}.part"):
+                if folder.is_dir():
+                    self._discard(folder)
             self._lock_path(manifest).unlink(missing_ok=True)  # whoever waits for it notices that it is gone
         finally:
             os.close(lock)
@@ -165,13 +184,19 @@ class TreeCache:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, how)
-                with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                        return descriptor
+                if self._is_current(descriptor, manifest):
+                    return descriptor
             except BaseException:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
+
+    def _is_current(self, lock: int, manifest: Digest) -> bool:
+        """Whether the lock is on the file that others find; an eviction removes it."""
+        try:
+            return os.path.samestat(os.fstat(lock), os.stat(self._lock_path(manifest)))
+        except FileNotFoundError:
+            return False
 
 
 def remove_tree(path: Path) -> None:
