@@ -21,6 +21,7 @@ from benchmarks.peers.find import PeerPython
 
 _DRIVER = Path(__file__).with_name("in_ray.py")
 _START_TIMEOUT_S = 120
+_SETTLE_TIMEOUT_S, _SETTLE_WINDOW_S, _IDLE_CORES = 30, 0.5, 0.2
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def ray_head(folder: Path, peers: PeerPython | None) -> Iterator[RayHead | None]
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        yield RayHead(peers, address, {**environment, **settings}, version, driver)
+        yield RayHead(peers, address, {**environment, **settings}, version, driver, head.pid)
     finally:
         if driver is not None:
             driver.kill()
@@ -71,13 +72,16 @@ class RayHead:
     environment: Mapping[str, str]
     version: dict[str, str]
     driver: subprocess.Popen[str]
+    session: int
 
     def submit_by_command(self, script: Path, line: str) -> float:
         """From the start of `ray job submit` to the script's line on its stdout."""
         from benchmarks.local_server import first_line
 
         command = [self.peers.command("ray"), "job", "submit", "--address", self.address, "--", str(self.peers.executable), str(script)]
-        return first_line([str(word) for word in command], line.encode(), cwd=script.parent, env=self.environment)
+        seconds = first_line([str(word) for word in command], line.encode(), cwd=script.parent, env=self.environment)
+        self._settle()
+        return seconds
 
     def submit_by_client(self, script: Path, line: str) -> float:
         """From `submit_job` to the line in the job's log, in a client that is warm."""
@@ -97,7 +101,19 @@ class RayHead:
         told = json.loads(answer)
         if "error" in told:
             raise RuntimeError(f"Ray Jobs: {told['error']}")
+        self._settle()
         return float(told["seconds"])
+
+    def _settle(self) -> None:
+        """Wait until Ray has cleared away after its jobs: that must not fall on whoever is measured next."""
+        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+        before = _cpu_seconds(self.session)
+        while time.monotonic() < deadline:
+            time.sleep(_SETTLE_WINDOW_S)
+            now = _cpu_seconds(self.session)
+            if now - before < _IDLE_CORES * _SETTLE_WINDOW_S:
+                return
+            before = now
 
 
 def _free_port() -> int:
@@ -139,6 +155,19 @@ def _end(head: subprocess.Popen[bytes]) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
+
+
+def _cpu_seconds(session: int) -> float:
+    """What the live processes of a session have used."""
+    total = 0.0
+    for process in psutil.process_iter():
+        if _session(process.pid) == session:
+            try:
+                spent = process.cpu_times()
+            except psutil.Error:
+                continue
+            total += spent.user + spent.system
+    return total
 
 
 def _session(pid: int) -> int:
