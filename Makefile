@@ -74,11 +74,13 @@ $(DONE)/venv:
 	@mkdir -p $(DONE) && touch $@
 
 $(DONE)/demo: pyproject.toml $(PINS) | $(DONE)/venv
-	@$(INSTALL) --editable '.[demo]'
+	@$(INSTALL) --compile-bytecode --editable '.[demo]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(DONE)/test: pyproject.toml $(PINS) | $(DONE)/venv
-	@$(INSTALL) --editable '.[demo,postgres,test]'
+	@$(INSTALL) --compile-bytecode --editable '.[demo,postgres,test]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 # PyTorch is not pinned with the rest: which build is right depends on the machine. Where the packages come from a folder, that
