@@ -143,6 +143,7 @@ class HttpServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 access_log=False,
+                proxy_headers=False,
                 log_config=None,
                 log_level="warning",
                 date_header=False,

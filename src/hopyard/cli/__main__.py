@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from hopyard.cli.main import command
 
-from hopyard.cli.main import main
-
-sys.exit(main())
+command()

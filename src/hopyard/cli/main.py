@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -115,3 +116,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone (`hop logs | head`); the interpreter must not complain while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
+
+
+def command() -> NoReturn:
+    """The program `hop`: `main`, and out. Nothing is left to clear away, so the interpreter need not take everything apart,
+    which takes it as long as it took to start."""
+    code = main()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        pass  # whoever read our output has gone
+    os._exit(code)

@@ -31,6 +31,7 @@ RETRY_AFTER = timedelta(seconds=1)
 DEFAULT_GRACE = timedelta(seconds=10)
 ASK_AGAIN = timedelta(seconds=10)  # beyond its grace: an attempt that should have ended is asked once more
 LAUNCHES_AT_ONCE = 32
+FRUITLESS_PAUSE = 4  # times as long as a turn that placed nothing: a long queue on a full cluster leaves the server to requests
 THREAD_FROM = 200  # waiting gangs: thinking takes so long then that requests should not wait for it
 log = logging.getLogger("hopyard.controller")
 
@@ -68,6 +69,7 @@ class Controller:
         self._asked: dict[AttemptId, datetime] = {}  # when an attempt that was asked to end is asked again
         self._said: dict[tuple[AttemptId, int], ReplicaStatus] = {}
         self._nodes: tuple[Node, ...] = ()
+        self._placed = False  # by the last turn
 
     # -- what the server calls ------------------------------------------------------------------------------------
 
@@ -142,7 +144,7 @@ class Controller:
             # What comes in meanwhile is placed together: a burst of submissions keeps half of the time for itself.
             ended = self._clock.now()
             if ended > began:
-                await self._clock.sleep_until(ended + (ended - began))
+                await self._clock.sleep_until(ended + (ended - began) * (1 if self._placed else FRUITLESS_PAUSE))
 
     async def _observe_loop(self) -> None:
         while True:
@@ -170,12 +172,14 @@ class Controller:
     async def _turn(self) -> None:
         planned, self._planned = self._planned, []
         try:
+            self._placed = False
             snapshot = await self._cluster.snapshot(now=self._clock.now())
             if snapshot.pending:
                 many = len(snapshot.pending) > THREAD_FROM
                 plan = await asyncio.to_thread(self._policy, snapshot) if many else self._policy(snapshot)
                 async with self._quiet:
                     result = await self._cluster.apply(plan, now=self._clock.now())
+                    self._placed = bool(result.applied)
                     await self._begin(plan, set(result.applied))
                 if result.rejected:
                     self.wake()
