@@ -107,6 +107,28 @@ def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None
         assert ".hopignore" in told.value.hints[0]
 
 
+def test_code_passes_over_pipes_and_sockets_as_git_does(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "code", {"main.py": b"x"})
+    os.mkfifo(root / "pipe")
+    assert paths(root, CODE) == ["main.py"]
+
+
+@pytest.mark.parametrize("rules", [CODE, DATA])
+def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: Rules, tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "work", {"main.py": b"x", "state/home/token": b"secret", "state/homely": b"y", "..odd/file": b"z"})
+    (root / "state" / "home" / "out").symlink_to("/etc/passwd")  # would be refused
+    (tmp_path / "same").symlink_to(root)
+
+    def packed(root: Path, without: Path) -> list[str]:
+        return [file.path for file in Manifest.decode(pack(root, rules=rules, without=without).encoded).files]
+
+    kept = ["..odd/file", "main.py", "state/homely"]
+    assert packed(root, root / "state" / "home") == packed(tmp_path / "same", root / "state" / "home") == kept
+    (root / "state" / "home" / "out").unlink()
+    assert packed(root, tmp_path / "elsewhere") == ["..odd/file", "main.py", "state/home/token", "state/homely"]
+    assert packed(root, root / "..odd") == ["main.py", "state/home/token", "state/homely"]
+
+
 def test_pipes_sockets_and_odd_names_are_refused_by_name(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "t", {"x": ""})
     os.mkfifo(root / "pipe")

@@ -69,7 +69,8 @@ def push(name: str, path: Path, message: str, metric: str | None, as_json: bool)
     check_name(name, what="dataset")
     client = connect()
     with TransferBar() as bar:
-        tree = pack(path, rules=DATA, cache=Home.default().pack_cache, progress=bar)
+        home = Home.default()
+        tree = pack(path, rules=DATA, cache=home.pack_cache, without=home.root, progress=bar)
         if not tree.files:
             raise SpecError(f"`{path}` holds no files", hints=("a `.hopignore` file in it may leave out too much",))
         answer, sent = _push_version(client, name, tree, {"manifest": tree.digest, "message": message, "metric": metric}, bar)

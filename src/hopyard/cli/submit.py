@@ -39,7 +39,8 @@ def submit(request: RunRequest, folder: Path, *, interpreter: str | None = None)
         extras: dict[str, bytes] = {}
         environment = _environment(request, interpreter, extras)
         with TransferBar() as bar:
-            tree = pack(folder, rules=CODE, cache=Home.default().pack_cache, progress=bar)
+            home = Home.default()
+            tree = pack(folder, rules=CODE, cache=home.pack_cache, without=home.root, progress=bar)
         _warn_of_size(tree)
         client = connect()
         git = _git(probe, extras)

@@ -29,6 +29,7 @@ class Rules:
     names: frozenset[str] = frozenset()
     suffixes: tuple[str, ...] = ()
     above: bool = False  # whether ignore files above the folder count, up to the root of the repository
+    only_files: bool = False  # whether sockets, pipes and devices are passed over, as git does, instead of refused
 
     def default(self, name: str) -> bool:
         """Whether a file or folder of this name is left out where no ignore file says anything."""
@@ -46,6 +47,7 @@ CODE = Rules(
     ),
     (".pyc", ".pyo"),
     above=True,
+    only_files=True,
 )
 DATA = Rules("data", (HOPIGNORE,), frozenset({".git", ".DS_Store"}))
 EVERYTHING = Rules("everything")

@@ -25,18 +25,21 @@ _IN_TURN = 512  # fewer small files than this are hashed without threads: starti
 Chunks = tuple[Digest, ...]
 
 
-def pack(root: Path, *, rules: Rules = DATA, cache: Path | None = None, progress: Progress = SILENT) -> PackedTree:
-    """The tree at `root` (a folder, or a single file). `cache` is a folder in which to remember digests, `Home.pack_cache`.
+def pack(
+    root: Path, *, rules: Rules = DATA, cache: Path | None = None, without: Path | None = None, progress: Progress = SILENT
+) -> PackedTree:
+    """The tree at `root` (a folder, or a single file). `cache` is a folder in which to remember digests, `Home.pack_cache`;
+    `without` is left out with all it holds: the home itself, which has the owner's token and changes while it is read.
 
     Raises SpecError, naming the file, for what cannot be read or packed, and for a file that changes while it is read.
     """
     root = Path(os.path.abspath(root))
     memory = StatCache(cache, root, rules.name) if cache is not None else None
     began_ns = time.time_ns()
-    walked = walk(root, rules)
+    walked = walk(root, rules, without=without)
     unchanged = memory.unchanged(walked) if memory else None
     if memory and unchanged:
-        return _remembered(root, memory, unchanged, rules)
+        return _remembered(root, memory, unchanged, rules, without)
     digests = _digests(root, walked, memory, progress)
     manifest = _manifest(walked, digests)
     encoded = manifest.encode()
@@ -46,12 +49,12 @@ def pack(root: Path, *, rules: Rules = DATA, cache: Path | None = None, progress
     return _tree(root, summary, lambda: encoded, memory)
 
 
-def _remembered(root: Path, memory: StatCache, summary: Summary, rules: Rules) -> PackedTree:
+def _remembered(root: Path, memory: StatCache, summary: Summary, rules: Rules, without: Path | None) -> PackedTree:
     def encode() -> bytes:
         found = memory.manifest()
         if found is not None and blake3(found).hexdigest() == summary.digest:
             return found
-        again = pack(root, rules=rules)  # the memory was lost or damaged meanwhile
+        again = pack(root, rules=rules, without=without)  # the memory was lost or damaged meanwhile
         if again.digest != summary.digest:
             raise changed(str(root))
         return again.encoded

@@ -29,8 +29,8 @@ class Walked(NamedTuple):
     folders: list[str]  # empty ones
 
 
-def walk(root: Path, rules: Rules) -> Walked:
-    """What belongs to the tree at `root`, a folder or a single file.
+def walk(root: Path, rules: Rules, *, without: Path | None = None) -> Walked:
+    """What belongs to the tree at `root`, a folder or a single file. `without`: a folder that is left out with all it holds.
 
     Raises SpecError naming the entry for what cannot be packed: a link that leads out, a device or socket, a name that is not
     UTF-8 or holds control characters, a folder that cannot be read, a path that is not there.
@@ -44,18 +44,34 @@ def walk(root: Path, rules: Rules) -> Walked:
     if not stat.S_ISDIR(top.st_mode):
         raise SpecError(f"`{root}` is neither a file nor a folder")
     found = Walked([], [], [])
+    left_out = _below(root, without)
     pending = [("", str(root), Ignored.at_root(rules, root))]
     while pending:
         prefix, folder, ignored = pending.pop()
-        _look_into(root, prefix, folder, ignored, rules, found, pending)
+        _look_into(root, prefix, folder, ignored, rules, left_out, found, pending)
     found.files.sort()
     found.links.sort()
     found.folders.sort()
     return found
 
 
+def _below(root: Path, folder: Path | None) -> str:
+    """`folder` as a path in the tree at `root`, with `/` at its end; "" where it is not in it."""
+    if folder is None:
+        return ""
+    inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
+    return "" if inside.split("/")[0] in (os.curdir, os.pardir) else inside + "/"
+
+
 def _look_into(
-    root: Path, prefix: str, folder: str, ignored: Ignored, rules: Rules, found: Walked, pending: list[tuple[str, str, Ignored]]
+    root: Path,
+    prefix: str,
+    folder: str,
+    ignored: Ignored,
+    rules: Rules,
+    left_out: str,
+    found: Walked,
+    pending: list[tuple[str, str, Ignored]],
 ) -> None:
     files, links, folders = found
     kept = False
@@ -69,7 +85,7 @@ def _look_into(
             name = entry.name
             path = prefix + name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if ignored.leaves_out(path + "/" if is_folder else path, name):
+            if ignored.leaves_out(path + "/" if is_folder else path, name) or (is_folder and path + "/" == left_out):
                 continue
             kept = True
             if not (name.isascii() and name.isprintable() and "\\" not in name):
@@ -81,6 +97,8 @@ def _look_into(
             else:
                 about = entry.stat(follow_symlinks=False)
                 if not stat.S_ISREG(about.st_mode):
+                    if rules.only_files:
+                        continue
                     raise SpecError(f"`{path}` is not a file but {_kind(about.st_mode)}", hints=("name it in `.hopignore`, or remove it",))
                 files.append((path, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode))
     except PermissionError as bad:
