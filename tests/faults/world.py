@@ -92,7 +92,7 @@ class World:
             capture_output=True,
             timeout=DEADLINE_S,
             check=False,
-            preexec_fn=_give_up_override if plain else None,  # noqa: PLW1509
+            preexec_fn=_give_up_override if plain else None,
         )
         return Done(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 

@@ -92,6 +92,17 @@ def read_stretches(data: bytes | memoryview, names: dict[int, str]) -> Iterator[
     yield at
 
 
+def whole_bytes(data: bytes) -> int:
+    """How many bytes at the beginning of `data`, which begins at a record's start, are whole records. Raises IntegrityError."""
+    view, at = memoryview(data), 0
+    while at < len(view):
+        used = _points_at(view, at) * POINT_BYTES if view[at] == POINT else _read_definition(view, at, {})
+        if not used:
+            break
+        at += used
+    return at
+
+
 def _read_definition(data: bytes | memoryview, at: int, names: dict[int, str]) -> int:
     """The size of the definition at `at`, 0 when it is cut off. Raises IntegrityError when none begins there."""
     if data[at] != DEFINITION:

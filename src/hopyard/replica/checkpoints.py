@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerUnavailable
+from hopyard.replica.diary import say
 from hopyard.replica.events import EventLog
 from hopyard.replica.folder import Folder
 from hopyard.replica.outbox import push_folder
@@ -78,7 +78,7 @@ class Checkpoints:
                 self._send(event)
                 return
             except (ServerUnavailable, MissingBlobs, OSError) as failed:
-                print(f"checkpoint waits: {failed}", file=sys.stderr, flush=True)
+                say(f"checkpoint waits: {failed}")
                 if not self.server.look_again():
                     with self._change:
                         self._change.wait(_RETRY_S)
@@ -87,7 +87,7 @@ class Checkpoints:
             except (HopyardError, KeyError, ValueError, TypeError) as failed:
                 if any(later.get("folder") == event.get("folder") for later in list(self._waiting)):
                     return  # it changed because the script saved the same step anew, which is sent next
-                print(f"checkpoint skipped: {failed}", file=sys.stderr, flush=True)
+                say(f"checkpoint skipped: {failed}")
                 self.folder.note(f"checkpoint of step {event.get('step')} could not be stored: {failed}")
                 return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,6 +22,7 @@ from hopyard.errors import IntegrityError
 _read_spec = msgspec.json.Decoder(ReplicaSpec).decode
 _read_state = msgspec.json.Decoder(ReplicaState).decode
 _read_stop = msgspec.json.Decoder(StopOrder).decode
+_SPARE_BYTES = 64 * 1024
 LOCK_WITHIN_S = 0.5  # the engine looks at a lock by taking it for a moment; that is not "held"
 
 
@@ -100,9 +102,16 @@ class Folder:
         write_atomically(self.root / TOKEN_FILE, token.encode(), mode=0o600)
 
     def append(self, stream: str, record: bytes) -> None:
-        """Add whole records to a stream that others may append to as well: one write, at the end."""
+        """Add whole records to a stream that others may append to as well: one write, at the end. Raises OSError.
+
+        Not on a disk that is nearly full: half a record would spoil the script's next one, and it could not be taken back,
+        because it may have been shipped already.
+        """
         descriptor = os.open(self.streams / stream, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            disk = os.fstatvfs(descriptor)
+            if disk.f_bavail * disk.f_frsize < _SPARE_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.write(descriptor, record)
         finally:
             os.close(descriptor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +16,7 @@ from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
 from hopyard.replica.boards import TensorBoard
 from hopyard.replica.checkpoints import Checkpoints
+from hopyard.replica.diary import say
 from hopyard.replica.failure import PrepareFailed, StopRequested
 from hopyard.replica.folder import Folder
 from hopyard.replica.limits import Groups, MemoryWatch
@@ -51,7 +51,7 @@ def run(folder: Path, *, adopt: bool, lock: int) -> int:
     try:
         spec = place.read_spec()
     except HopyardError as damaged:
-        print(f"replica: {damaged}", file=sys.stderr, flush=True)
+        say(f"replica: {damaged}")
         return 1
     users_umask = os.umask(0o077)
     replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=users_umask)
@@ -176,7 +176,7 @@ class Replica:
         try:
             tensorboard.poll()
         except (OSError, ValueError) as failed:
-            print(f"tensorboard: {failed}", file=sys.stderr, flush=True)
+            say(f"tensorboard: {failed}")
         return ended
 
     def _poll_checkpoints(self) -> float:
@@ -228,7 +228,7 @@ class Replica:
                 if not self._server.look_again():
                     time.sleep(_RETRY_S)
             except (HopyardError, OSError) as failed:
-                print(f"outputs not stored: {failed}", file=sys.stderr, flush=True)
+                say(f"outputs not stored: {failed}")
                 self._folder.note(f"the files that the run made could not be stored: {failed}")
                 return
 
@@ -270,6 +270,6 @@ class Replica:
         try:
             self._folder.write_state(state)
         except OSError as failed:
-            print(f"status not written: {failed}", file=sys.stderr, flush=True)
+            say(f"status not written: {failed}")
             return False
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from hopyard.domain.ids import Digest
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, IntegrityError, ServerUnavailable
 from hopyard.replica import preflight
+from hopyard.replica.diary import say
 from hopyard.replica.environment import Environments, Interpreter, packages_of
 from hopyard.replica.failure import PrepareFailed
 from hopyard.replica.folder import Folder
@@ -135,7 +135,7 @@ class Preparation:
             try:
                 return ask()
             except ServerUnavailable as away:
-                print(f"prepare waits: {away}", file=sys.stderr, flush=True)
+                say(f"prepare waits: {away}")
                 self.say("waiting for the server")
                 if not self.server.look_again():
                     time.sleep(pause)

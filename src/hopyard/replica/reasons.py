@@ -10,6 +10,7 @@ from hopyard.domain.attempt import Exit, ExitKind
 
 _TAIL_BYTES = 4096
 _LONGEST = 200
+_FULL_BYTES = 64 * 1024  # less than a traceback and its surroundings need
 TIME_LIMIT_CODE = 124  # as timeout(1) says it
 
 
@@ -20,7 +21,7 @@ def exit_of(status: int, stderr: Path, *, node_out_of_memory: bool = False) -> E
         return Exit(ExitKind.EXIT_CODE, 0, "finished")
     if code > 0:
         said = last_line(stderr)
-        return Exit(ExitKind.EXIT_CODE, code, f"exit code {code}" + (f": {said}" if said else ""))
+        return Exit(ExitKind.EXIT_CODE, code, f"exit code {code}" + (f": {said}" if said else "") + _full_disk(stderr.parent))
     number = -code
     try:
         name = signal.Signals(number).name
@@ -58,6 +59,15 @@ def last_line(file: Path) -> str:
         if text:
             return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return ""
+
+
+def _full_disk(folder: Path) -> str:
+    """What to add where the disk of `folder` is full: a script that ended of that could not write why."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return ""
+    return f"; no space left on the disk of {folder}" if disk.f_bavail * disk.f_frsize < _FULL_BYTES else ""
 
 
 def node_oom_kills() -> int:

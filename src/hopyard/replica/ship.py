@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,8 +15,10 @@ from dataclasses import dataclass
 
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.points import whole_bytes
 from hopyard.domain.replica import STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound
+from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
 from hopyard.replica.server import ServerLine
 
@@ -31,10 +32,12 @@ _TIMEOUT_S = 30.0
 
 @dataclass(slots=True)
 class _Stream:
-    """descriptor: -1 until the file exists. acknowledged: bytes that the server holds."""
+    """descriptor: -1 until the file exists. acknowledged: bytes that the server holds. held: how many behind these are part of a
+    record that is not whole yet."""
 
     descriptor: int = -1
     acknowledged: int = 0
+    held: int = 0
 
 
 class Shipper:
@@ -106,7 +109,7 @@ class Shipper:
                     retry = min(retry * 2, _RETRY_S[1])
 
     def _failed(self, failed: Exception) -> None:
-        print(f"sync failed: {failed}", file=sys.stderr, flush=True)
+        say(f"sync failed: {failed}")
         if isinstance(failed, NotFound) and self._closing is not None:
             self._forgotten = True  # the run was deleted: there is nobody left to tell
             self._done.set()
@@ -120,7 +123,9 @@ class Shipper:
                     stream.descriptor = os.open(self._folder.streams / name, os.O_RDONLY | os.O_CLOEXEC)
                 except FileNotFoundError:
                     continue
-            total += max(0, os.fstat(stream.descriptor).st_size - stream.acknowledged)
+            lacking = os.fstat(stream.descriptor).st_size - stream.acknowledged
+            if lacking > 0 and (lacking != stream.held or self._closing):
+                total += lacking
         return total
 
     def _segments(self) -> tuple[list[dict[str, str | int]], list[bytes]]:
@@ -133,6 +138,13 @@ class Shipper:
             if stream.descriptor < 0 or left <= 0:
                 continue
             data = os.pread(stream.descriptor, left, stream.acknowledged)
+            if not self._closing:
+                # On a full disk the script takes half a record back. What was shipped can never change, so it is not shipped.
+                whole = whole_records(name, data)
+                if not whole and len(data) == left:
+                    whole = left  # a record as large as all that is sent at once
+                stream.held = len(data) - whole
+                data = data[:whole]
             if data:
                 heads.append({"stream": name, "offset": stream.acknowledged, "size": len(data)})
                 parts.append(data)
@@ -165,6 +177,18 @@ class Shipper:
         if answer.get("stop") and not self._asked_to_stop:
             self._asked_to_stop = True
             self._on_stop()
+
+
+def whole_records(stream: str, data: bytes) -> int:
+    """How many bytes at the beginning of `data` are whole records of this stream; all where it has no records, or is damaged."""
+    if stream in ("events", "system"):
+        return data.rfind(b"\n") + 1
+    if stream in ("metrics", "tensorboard"):
+        try:
+            return whole_bytes(data)
+        except IntegrityError:
+            pass
+    return len(data)
 
 
 def status_body(status: ReplicaStatus) -> dict[str, object]:

@@ -6,7 +6,6 @@ import math
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.replica import StopOrder
 from hopyard.replica import tree
+from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.reasons import TIME_LIMIT_CODE, code_of, exit_of, node_oom_kills, seconds_in_words
@@ -63,7 +63,7 @@ class Periodic:
         try:
             self.due_at = now + self.act()
         except (OSError, ValueError) as failed:  # a full disk, a broken file: the user's process matters more
-            print(f"skipped: {failed}", file=sys.stderr, flush=True)
+            say(f"skipped: {failed}")
             self.due_at = now + 5.0
 
 

@@ -1,0 +1,180 @@
+"""A home on a disk that is full: clear errors, scripts that go on, a server that lives and works again once there is space."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hopyard.datasets.cache import remove_tree
+
+from .world import Done, World, until
+
+DISK_BYTES = 160 << 20  # a run wants 64 MiB free when it starts
+
+# Logs, saves and says little, while the disk is full (`full` is there) and afterwards.
+GOES_ON = """
+import os, sys, time
+import hopyard as hop
+
+full, free, done = sys.argv[1:]
+state = {"turn": 0, "ballast": os.urandom(200_000)}
+hop.bind(state=state)
+
+def work(turns):
+    for turn in turns:
+        state["turn"] = turn
+        hop.log(turn=turn, step=turn)
+        hop.save(turn)
+
+work(range(3))
+print("begun", flush=True)
+while not os.path.exists(full): time.sleep(0.01)
+work(range(3, 6))
+for turn in range(100_000):
+    hop.log(lost=turn, step=turn)
+open(done, "w").close()
+while not os.path.exists(free): time.sleep(0.01)
+work(range(6, 9))
+hop.summary(turn=8)
+print("end", flush=True)
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system; the test is skipped where none can be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def small(tmp_path: Path, disk: Path) -> Iterator[World]:
+    found = World(tmp_path, home=disk / "home")
+    try:
+        yield found
+    finally:
+        found.end()
+        remove_tree(found.home.trees)
+
+
+@contextmanager
+def filled(disk: Path, *, free_bytes: int = 0) -> Iterator[None]:
+    """Something else takes all space but `free_bytes`, for as long as the block lasts."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 4096)
+        except OSError:
+            pass
+        file.truncate(file.tell() - free_bytes)
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+def is_told(done: Done) -> None:
+    assert done.code == 1, done
+    assert "Traceback" not in done.talk
+    assert done.talk.splitlines()[-2].startswith("error: no space left"), done.talk
+    assert done.talk.splitlines()[-1].startswith("hint: "), done.talk
+
+
+def test_a_dataset_that_does_not_fit_leaves_nothing_and_a_smaller_one_does(small: World, disk: Path) -> None:
+    large = small.root / "large"
+    large.mkdir()
+    for n in range(6):
+        (large / str(n)).write_bytes(os.urandom(9 << 20))
+    first = small.run(small.ok("run", "--json", "echo", "hello").json["name"])
+    pid = small.server_pid()
+    with filled(disk, free_bytes=30 << 20):
+        is_told(small.hop("dataset", "push", "data", str(large)))
+        assert small.ok("dataset", "ls", "--json").json == []
+        assert small.log(first) == "hello\n"
+    again = small.ok("dataset", "push", "data", str(large), "--json").json
+    assert again["version"]["number"] == 1
+    assert 0 < again["uploaded_bytes"] <= 54 << 20
+    small.ok("dataset", "pull", "data", str(small.root / "back"))
+    assert (small.root / "back" / "5").read_bytes() == (large / "5").read_bytes()
+    assert small.server_pid() == pid
+
+
+def test_commands_on_a_full_disk_say_so_and_work_again_afterwards(small: World, disk: Path) -> None:
+    small.write("main.py", "print('hello')\n")
+    small.ok("run", "main.py")
+    data = small.root / "data"
+    data.write_bytes(os.urandom(300_000))
+    pid = small.server_pid()
+    with filled(disk):
+        small.write("main.py", "print('hello again')  # " + "x" * 100_000 + "\n")
+        is_told(small.hop("run", "main.py"))
+        is_told(small.hop("dataset", "push", "data", str(data)))
+        assert [run["phase"] for run in small.ok("ps", "--all", "--json").json] == ["succeeded"]
+        small.ok("status")
+    done = small.ok("run", "main.py")
+    assert done.out == "hello again\n"
+    assert small.ok("dataset", "push", "data", str(data), "--json").json["created"]
+    assert small.server_pid() == pid
+
+
+def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(small: World, disk: Path) -> None:
+    full, free, done = (small.root / name for name in ("full", "free", "done"))
+    small.write("train.py", GOES_ON)
+    name = small.detach("train.py", "--", str(full), str(free), str(done))
+    run = small.reaches(name, "running")
+    small.says(run, "begun")
+    until(lambda: len(small.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]) == 3, "the first checkpoints")
+    with filled(disk):
+        full.touch()
+        until(lambda: done.exists() or small.run(name)["phase"] != "running", "the script's work on a full disk")
+        assert small.run(name)["phase"] == "running"
+        small.ok("ps")
+    free.touch()
+    run = small.reaches(name, "succeeded")
+    assert run["summary"] == {"turn": 8}
+    assert small.log(run) == "begun\nend\n"
+    said = small.log(run, "stderr")
+    assert "no checkpoint of step 3: No space left on device; the script goes on" in said
+    assert "cannot write" in said and said.count("what it logs meanwhile is not kept") <= 2
+    assert [step for step in small.series(run, "turn")[0] if step not in (3, 4, 5)] == [0, 1, 2, 6, 7, 8]
+    kept = [one["step"] for one in small.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
+    assert kept and set(kept) <= {0, 1, 2, 6, 7, 8} and max(kept) == 8
+    small.ok("pull", name, "pulled", "--checkpoint")
+
+
+def test_a_run_that_prints_more_than_fits_ends_with_that_reason_and_can_be_removed(small: World, disk: Path) -> None:
+    small.write("prints.py", "import sys\nfor n in range(90): sys.stdout.write('x' * 999_999 + chr(10))\nprint('end')\n")
+    small.ok("up")
+    pid = small.server_pid()
+    with filled(disk, free_bytes=80 << 20):
+        name = small.detach("prints.py")
+        run = small.run(name)
+        pid_of_script, folder = small.state(run)["child_pid"], small.replica(run)
+        before = folder.stat().st_mtime_ns
+        until(lambda: not psutil.pid_exists(pid_of_script), "the end of the script")
+        until(lambda: folder.stat().st_mtime_ns != before, "the replica's try to write down the end")
+        assert small.server_pid() == pid
+        small.ok("ps")
+    ended = small.reaches(name, "failed")
+    assert ended["exit"]["code"] in (1, 120)  # 120: the interpreter could not flush its output
+    assert "no space left on the disk of " in ended["exit"]["reason"]
+    assert ended["attempt"]["number"] == 1
+    assert len(small.log(ended)) > 1_000_000, "what it printed before is kept"
+    small.ok("rm", "-y", name)
+    assert small.ok("run", "echo", "again").out == "again\n"
+    assert small.server_pid() == pid
+    assert not (small.home.streams / ended["id"]).exists()
