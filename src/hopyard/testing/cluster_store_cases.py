@@ -163,6 +163,15 @@ class PlanCases:
 class LifeCases:
     """From start to end."""
 
+    async def test_a_run_that_ends_before_it_was_heard_of_has_a_duration(self, stores: Stores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.record_status(exited(attempt), now=at(3))
+        found = await stores.runs.get(run)
+        assert found.attempt is not None
+        assert found.phase is RunPhase.SUCCEEDED
+        assert found.started_at == found.attempt.started_at == found.attempt.placed_at
+        assert found.ended_at == at(3)
+
     async def test_a_run_that_succeeds(self, stores: Stores) -> None:
         run, attempt = await started(stores)
         assert await stores.cluster.record_status(preparing(attempt), now=at(1)) == Recorded()

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, literal_column, select, update
 
-from hopyard.domain.attempt import AttemptPhase
+from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import RunPhase
 from hopyard.interfaces.cluster_store import Ended, Recorded
@@ -29,6 +29,7 @@ _FIND = (
         attempts.c.replicas,
         attempts.c.placement,
         attempts.c.number,
+        attempts.c.placed_at,
         attempts.c.started_at,
         runs.c.phase.label("run_phase"),
         runs.c.started_at.label("run_started_at"),
@@ -55,7 +56,11 @@ _END = _GUARDED_ATTEMPT.values(
 )
 _GUARDED_RUN = update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase"))
 _MOVE_RUN = _GUARDED_RUN.values(phase=bindparam("phase"), started_at=bindparam("started_at"))
-_END_RUN = _GUARDED_RUN.values(phase=bindparam("phase"), ended_at=bindparam("ended_at"), exit=bindparam("exit"))
+_END_RUN = _GUARDED_RUN.values(
+    phase=bindparam("phase"), started_at=bindparam("started_at"), ended_at=bindparam("ended_at"), exit=bindparam("exit")
+)
+# Ends that only something that ran can come to.
+_RAN = frozenset({ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Found:
 
     run: RunId
     before: Before
+    placed_at: int
     started_at: int | None
     run_started_at: int | None
 
@@ -88,7 +94,7 @@ def _found(rows: Any) -> Iterator[Found]:
             stop_requested=row.stop_requested,
             max_attempts=row.max_attempts,
         )
-        yield Found(RunId(row.run), before, row.started_at, row.run_started_at)
+        yield Found(RunId(row.run), before, row.placed_at, row.started_at, row.run_started_at)
 
 
 class Changes:
@@ -129,7 +135,8 @@ class Changes:
         guard = {"b_id": found.run, "b_phase": str(found.before.run_phase)}
         values: dict[str, Any] = {"phase": str(after.run_phase)}
         if after.run_phase.final:
-            values |= {"ended_at": self._now, "exit": encode_exit(after.exit)}
+            started_at = self._started_at(found, after, found.run_started_at)
+            values |= {"started_at": started_at, "ended_at": self._now, "exit": encode_exit(after.exit)}
             self._conn.execute(_END_RUN, {**guard, **values})
         elif after.run_phase is not found.before.run_phase:
             values["started_at"] = self._started_at(found, after, found.run_started_at)
@@ -142,5 +149,9 @@ class Changes:
             self._requeued.append(found.run)
 
     def _started_at(self, found: Found, after: After, known: int | None) -> int | None:
-        started = found.before.phase is AttemptPhase.STARTING and after.phase is AttemptPhase.RUNNING
-        return self._now if known is None and started else known
+        if known is not None or found.before.phase is not AttemptPhase.STARTING:
+            return known
+        if after.phase is AttemptPhase.RUNNING:
+            return self._now
+        # It ran and ended between two words of its replica: when it began is not known better than by its placement.
+        return found.placed_at if after.exit is not None and after.exit.kind in _RAN else None
