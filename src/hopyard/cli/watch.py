@@ -82,9 +82,9 @@ def _stop_wanted(name: str) -> bool:
     console.say(f"{name} goes on.  Come back: hop logs -f {name}   End it: hop stop {name}")
     if not (console.is_terminal(sys.stdin) and console.is_terminal(sys.stderr)):
         return False
-    sys.stderr.write("(Ctrl-C again to stop the run) ")
-    sys.stderr.flush()
     try:
+        sys.stderr.write("(Ctrl-C again to stop the run) ")
+        sys.stderr.flush()
         time.sleep(_SECOND_CHANCE_S)
         console.say()
         return False
