@@ -33,6 +33,18 @@ def test_info(shell: Shell, trained: list[str]) -> None:
     assert shell.hop("info", "first", "--json").json["name"] == trained[0]
 
 
+def test_a_reason_of_many_lines_keeps_tables_whole(shell: Shell) -> None:
+    shell.write("hello.py", "print(1)\n")
+    shell.write("wrong.txt", "six==\n")
+    name = shell.hop("run", "--json", "--tag", "kind=wrong", "--requirements", "wrong.txt", "hello.py").json["name"]
+    lines = shell.hop("ps", "-a", "--tag", "kind=wrong").text.splitlines()
+    assert (len(lines), lines[1].split()[0]) == (2, name)
+    assert lines[1].endswith(" …")
+    told = shell.hop("info", name).text
+    assert "six==" in told
+    assert all(line.startswith(" " * 12) or not line.startswith(" ") for line in told.splitlines())
+
+
 def test_a_run_that_does_not_exist(shell: Shell, trained: list[str]) -> None:
     done = shell.hop("info", trained[0] + "9")
     assert done.code == 2
@@ -111,6 +123,8 @@ def test_pull(shell: Shell, trained: list[str]) -> None:
     assert (got / "code" / "train.py").read_text() == TRAIN
     assert shell.hop("pull", trained[0], "other", "--step", "99").code == 2
     assert not (shell.folder / "other").exists()
+    nowhere = shell.hop("pull", trained[0], "/proc/no/such")
+    assert (nowhere.code, nowhere.talk.splitlines()[0]) == (2, "error: /proc/no/such cannot be made: No such file or directory")
 
 
 def test_fork(shell: Shell, trained: list[str], client: Client) -> None:
@@ -124,7 +138,8 @@ def test_fork(shell: Shell, trained: list[str], client: Client) -> None:
     resumed = shell.hop("fork", trained[0], "-p", "epochs=6", "--checkpoint", "newest", "--tag", "kind=forked", "--json").json["run"]
     assert resumed["phase"] == "succeeded"
     assert resumed["spec"]["resume"] is not None
-    assert shell.hop("fork", trained[0], "--checkpoint", "99").code == 2
+    refused = shell.hop("fork", trained[0], "--checkpoint", "99")
+    assert (refused.code, refused.talk.splitlines()[0]) == (2, f"error: run {trained[0]} has no checkpoint of step 99")
     assert shell.hop("fork", trained[0], "--checkpoint", "best").talk.startswith("error: --checkpoint: `best`")
 
 

@@ -27,6 +27,7 @@ def test_the_listing(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_no_words_is_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert hop(capfd).out == hop(capfd, "--help").out
+    assert hop(capfd, "dataset") == hop(capfd, "dataset", "--help")
 
 
 def test_the_listing_imports_no_command() -> None:
@@ -94,6 +95,14 @@ def test_as_a_module() -> None:
 def test_a_reader_that_leaves_is_no_error() -> None:
     done = subprocess.run(f"{sys.executable} -m hopyard.cli --help | true", shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_trouble_of_the_machine_is_told_without_a_traceback(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert hop(capfd, "run", "train.py") == (1, "", "error: No such file or directory\n")
 
 
 def test_shell_completion() -> None:

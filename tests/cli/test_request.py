@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hopyard.cli.run import build_request
-from hopyard.config.runspec import RunRequest
+from hopyard.config.runspec import RunRequest, project_of
 from hopyard.errors import SpecError
 
 from .console_of import hop
@@ -44,7 +44,7 @@ def test_a_script_with_everything() -> None:
                 "command": ["python", "-u", "train.py", "--epochs", "3"],
                 "name": "worker",
                 "replicas": 2,
-                "resources": {"cpu_milli": 500, "memory_bytes": 8 * 2**30, "gpus": 2, "gpu_model": "A100"},
+                "resources": {"cpu_milli": 500, "cpu_limited": True, "memory_bytes": 8 * 2**30, "gpus": 2, "gpu_model": "A100"},
             }
         ],
         "code": "c" * 64,
@@ -87,7 +87,16 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_script_elsewhere_is_run_in_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("")
-    assert asked("../other.py").roles[0].command == ("python", "-u", "other.py")
+    request = asked("../other.py")
+    assert request.roles[0].command == ("python", "-u", "other.py")
+    assert request.project == project_of(tmp_path)
+
+
+def test_a_script_is_named_by_its_place_in_what_is_packed(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "deep.py").write_text("")
+    for typed in ("sub/deep.py", "./sub/deep.py", f"../{folder.name}/sub/deep.py", str(folder / "sub" / "deep.py")):
+        assert asked(typed).roles[0].command == ("python", "-u", "sub/deep.py"), typed
 
 
 @pytest.mark.parametrize(
@@ -96,6 +105,10 @@ def test_a_script_elsewhere_is_run_in_its_own_folder(tmp_path: Path) -> None:
         (["trian.py"], "trian.py does not exist", "did you mean `train.py`?"),
         (["train"], "`train` is not a program that can be run", "hop run train.py"),
         (["./go.sh"], "`./go.sh` is not executable", "chmod +x ./go.sh"),
+        (["go.sh"], "`go.sh` is not a program that can be run", "hop run ./go.sh"),
+        (["."], "`.` is a folder", "give a Python script"),
+        (["python", "-c", "print(1)"], "no option -c", "hop run python -- -c 'print(1)'"),
+        (["--gpus", "1", "train.py", "--lr=3"], "no option --lr", "hop run --gpus 1 train.py -- --lr=3"),
         (["none.yaml"], "there is no file none.yaml", ""),
         (["train.py", "--cpus", "0"], "--cpus: `0` is not a number of CPUs", "0.5"),
         (["train.py", "--memory", "8"], "--memory: `8` has no unit", "did you mean `8G`?"),

@@ -38,6 +38,12 @@ def duration_s(run: Run) -> float:
     return seconds_since(run.get("started_at"), run.get("ended_at"))
 
 
+def first_line(reason: str) -> str:
+    """A reason where there is one line for it; what a tool such as uv had to say more is left to `hop info`."""
+    line, *more = reason.strip().splitlines() or [""]
+    return line + (" …" if more else "")
+
+
 def ending(run: Run) -> str:
     """One line of how a run ended: `failed after 3.1 s: exit code 1`."""
     took = f" after {span(duration_s(run))}" if run.get("started_at") else ""

@@ -37,13 +37,16 @@ class DatasetGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group("dataset", cls=DatasetGroup)
-def dataset() -> None:
+@click.group("dataset", cls=DatasetGroup, no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def dataset(ctx: click.Context) -> None:
     """Push, list, pull and remove datasets; their leaderboards.
 
     A dataset has versions that never change: pushing changed data makes a new one. `hop run -d NAME` gives a script the newest,
     `-d NAME:3` a certain one.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @dataset.command("push")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, address, duration_s, get_run
+from hopyard.cli.address import Run, address, duration_s, first_line, get_run
 from hopyard.cli.console import bytes_text, number, paint, paint_phase, span
 from hopyard.cli.options import json_option, last_run_argument
 from hopyard.cli.statusline import progress_parts
@@ -33,7 +33,10 @@ def describe(ref: str, as_json: bool) -> None:
         console.out_json(run)
         return
     for label, text in lines_of(client, run):
-        console.out(f"{paint(label.ljust(_LABEL_WIDTH), 'dim')}{text}".rstrip())
+        first, *more = text.splitlines() or [""]
+        console.out(f"{paint(label.ljust(_LABEL_WIDTH), 'dim')}{first}".rstrip())
+        for line in more:
+            console.out(" " * _LABEL_WIDTH + line)
 
 
 def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
@@ -125,7 +128,7 @@ def _attempt(attempt: dict[str, Any]) -> str:
     step = attempt.get("resumed_from_step")
     origin = f", from step {step}" if step is not None else ""
     exit_ = attempt.get("exit")
-    reason = f": {exit_['reason']}" if exit_ and attempt["phase"] != "succeeded" else ""
+    reason = f": {first_line(exit_['reason'])}" if exit_ and attempt["phase"] != "succeeded" else ""
     return f"{attempt['number']}  {attempt['phase']}{took} on {where}{origin}{reason}"
 
 

@@ -116,6 +116,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone (`hop logs | head`); the interpreter must not complain while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
+    except OSError as broken:
+        # A full disk, a folder that may not be read: trouble of the machine, not of this program.
+        where = f"{broken.filename}: " if broken.filename else ""
+        failures.tell(f"{where}{broken.strerror or broken}")
+        return failures.FAILED
 
 
 def command() -> NoReturn:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, duration_s, final, values_line
+from hopyard.cli.address import Run, duration_s, final, first_line, values_line
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.config.params import split_pair
 from hopyard.config.suggest import hints_for
@@ -117,7 +117,7 @@ def detail(run: Run) -> str:
         values = values_line(run.get("summary") or {}, limit=3)
         exit_ = run.get("exit")
         if run["phase"] != "succeeded" and exit_:
-            return str(exit_["reason"]) + (f"  {values}" if values else "")
+            return first_line(exit_["reason"]) + (f"  {values}" if values else "")
         return values or values_line(_latest(run), limit=3)
     return values_line(_latest(run), limit=4)
 

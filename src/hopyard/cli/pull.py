@@ -41,7 +41,10 @@ def pull(ref: str, dest: Path | None, code: bool, checkpoint: bool, files: bool,
     parts = [part for part, chosen in wanted.items() if chosen]
     saved = _checkpoint(client, run, step) if "checkpoint" in parts else None
     _check_free(dest, force)
-    dest.mkdir(parents=True, exist_ok=True)
+    try:
+        dest.mkdir(parents=True, exist_ok=True)
+    except OSError as broken:
+        raise SpecError(f"{dest} cannot be made: {broken.strerror}", hints=("name another DEST",)) from broken
     for part in parts:
         told = _PARTS[part](client, run, dest, force, saved)
         if told:
@@ -90,7 +93,8 @@ def _tree(client: Client, digest: str, into: Path, force: bool) -> str:
 
     with TransferBar() as bar:
         manifest = pull_tree(Digest(digest), into, client, bar, replace=force)
-    return f"{into}  {len(manifest.files):,} files, {console.bytes_text(manifest.size_bytes)}"
+    count = len(manifest.files)
+    return f"{into}  {count:,} file{'' if count == 1 else 's'}, {console.bytes_text(manifest.size_bytes)}"
 
 
 def _pull_logs(client: Client, run: Run, dest: Path, _force: bool, _saved: dict[str, Any] | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hopyard.cli.console import say
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.config import params as pairs
 from hopyard.config import units
@@ -26,7 +27,6 @@ from hopyard.domain.ids import check_name
 from hopyard.errors import SpecError, UsageError
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-_HINT_ARGUMENTS = "options of the script go after `--`: hop run train.py -- --epochs 3"
 
 
 class RunCommand(click.Command):
@@ -39,9 +39,17 @@ class RunCommand(click.Command):
         except click.NoSuchOption as unknown:
             if any(not word.startswith("-") for word in words) and "--" not in words:
                 near = [name for name in unknown.possibilities or () if name.startswith("--")]
-                hints = (*(f"did you mean {name}?" for name in near[:1]), _HINT_ARGUMENTS, "`hop run --help` lists the options")
+                hints = (*(f"did you mean {name}?" for name in near[:1]), _with_dashes(words, unknown.option_name), "`hop run --help` lists the options")
                 raise UsageError(f"no option {unknown.option_name}", hints=hints) from unknown
             raise
+
+
+def _with_dashes(words: list[str], unknown: str) -> str:
+    """The hint that shows the command line as it was meant: options of the script or command go after `--`."""
+    import shlex
+
+    at = next((i for i, word in enumerate(words) if word.startswith(unknown)), len(words))
+    return f"options of the script go after `--`: hop run {shlex.join([*words[:at], '--', *words[at:]])}"
 
 
 @click.command("run", cls=RunCommand)
@@ -74,10 +82,11 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
 
     folder = Path.cwd()
     request = build_request(what, arguments, folder, options)
-    code_folder = folder
-    script = Path(what)
-    if what.endswith(".py") and not _inside(script, folder):
-        code_folder = (folder / script).resolve().parent
+    code_folder = _place(what, folder)[0]
+    if code_folder != folder:
+        say(f"note: {what} is not below the current folder; it runs in its own, {code_folder}")
+    if code_folder == Path("/"):
+        raise SpecError("the current folder is /: the whole machine would be packed", hints=("cd into the folder of the code; it travels with the run",))
     client, submitted = submit(request, code_folder, interpreter=_interpreter(options.get("python")))
     return finish(client, submitted, detach=detach, as_json=as_json)
 
@@ -91,7 +100,7 @@ def build_request(what: str, arguments: tuple[str, ...], folder: Path, options: 
         role = _only_role(request, arguments, options, what)
     else:
         command = _command(what, arguments, folder, built=options.get("requirements") is not None)
-        request = RunRequest(roles=(), project=project_of(folder))
+        request = RunRequest(roles=(), project=project_of(_place(what, folder)[0]))
         role = RoleRequest(command)
     if role is not None:
         request = replace(request, roles=(replace(role, **parse_sizes(options)),))
@@ -144,7 +153,8 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
 
 def _command(what: str, arguments: tuple[str, ...], folder: Path, *, built: bool) -> tuple[str, ...]:
     if what.endswith(".py"):
-        return script_command(what if _inside(Path(what), folder) else Path(what).name, arguments, folder=folder if _inside(Path(what), folder) else (folder / what).parent)
+        packed, script = _place(what, folder)
+        return script_command(script, arguments, folder=packed)
     if what in ("python", "python3"):
         return ("python", *arguments)
     from shutil import which  # with its archive formats it takes longer to import than a script takes to be found
@@ -153,8 +163,12 @@ def _command(what: str, arguments: tuple[str, ...], folder: Path, *, built: bool
     if found is None and not built:
         problem = f"`{what}` is not a program that can be run"
         hints = [f"a script is run by its name: hop run {what}.py"] if (folder / f"{what}.py").is_file() else []
-        if "/" in what and (folder / what).is_file():
+        if (folder / what).is_dir():
+            problem = f"`{what}` is a folder"
+        elif "/" in what and (folder / what).is_file():
             problem, hints = f"`{what}` is not executable", [f"chmod +x {what}"]
+        elif (folder / what).is_file():
+            hints = [f"a file of this folder is named with ./: hop run ./{what}"]
         raise SpecError(problem, hints=(*hints, "give a Python script, a command in PATH, or a hop.yaml"))
     if "/" in what or found is None or str(Path(found).parent) in _SYSTEM_PATH or built:
         return (what, *arguments)
@@ -162,9 +176,17 @@ def _command(what: str, arguments: tuple[str, ...], folder: Path, *, built: bool
     return (str(Path(found).absolute()), *arguments)
 
 
-def _inside(script: Path, folder: Path) -> bool:
-    """Whether the script is in the folder that will be packed."""
-    return (folder / script).resolve().is_relative_to(folder.resolve())
+def _place(what: str, folder: Path) -> tuple[Path, str]:
+    """The folder to pack, and the path in it of a script: the current folder, or the script's own where it is not below that.
+
+    Below `/` lies everything, so there it is the script's own, too.
+    """
+    if not what.endswith(".py"):
+        return folder, what
+    here, own = folder.resolve(), (folder / what).parent.resolve()
+    if own == here or (own.is_relative_to(here) and here != Path("/")):
+        return folder, str(own.relative_to(here) / Path(what).name)
+    return own, Path(what).name
 
 
 def _interpreter(python: str | None) -> str | None:

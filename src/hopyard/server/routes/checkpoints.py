@@ -118,6 +118,9 @@ async def _resume(parts: Parts, source: Run, wanted: str | int | None) -> Resume
     saved = await parts.runs.checkpoints(source.id)
     found = next((c for c in reversed(saved) if wanted in ("newest", c.step)), None)
     if found is None:
-        steps = ", ".join(str(step) for step in dict.fromkeys(c.step for c in saved)) or "none"
-        raise NotFound(f"run {source.name} has no checkpoint {wanted}", hints=(f"there are checkpoints of steps: {steps}",))
+        if not saved:
+            hint = "a script saves them with `hop.bind` and `hop.loop`, or with `hop.save`"
+            raise NotFound(f"run {source.name} has no checkpoint", hints=(hint,))
+        steps = ", ".join(str(step) for step in dict.fromkeys(c.step for c in saved))
+        raise NotFound(f"run {source.name} has no checkpoint of step {wanted}", hints=(f"there are checkpoints of steps: {steps}",))
     return Resume(source.id, found.step, found.manifest)
