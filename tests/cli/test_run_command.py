@@ -42,6 +42,13 @@ def test_the_exit_code_is_the_scripts(shell: Shell, body: str, code: int, words:
     assert words in done.talk.splitlines()[-1]
 
 
+def test_the_reason_is_the_error_and_not_its_hint(shell: Shell) -> None:
+    shell.write("typed.py", "import hopyard as hop\nhop.params(n=1)\n")
+    done = shell.hop("run", "-p", "n=2.5", "typed.py")
+    assert "hint: its default is 1" in done.talk
+    assert done.talk.splitlines()[-1].endswith("SpecError: -p n=2.5: `n` is an int")
+
+
 def test_arguments_parameters_and_environment_arrive(shell: Shell) -> None:
     shell.write("show.py", "import json, os, sys\nprint(json.dumps([sys.argv[1:], json.loads(os.environ['HOPYARD_PARAMS']), os.environ['A'], os.environ['HERE']]))\n")
     shell.environment["HERE"] = "yes"

@@ -182,4 +182,4 @@ class MemoryWatch:
         return None
 
     def in_words(self, used: int) -> str:
-        return f"out of memory: used {bytes_in_words(max(used, self.limit))} of the {bytes_in_words(self.limit)} of --memory"
+        return f"out of memory: used {bytes_in_words(max(used, self.limit))} of its {bytes_in_words(self.limit)} memory"
