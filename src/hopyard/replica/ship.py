@@ -23,7 +23,8 @@ from hopyard.replica.folder import Folder
 from hopyard.replica.server import ServerLine
 
 SYNC_BYTES = 4 * 1024**2
-SYNC_EVERY_S = 0.05
+SYNC_EVERY_S = 0.05  # on average; a few may follow each other at once, so that a first line need not wait
+SYNC_BURST = 4
 HEARTBEAT_S = 5.0
 _TAIL_S = (0.004, 0.1)  # how often the streams are looked at: just after something came, and at rest
 _RETRY_S = (0.05, 1.0)
@@ -38,6 +39,20 @@ class _Stream:
     descriptor: int = -1
     acknowledged: int = 0
     held: int = 0
+
+
+class Pace:
+    """Lets something happen every `every_s` seconds on average, and up to `burst` times at once after a rest."""
+
+    def __init__(self, every_s: float, burst: int) -> None:
+        self._every, self._ahead, self._due = every_s, (burst - 1) * every_s, 0.0
+
+    def wait_s(self, now: float) -> float:
+        """How long until it may happen; 0 or less: now."""
+        return self._due - self._ahead - now
+
+    def take(self, now: float) -> None:
+        self._due = max(self._due, now) + self._every
 
 
 class Shipper:
@@ -83,7 +98,7 @@ class Shipper:
     # -- in the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        pause, heard_at, synced_at, retry = _TAIL_S[0], 0.0, 0.0, _RETRY_S[0]
+        pause, heard_at, retry, pace = _TAIL_S[0], 0.0, _RETRY_S[0], Pace(SYNC_EVERY_S, SYNC_BURST)
         while not self._done.is_set():
             now = time.monotonic()
             pending, closing = self._pending(), self._closing
@@ -92,12 +107,13 @@ class Shipper:
                     pause = min(pause * 1.3, _TAIL_S[1])
                 self._wake.clear()
                 continue
-            early = SYNC_EVERY_S - (now - synced_at)
+            early = pace.wait_s(now)
             if early > 0 and not closing and pending < SYNC_BYTES:
                 self._wake.wait(early)
                 self._wake.clear()
                 continue
-            pause, synced_at = _TAIL_S[0], now
+            pause = _TAIL_S[0]
+            pace.take(now)
             try:
                 self._sync(final=closing is not None and pending <= SYNC_BYTES and self._offsets_known)
                 heard_at, retry = time.monotonic(), _RETRY_S[0]

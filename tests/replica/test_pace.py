@@ -1,0 +1,31 @@
+"""How often a replica speaks to the server."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.replica.ship import Pace
+
+
+@given(st.lists(st.floats(0, 0.2), min_size=1, max_size=60), st.integers(1, 5))
+def test_a_burst_then_an_average(gaps: list[float], burst: int) -> None:
+    pace, now, taken = Pace(0.05, burst), 1000.0, []
+    for gap in gaps:
+        now += gap
+        if pace.wait_s(now) <= 0:
+            pace.take(now)
+            taken.append(now)
+    assert taken[0] == 1000.0 + gaps[0]
+    for first in range(len(taken)):
+        for last in range(first, len(taken)):
+            assert last - first + 1 <= burst + (taken[last] - taken[first]) / 0.05 + 1e-6
+
+
+def test_after_a_rest_the_whole_burst_is_there_again() -> None:
+    pace = Pace(0.5, 3)  # a power of two, so that sums are exact
+    for rest_over in (10.0, 20.0):
+        for _ in range(3):
+            assert pace.wait_s(rest_over) <= 0
+            pace.take(rest_over)
+        assert pace.wait_s(rest_over) == 0.5
