@@ -10,7 +10,7 @@ from hopyard.config import units
 from hopyard.errors import SpecError
 
 
-@given(st.integers(0, 2**62))
+@given(st.integers(0, 2**60))
 def test_memory_is_read_back_exactly(amount: int) -> None:
     assert units.parse_memory(units.format_memory(amount)) == amount
 

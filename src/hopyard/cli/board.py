@@ -19,8 +19,10 @@ from hopyard.config.params import format_value
 @json_option
 def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
     """Show the leaderboard of DATASET: the best result of every run, the best run first."""
+    from hopyard.domain.ids import check_name
     from hopyard.sdk.connect import connect
 
+    check_name(name, what="dataset")
     found = connect().get(f"/datasets/{_quoted(name)}/board", metric=metric, limit=limit)
     if as_json:
         console.out_json(found)

@@ -127,9 +127,9 @@ def read_yaml(file: Path, *, named: str | None = None) -> Section:
         with file.open("rb") as stream:
             data = stream.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise SpecError(f"there is no file {name}") from None
+        raise SpecError(f"there is no file {name}", hints=("the path counts from the current folder",)) from None
     except OSError as broken:
-        raise SpecError(f"{name} cannot be read: {broken.strerror}") from broken
+        raise SpecError(f"{name} cannot be read: {broken.strerror}", hints=("see that it is a file, and that it is yours to read",)) from broken
     if len(data) > _MAX_FILE_BYTES:
         raise SpecError(f"{name} is larger than 1 MiB", hints=("a settings file holds settings, not data",))
     return section(name, "", _load(data, name))

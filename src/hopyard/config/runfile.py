@@ -29,8 +29,9 @@ from typing import Any
 from hopyard.config import units
 from hopyard.config.params import Value, check_key, check_variable
 from hopyard.config.reader import Section, read_yaml, section, shown
-from hopyard.config.runspec import DEFAULT_PRIORITY, MAX_REPLICAS, RoleRequest, RunRequest, parse_dataset, project_of
+from hopyard.config.runspec import DEFAULT_PRIORITY, RoleRequest, RunRequest, parse_dataset, project_of
 from hopyard.domain.ids import check_name
+from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 
 TOP_KEYS = ("name", "project", "datasets", "params", "env", "tags", "requirements", "python", "priority", "time", "roles")

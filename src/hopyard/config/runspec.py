@@ -14,9 +14,9 @@ from hopyard.config import units
 from hopyard.config.params import Value
 from hopyard.config.suggest import hints_for
 from hopyard.domain.ids import check_name, slug
+from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 
-MAX_REPLICAS = 10_000
 DEFAULT_PRIORITY = 50
 
 

@@ -16,7 +16,7 @@ _MEMORY_UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }  # fmt: skip
 _MEMORY_HINT = "memory is a number with a unit: 8G, 512M, 1.5GiB (powers of 1024) or 8GB (powers of 1000)"
-_MAX_BYTES = 2**63 - 1
+_MAX_BYTES = 2**60
 _CPUS = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?", re.ASCII)
 _CPUS_HINT = "CPUs are a number above 0 with at most three decimals: 4, 0.5"
 _TIME = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII)

@@ -38,7 +38,7 @@ def walk(root: Path, rules: Rules, *, without: Path | None = None) -> Walked:
     try:
         top = os.stat(root)
     except OSError as bad:
-        raise SpecError(f"`{root}` cannot be read: {bad.strerror}") from bad
+        raise SpecError(f"`{root}` cannot be read: {bad.strerror}", hints=("give a file or folder that is there and yours to read",)) from bad
     if stat.S_ISREG(top.st_mode):
         return Walked([_seen(_checked(root.name), top)], [], [])
     if not stat.S_ISDIR(top.st_mode):

@@ -12,6 +12,7 @@ from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, Digest, QueueName, RunI
 from hopyard.domain.resources import Resources
 
 ParamValue = str | int | float | bool | None
+MAX_REPLICAS = 4096  # of one run
 
 
 class RunPhase(StrEnum):

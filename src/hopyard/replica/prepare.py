@@ -56,7 +56,7 @@ class Preparation:
         try:
             return self._run()
         except HopyardError as failed:
-            raise PrepareFailed(" ".join([failed.message, *(f"({hint})" for hint in failed.hints)])) from failed
+            raise PrepareFailed(_in_words(failed)) from failed
         except OSError as failed:
             where = f" ({failed.filename})" if failed.filename else ""
             raise PrepareFailed(f"the run's files could not be put in place: {failed.strerror or failed}{where}") from failed
@@ -91,10 +91,10 @@ class Preparation:
                 self.folder.work.mkdir(mode=0o700)
             cache.checkout(code, self.folder.work, self._fetch("code"))
 
-        self._patiently(fill)
+        self._patiently(fill, "code")
 
     def _tree(self, cache: TreeCache, manifest: Digest, what: str) -> Path:
-        return self._patiently(lambda: self.stack.enter_context(cache.use(manifest, self._fetch(what))))
+        return self._patiently(lambda: self.stack.enter_context(cache.use(manifest, self._fetch(what))), what)
 
     def _fetch(self, what: str) -> Fetch:
         def fetch(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -128,8 +128,9 @@ class Preparation:
 
         return self._patiently(fetch)
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask the server until it answers: the run was accepted, so it starts when the server is back."""
+    def _patiently(self, ask: Callable[[], T], what: str = "") -> T:
+        """Ask the server until it answers: the run was accepted, so it starts when the server is back. what: is named when its
+        bytes turn out to be damaged or missing there."""
         pause = _RETRY_S[0]
         while True:
             try:
@@ -140,3 +141,11 @@ class Preparation:
                 if not self.server.look_again():
                     time.sleep(pause)
                     pause = min(pause * 2, _RETRY_S[1])
+            except HopyardError as failed:
+                if not what:
+                    raise
+                raise PrepareFailed(f"{what}: {_in_words(failed)}") from failed
+
+
+def _in_words(failed: HopyardError) -> str:
+    return " ".join([failed.message, *(f"({hint})" for hint in failed.hints)])

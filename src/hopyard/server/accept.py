@@ -10,13 +10,12 @@ from datetime import datetime
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import GangId, RunId, check_name, new_run_id
-from hopyard.domain.run import DatasetRef, Run, RunSpec
+from hopyard.domain.run import MAX_REPLICAS, DatasetRef, Run, RunSpec
 from hopyard.errors import Conflict, DoesNotFit, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.fit import never_fits
 from hopyard.server.parts import Parts
-from hopyard.server.wire import MAX_REPLICAS
 
 
 async def accept(
@@ -61,7 +60,7 @@ def check_spec(spec: RunSpec) -> None:
         if role.resources.gpu_model is not None and not role.resources.gpus:
             raise SpecError(f"roles.{at}.resources.gpu_model: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",))
     if spec.size > MAX_REPLICAS:
-        raise SpecError(f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together")
+        raise SpecError(f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together", hints=("split the work into several runs",))
     names: set[str] = set()
     for at, ref in enumerate(spec.datasets):
         check_name(ref.name, what=f"datasets.{at}.name")

@@ -15,15 +15,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from hopyard.domain.attempt import Exit, ReplicaPhase
 from hopyard.domain.ids import DEFAULT_QUEUE
-from hopyard.domain.run import Attempt, Run, RunPhase, RunSpec
+from hopyard.domain.run import MAX_REPLICAS, Attempt, Run, RunPhase, RunSpec
 
 NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?$"
 TEXT = r"^[^\x00]*$"
 DIGEST = r"^[0-9a-f]{64}$"
 RUN_ID = r"^[A-Za-z0-9-]{6,64}$"
-MAX_REPLICAS, MAX_ROLES, MAX_DATASETS, MAX_NAMES = 4096, 64, 64, 1000
-MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS = 10**9, 2**60, 4096
-MAX_SECONDS = 366 * 24 * 3600.0
+MAX_ROLES, MAX_DATASETS, MAX_NAMES = 64, 64, 1000
+# As large as the command line takes: what no node has is refused in words that say what is missing.
+MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS = 10**9, 2**60, 999_999
+MAX_SECONDS = 10 * 365 * 86400.0
 
 Name = Annotated[str, Meta(pattern=NAME, max_length=128)]
 Text = Annotated[str, Meta(pattern=TEXT, max_length=1024)]

@@ -13,13 +13,13 @@ from hopyard.controller.retention import thin_checkpoints
 from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, summarise
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
-from hopyard.domain.run import Run
+from hopyard.domain.run import MAX_REPLICAS, Run
 from hopyard.errors import NotFound, SpecError
 from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json, read_body
 from hopyard.server.parts import Parts
-from hopyard.server.wire import MAX_REPLICAS, Count, Hex, Id, In, Key, ReplicaStatusIn, Text, Time, Whole
+from hopyard.server.wire import Count, Hex, Id, In, Key, ReplicaStatusIn, Text, Time, Whole
 from hopyard.tracking.ingest import STREAMS, Segment
 
 SYNC_LIMIT = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once

@@ -1,0 +1,325 @@
+"""What a user can get wrong: told at once, by name and with a way out, and nothing half-done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from hopyard.datasets.cache import remove_tree
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import FileEntry, Manifest
+
+from .world import HOP, World, refused
+
+HELLO = "print('hello')\n"
+
+
+def is_refused(calm: World, words: tuple[str, ...], *told: str, hint: bool = True) -> None:
+    """An error that says all of `told`, a hint (unless the error itself says what is allowed), no trace, and no run."""
+    before = calm.get("/status")["runs"]
+    done = calm.hop(*words)
+    assert (done.code, done.out) == (2, ""), done
+    assert "Traceback" not in done.talk
+    lines = done.talk.splitlines()
+    assert lines[0].startswith("error: "), done.talk
+    assert not hint or any(line.startswith("hint: ") for line in lines[1:]), done.talk
+    for words_told in told:
+        assert words_told in done.talk, done.talk
+    assert calm.get("/status")["runs"] == before
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--memory", "abc", ("--memory", "`abc`", "8G")),
+        ("--memory", "-1G", ("--memory", "`-1G`")),
+        ("--memory", "8", ("--memory", "did you mean `8G`?")),
+        ("--memory", "900T", ("memory", "900")),
+        ("--cpus", "-1", ("--cpus", "`-1`")),
+        ("--cpus", "0", ("--cpus", "above 0")),
+        ("--cpus", "nan", ("--cpus", "`nan`")),
+        ("--cpus", "4000", ("CPU", "4000")),
+        ("--time", "0", ("--time", "`0`", "2h")),
+        ("--time", "4000d", ("--time", "`4000d`", "ten years")),
+        ("--memory", "2000000T", ("--memory", "2000000T")),
+        ("--time", "soon", ("--time", "`soon`")),
+        ("--gpus", "9999", ("9999", "GPU")),
+        ("--gpus", "H100:1", ("H100",)),
+        ("--gpus", "-3", ("--gpus", "`-3`")),
+        ("--priority", "101", ("--priority", "101", "100")),
+        ("--priority", "high", ("--priority", "high")),
+        ("--replicas", "0", ("--replicas", "0")),
+        ("--replicas", "5000", ("--replicas", "5000", "4096")),
+        ("--replicas", "50", ("50", "CPU")),
+        ("-p", "lr", ("lr", "K=V")),
+        ("-p", "=3", ("-p",)),
+        ("-e", "A B=1", ("A B",)),
+        ("-e", "NOT_SET_ANYWHERE", ("NOT_SET_ANYWHERE",)),
+        ("--tag", "x", ("--tag", "x")),
+        ("--name", "../x", ("../x", "--name")),
+        ("--name", "a/b", ("a/b", "--name")),
+        ("--project", "../../etc", ("../../etc", "--project")),
+        ("-d", "nowhere", ("nowhere",)),
+        ("-d", "../x", ("../x", "-d")),
+        ("-d", "x:-1", ("-1", "version")),
+        ("--requirements", "none.txt", ("none.txt",)),
+        ("--python", "three", ("three",)),
+        ("--python", "/no/python", ("/no/python",)),
+        ("--bogus", "1", ("--bogus",)),
+    ],
+)
+def test_an_option_that_makes_no_sense(calm: World, option: str, value: str, told: tuple[str, ...]) -> None:
+    calm.write("hello.py", HELLO)
+    is_refused(calm, ("run", option, value, "hello.py"), *told)
+
+
+def test_numbers_that_are_none_stay_out_of_json(calm: World) -> None:
+    """`-p lr=nan` is either refused or a text: JSON has no such number, and the script must get what was typed."""
+    calm.write("show.py", "import hopyard as hop\nprint(repr(hop.params(lr='0').lr))\n")
+    for value in ("nan", "inf", "-inf", "1e999"):
+        done = calm.hop("run", "-p", f"lr={value}", "show.py")
+        if done.code == 0:
+            assert done.out.strip() == repr(value)
+        else:
+            assert done.talk.startswith("error: ") and "hint: " in done.talk and value in done.talk
+
+
+def test_a_dataset_of_nearly_that_name(calm: World) -> None:
+    calm.write("hello.py", HELLO)
+    calm.write("rows/a.csv", "1\n")
+    calm.ok("dataset", "push", "mnist-digits", "rows")
+    is_refused(calm, ("run", "-d", "mnist-digit", "hello.py"), "mnist-digit", "mnist-digits")
+    is_refused(calm, ("run", "-d", "mnist-digits:7", "hello.py"), "7", "1")
+    is_refused(calm, ("dataset", "pull", "mnist-digit"), "mnist-digits")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "nothing.py"), ("nothing.py",)),
+        (("run", "nothing.yaml"), ("nothing.yaml",)),
+        (("run", "no-such-program"), ("no-such-program",)),
+        (("run", "."), (".",)),
+        (("logs", "nobody/nothing/99"), ("nobody/nothing/99",)),
+        (("stop", "../../etc/passwd"), ("passwd",)),
+        (("info", "%2e%2e%2f"), ("%2e%2e%2f",)),
+        (("pull", "../x"), ("../x",)),
+        (("fork", "zzzzzzzz"), ("zzzzzzzz",)),
+        (("dataset", "push", "../x", "."), ("../x",)),
+        (("dataset", "push", "a/b", "."), ("a/b",)),
+        (("dataset", "push", "x" * 300, "."), ("xxx",)),
+        (("dataset", "push", "x", "/nowhere"), ("/nowhere",)),
+        (("dataset", "pull", "../x"), ("../x",)),
+        (("dataset", "info", "../x"), ("../x",)),
+        (("dataset", "rm", "../x", "-y"), ("../x",)),
+        (("dataset", "board", "../x"), ("../x",)),
+    ],
+)
+def test_a_name_that_is_none(calm: World, words: tuple[str, ...], told: tuple[str, ...]) -> None:
+    outside = sorted(path.name for path in calm.root.iterdir())
+    is_refused(calm, words, *told)
+    assert sorted(path.name for path in calm.root.iterdir()) == outside
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("roles: [\n", ("hop.yaml", "line 2")),
+        ("just a text\n", ("hop.yaml",)),
+        ("- a\n- list\n", ("hop.yaml",)),
+        ("", ("hop.yaml", "roles")),
+        ("roles: []\n", ("hop.yaml", "roles")),
+        ("rolse: [{command: python hello.py}]\n", ("hop.yaml", "rolse", "roles")),
+        ("roles: [{comand: python hello.py}]\n", ("hop.yaml", "roles.0", "comand", "command")),
+        ("roles: [{name: a}]\n", ("hop.yaml", "roles.0.command")),
+        ("roles: [{command: 7}]\n", ("hop.yaml", "roles.0.command", "7")),
+        ("roles: [{command: 'unclosed \"quote'}]\n", ("hop.yaml", "roles.0.command")),
+        ("roles: [{command: ls, replicas: many}]\n", ("hop.yaml", "roles.0.replicas", "many", " from 1 to 4096")),
+        ("roles: [{command: ls, replicas: 0}]\n", ("hop.yaml", "roles.0.replicas", "`0`", " from 1 to 4096")),
+        ("roles: [{command: ls, resources: {memory: lots}}]\n", ("hop.yaml", "roles.0.resources.memory", "lots", "8G")),
+        ("roles: [{command: ls, resources: {cpus: -2}}]\n", ("hop.yaml", "roles.0.resources.cpus", "-2")),
+        ("roles: [{command: ls, resources: {gpu: 1}}]\n", ("hop.yaml", "roles.0.resources", "gpu", "gpus")),
+        ("roles: [{command: ls}]\ntime: never\n", ("hop.yaml", "time", "never")),
+        ("roles: [{command: ls}]\npriority: 900\n", ("hop.yaml", "priority", "900", " from 0 to 100")),
+        ("roles: [{command: ls}]\nname: ../x\n", ("hop.yaml", "name", "../x")),
+        ("roles: [{command: ls}]\nparams: {lr: [1, 2]}\n", ("hop.yaml", "params.lr")),
+        ("roles: [{command: ls}]\nparams: {lr: .nan}\n", ("hop.yaml", "params.lr")),
+        ("roles: [{command: ls}]\nrequirements: none.txt\n", ("hop.yaml", "requirements", "none.txt")),
+        ("roles: [{command: ls}]\ndatasets: [1]\n", ("hop.yaml", "datasets.0")),
+        ("roles: [{name: a, command: ls}, {name: a, command: ls}]\n", ("hop.yaml", "roles.1.name", "`a`")),
+        ("a: &a [*a]\nroles: *a\n", ("hop.yaml",)),
+        ("roles: !!python/object/apply:os.system ['touch pwned']\n", ("hop.yaml",)),
+        ("\x00\x01\x02", ("hop.yaml",)),
+    ],
+)
+def test_a_broken_hop_yaml(calm: World, text: str, told: tuple[str, ...]) -> None:
+    calm.write("hop.yaml", text)
+    try:
+        is_refused(calm, ("run", "hop.yaml"), *told, hint=" from " not in " ".join(told))
+    finally:
+        (calm.folder / "hop.yaml").unlink()
+    assert not (calm.folder / "pwned").exists()
+
+
+def test_a_file_that_may_not_be_read_is_named(calm: World) -> None:
+    for name, words in (("code", ("run", "main.py")), ("data", ("dataset", "push", "secrets", "."))):
+        folder = calm.folder / f"unreadable-{name}"
+        folder.mkdir()
+        (folder / "main.py").write_text(HELLO)
+        (folder / "secret.bin").write_bytes(b"x")
+        (folder / "secret.bin").chmod(0)
+        done = calm.hop(*words, cwd=folder, plain=True)
+        assert done.code == 2, done
+        assert "`secret.bin` may not be read" in done.talk
+        assert any(line.startswith("hint: ") for line in done.talk.splitlines()), done.talk
+        assert "Traceback" not in done.talk
+        (folder / "secret.bin").unlink()
+        (folder / "closed").mkdir()
+        (folder / "closed" / "x").touch()
+        (folder / "closed").chmod(0)
+        done = calm.hop(*words, cwd=folder, plain=True)
+        assert done.code == 2 and "closed" in done.talk.splitlines()[0], done
+        (folder / "closed").chmod(0o700)
+    assert "secrets" not in [one["name"] for one in calm.ok("dataset", "ls", "--json").json]
+
+
+def test_code_that_changes_while_it_is_packed(calm: World) -> None:
+    """A whole state of the file goes along, or the command says which file will not hold still."""
+    folder = calm.folder / "restless"
+    folder.mkdir()
+    (folder / "main.py").write_text("text = open('log.txt').read()\nassert set(text) <= {'x'}\nprint('ok')\n")
+    (folder / "log.txt").write_bytes(b"x" * 3_000_000)
+    done = threading.Event()
+
+    def write() -> None:
+        with (folder / "log.txt").open("ab", buffering=0) as log:
+            while not done.is_set():
+                log.write(b"x" * 1000)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        told = [calm.hop("run", "main.py", cwd=folder) for _ in range(3)]
+    finally:
+        done.set()
+        writer.join()
+    for one in told:
+        assert "Traceback" not in one.talk
+        if one.code == 0:
+            assert one.out == "ok\n"
+        else:
+            assert one.code == 2 and "`log.txt` changed while it was packed" in one.talk and "hint: " in one.talk, one
+    assert calm.hop("run", "main.py", cwd=folder).out == "ok\n"
+
+
+def test_two_pushes_at_once_of_different_trees(calm: World) -> None:
+    for side in "ab":
+        for n in range(40):
+            calm.write(f"{side}/{n}", f"{side}{n}" * 2000)
+    children = [subprocess.Popen([HOP, "dataset", "push", "both", side, "--json"], cwd=calm.folder, env=calm.environment, stdout=subprocess.PIPE) for side in "ab"]
+    numbers = [json.loads(child.communicate(timeout=120)[0])["version"]["number"] for child in children]
+    assert sorted(numbers) == [1, 2]
+    for side, number in zip("ab", numbers, strict=True):
+        calm.ok("dataset", "pull", f"both:{number}", f"back-{side}")
+        assert {p.name: p.read_text() for p in (calm.folder / f"back-{side}").iterdir()} == {str(n): f"{side}{n}" * 2000 for n in range(40)}
+
+
+def test_a_blob_that_is_not_what_its_name_says_is_not_taken(calm: World) -> None:
+    client, digest = calm.client(), str(blake3(b"right").hexdigest())
+    for send in (lambda: client.put_blob(digest, b"wrong"), lambda: client.put_pack([(digest, b"wrong")])):
+        error = refused(send)
+        assert error.code == "damaged" and digest[:12] in error.message
+    assert client.missing([digest]) == [digest]
+    client.put_blob(digest, b"right")
+    assert client.missing([digest]) == []
+
+
+def damage(home: Path, text: bytes) -> int:
+    """Flip a bit in each copy of `text` that the server's blobs hold."""
+    found = 0
+    for path in [*home.glob("blobs/packs/*"), *home.glob("blobs/large/*/*")]:
+        data = path.read_bytes()
+        at = data.find(text)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(bytes([data[at] ^ 1]))
+            found += 1
+    return found
+
+
+def test_code_that_was_damaged_on_the_server_fails_its_run_and_is_sent_anew(calm: World) -> None:
+    folder = calm.folder / "damaged"
+    folder.mkdir()
+    mark = b"# a line that is found on the disk again"
+    (folder / "main.py").write_bytes(mark + b"\n" + HELLO.encode())
+    assert calm.hop("run", "main.py", cwd=folder).out == "hello\n"
+    remove_tree(calm.home.trees)  # else this node would not ask for it
+    assert damage(calm.home.root, mark) == 1
+    done = calm.hop("run", "main.py", cwd=folder)
+    if done.code:
+        assert "damaged" in done.talk and "Traceback" not in done.talk
+        assert calm.run("last")["phase"] == "failed"
+        done = calm.hop("run", "main.py", cwd=folder)
+    assert (done.code, done.out) == (0, "hello\n"), done
+
+
+def test_a_dataset_that_was_damaged_on_the_server_is_mended_by_the_next_push(calm: World) -> None:
+    mark = b"a row that is found on the disk again\n"
+    rows = calm.root / "rows"  # outside the code, which would bring the blob back as well
+    rows.mkdir()
+    (rows / "a.csv").write_bytes(mark)
+    calm.write("read.py", "import hopyard as hop\nprint((hop.dataset_path('broken') / 'a.csv').read_text(), end='')\n")
+    calm.ok("dataset", "push", "broken", str(rows))
+    assert damage(calm.home.root, mark) == 1
+    pulled = calm.hop("dataset", "pull", "broken", "out")
+    assert pulled.code == 1 and "damaged" in pulled.talk and "hint: push" in pulled.talk
+    assert not (calm.folder / "out").exists()
+    done = calm.hop("run", "-d", "broken", "read.py")
+    assert done.code != 0 and "dataset broken" in done.talk.splitlines()[-1], done
+    calm.ok("dataset", "push", "broken", str(rows))
+    assert calm.hop("run", "-d", "broken", "read.py").out == mark.decode()
+
+
+def test_paths_in_addresses_lead_nowhere(calm: World) -> None:
+    client = calm.client()
+    outside = sorted(p for p in calm.root.rglob("*") if not p.is_relative_to(calm.home.root))
+    asks: list[Callable[[], object]] = []
+    for part in ("..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a%00b", "%2fetc%2fpasswd"):
+        asks += [
+            lambda part=part: client.get(f"/runs/{part}"),  # type: ignore[misc]
+            lambda part=part: client.get(f"/runs/{part}/log"),  # type: ignore[misc]
+            lambda part=part: client.get(f"/runs/{part}/raw/{part}/0/stdout"),  # type: ignore[misc]
+            lambda part=part: client.get(f"/datasets/{part}"),  # type: ignore[misc]
+            lambda part=part: client.get(f"/datasets/{part}/versions/1"),  # type: ignore[misc]
+            lambda part=part: client.post(f"/datasets/{part}/versions", {"manifest": "0" * 64}),  # type: ignore[misc]
+            lambda part=part: client.put_blob(part, b"x"),  # type: ignore[misc]
+            lambda part=part: client.post(f"/blobs/{part}/verify"),  # type: ignore[misc]
+            lambda part=part: client.post(f"/attempts/{part}/replicas/0/sync", {"status": {"rank": 0, "phase": "running"}}),  # type: ignore[misc]
+            lambda part=part: client.delete(f"/runs/{part}", force=1),  # type: ignore[misc]
+        ]
+    for ask in asks:
+        error = refused(ask)
+        assert error.code in ("not_found", "bad_spec", "damaged", "usage"), (error.code, error.message)
+    assert sorted(p for p in calm.root.rglob("*") if not p.is_relative_to(calm.home.root)) == outside
+    assert client.get("/health")["status"] == "ok"
+
+
+def test_a_manifest_that_leads_out_is_refused(calm: World) -> None:
+    """Uploads are data: what names a path outside never becomes a version, whoever made it."""
+    client = calm.client()
+    client.put_blob(str(blake3(b"x").hexdigest()), b"x")
+    for path in ("../x", "/etc/x", "a/../x", "a//x", "."):
+        body = Manifest(files=(FileEntry("NAME", 1, (Digest(blake3(b"x").hexdigest()),)),)).encode().replace(b"NAME", path.encode())
+        digest = str(blake3(body).hexdigest())
+        client.put_blob(digest, body)
+        error = refused(lambda digest=digest: client.post("/datasets/evil/versions", {"manifest": digest, "message": ""}))  # type: ignore[misc]
+        assert error.code in ("damaged", "bad_spec"), error.message
+        assert path in error.message
+    assert "evil" not in [one["name"] for one in client.get("/datasets")["datasets"]]
