@@ -210,6 +210,31 @@ def test_the_next_controller_takes_back_what_runs_and_starts_what_was_not(tmp_pa
     play(tmp_path, scene)
 
 
+def test_the_engine_forgets_what_was_stopped_before_it_was_started(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        forgotten: list[AttemptId] = []
+
+        class HalfLaunched:  # its folders were written, its processes never started: it is not seen
+            def __getattr__(self, name: str) -> object:
+                return getattr(inner, name)
+
+            async def forget(self, attempt: AttemptId, /) -> None:
+                forgotten.append(attempt)
+
+        inner = world.engine
+        world.engine = HalfLaunched()  # type: ignore[assignment]
+        run = await world.submit()
+        await world.cluster.record("fake", await inner.observe(), now=world.clock.now())
+        snapshot = await world.cluster.snapshot(now=world.clock.now())
+        await world.cluster.apply(priority_fifo(snapshot), now=world.clock.now())
+        await world.cluster.request_stop(run, now=world.clock.now())
+        world.start()
+        await world.until(lambda: world.final(run), within=timedelta(minutes=1))
+        assert (forgotten, inner.starts) == ([attempt_id(run, 1)], [])
+
+    play(tmp_path, scene)
+
+
 def test_what_was_asked_to_end_before_the_crash_ends_after_it(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.start()

@@ -232,6 +232,7 @@ class Controller:
     async def _give_up(self, attempt: AttemptId, reason: str) -> None:
         await self._guard_effect(self._engine.stop(attempt, grace=timedelta(0)))
         await self._react(await self._cluster.fail_launch(attempt, reason, now=self._clock.now()))
+        await self._guard_effect(self._engine.forget(attempt))
 
     # -- observing ------------------------------------------------------------------------------------------------
 
@@ -248,6 +249,9 @@ class Controller:
             whole = replace(seen, attempts=seen.attempts + restated) if restated else seen
             recorded = await self._cluster.record(self._engine.name, whole, now=self._clock.now())
         await self._react(recorded)
+        for ended in recorded.ended:
+            if ended.attempt not in known:  # lost, or only half launched: the engine will never show it, so this is the moment
+                await self._guard_effect(self._engine.forget(ended.attempt))
         if seen.nodes != self._nodes:
             self._nodes = seen.nodes
             self.wake()

@@ -215,6 +215,10 @@ class LocalEngine:
 
     async def observe(self) -> Observation:
         statuses, dead = await asyncio.to_thread(self._look)
+        if self._shares is not None:
+            for status in statuses:
+                if all(replica.phase is ReplicaPhase.EXITED for replica in status.replicas):
+                    self._shares.pop(status.attempt, None)
         await self._adopt(dead)
         return Observation(nodes=(self._node,), attempts=tuple(statuses))
 
@@ -232,27 +236,22 @@ class LocalEngine:
             name = AttemptId(attempt.name)
             if name in self._leaving or name in self._launching:
                 continue  # on its way out; or in: the launch that is under way says how it went
-            seen = [self._see(folder, dead) for folder in replica_folders(attempt)]
-            replicas = tuple(status for status in seen if status is not None)
-            if not replicas:
-                continue
+            folders = replica_folders(attempt)
+            if not folders or (name not in self._launched and not all(folder.has_begun() or folder.is_held() for folder in folders)):
+                continue  # half launched by an engine that was killed meanwhile: not seen, so that it is launched again
+            replicas = tuple(self._see(folder, dead) for folder in folders)
             statuses.append(AttemptStatus(name, replicas))
-            if all(r.phase is ReplicaPhase.EXITED for r in replicas):
-                if self._shares is not None:
-                    self._shares.pop(name, None)
-            else:
+            if not all(r.phase is ReplicaPhase.EXITED for r in replicas):
                 self._end_peers(attempt)
         return statuses, dead
 
-    def _see(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus | None:
+    def _see(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
         held = folder.is_held()  # first: a replica that ends between the two looks has written its last state
         state = folder.read_state()
         if state is not None and state.shipped and state.exit is not None:
             self._adoptions.pop(folder.root, None)
             return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, state.detail, state.exit)
         if not held:
-            if state is None and folder.root.parent.name not in self._launched:
-                return None  # written by an engine that crashed before it asked for the replica; `launch` will come again
             adoption = self._adoptions.setdefault(folder.root, _Adoption())
             if adoption.tried >= ADOPTIONS:
                 return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, "", self._given_up(state))
@@ -322,7 +321,7 @@ class LocalEngine:
         try:
             with os.scandir(self._home.attempts) as entries:
                 found = list(entries)
-        except OSError:
+        except FileNotFoundError:
             return []
         for entry in found:
             if entry.name.startswith(_GONE) and not self._leaving and not self._launching:

@@ -1,4 +1,7 @@
-"""The engine's view of one replica's folder: it writes what to do, reads what became of it, and asks for the end."""
+"""The engine's view of one replica's folder: it writes what to do, reads what became of it, and asks for the end.
+
+What cannot be read for want of descriptors or the like raises: taken for missing, a living replica would be called lost.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +36,22 @@ class ReplicaFolder:
         return self._read(SPEC_FILE, ReplicaSpec)
 
     def read_state(self) -> ReplicaState | None:
-        """What the replica says; None before it said anything (or when a full disk left half a file)."""
+        """What the replica says; None before it said anything (or when a power cut left half a file)."""
         return self._read(STATUS_FILE, ReplicaState)
+
+    def has_begun(self) -> bool:
+        """Whether a replica has ever lived here."""
+        return (self.root / STATUS_FILE).exists()
 
     def is_held(self) -> bool:
         """Whether a living replica holds the lock. Takes it shared for a moment; a replica that starts tries more than once."""
         try:
             descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
+        except FileNotFoundError:
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return True
         finally:
             os.close(descriptor)
@@ -82,7 +89,7 @@ class ReplicaFolder:
     def _read(self, name: str, kind: type[T]) -> T | None:
         try:
             return msgspec.json.decode((self.root / name).read_bytes(), type=kind)
-        except (OSError, msgspec.MsgspecError):
+        except (FileNotFoundError, msgspec.MsgspecError):
             return None
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -101,6 +108,6 @@ def replica_folders(attempt: Path) -> list[ReplicaFolder]:
     """The replicas of an attempt that are on this machine, by rank."""
     try:
         ranks = sorted(int(entry.name) for entry in attempt.iterdir() if entry.name.isdecimal())
-    except OSError:
+    except FileNotFoundError:
         return []
     return [ReplicaFolder(attempt / str(rank)) for rank in ranks]

@@ -19,9 +19,14 @@ def choose_port(used: Collection[int]) -> int:
     could be given a port inside it.
     """
     low, high = _ephemeral()
-    candidates = [p for p in range(_LOWEST, _HIGHEST) if not low <= p <= high] or list(range(_LOWEST, _HIGHEST))
-    start = random.randrange(len(candidates))
-    for port in candidates[start:] + candidates[:start]:
+    below, above = range(_LOWEST, min(low, _HIGHEST)), range(max(high + 1, _LOWEST), _HIGHEST)
+    if not below and not above:
+        below = range(_LOWEST, _HIGHEST)
+    count = len(below) + len(above)
+    start = random.randrange(count)
+    for at in range(start, start + count):
+        place = at % count
+        port = below[place] if place < len(below) else above[place - len(below)]
         if port not in used and _is_free(port):
             return port
     raise LaunchFailed("no port is free for the rendezvous of the replicas")
