@@ -332,7 +332,7 @@ class EngineContract(ABC):
             await bench.launch("a.1", greedy, resources=Resources(cpu_milli=500, memory_bytes=128 * 1024**2))
             (ended,) = await bench.exits("a.1")
             assert (ended.kind, ended.code) == (ExitKind.OUT_OF_MEMORY, 137)
-            assert ended.reason.startswith("used ")
+            assert ended.reason.startswith("out of memory: used ")
             assert ended.reason.endswith(" of its 128 MiB memory")
             neighbour = status_of(await bench.engine.observe(), "b.1")
             assert neighbour is not None
