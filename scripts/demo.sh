@@ -19,17 +19,16 @@ hop plot last val_acc
 hop dataset board mnist
 
 activate="${bin#"$PWD/"}/activate"
-cat <<END
+run="$("$bin/hop" ps -a --limit 1 --json | "$bin/python" -c 'import json, sys; print(json.load(sys.stdin)[0]["name"])')"
+try() { printf '    %-54s%s\n' "$1" "$2"; }
 
-That was a real model, trained, recorded and ranked. Next, in this shell:
-
-    . $activate                            so that \`hop\` is on your PATH
-    hop ps -a                                       what ran
-    hop info last                                   everything about the last run
-    hop fork last -p lr=0.01                        the same code and data, another learning rate
-    hop diff 1 last                                 what differed, and what came of it
-    hop run --replicas 2 examples/ddp/main.py -d mnist    two processes that train together
-    hop status                                      the server that was started for you; \`hop down\` ends it
-
-The tutorial goes on from here: docs/tutorial.md
-END
+printf '\nThat was a real model, trained, recorded and ranked. Next, in this shell:\n\n'
+try ". $activate" 'so that `hop` is on your PATH'
+try 'hop ps -a' 'what ran'
+try 'hop info last' 'everything about the last run'
+try 'hop fork last -p lr=0.01 --name faster' 'the same code and data, another learning rate'
+try "hop diff $run faster" 'what differed, and what came of it'
+try "hop plot faster val_acc --with $run" 'both curves; --x time draws them over the time'
+try 'hop run --replicas 2 examples/ddp/main.py -d mnist' 'two processes that train together'
+try 'hop status' 'the server that was started for you; `hop down` ends it'
+printf '\nThe tutorial goes on from here: docs/tutorial.md\n'
