@@ -34,10 +34,10 @@ from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import Settings, read_settings
 from hopyard.controller.clock import SystemClock
 from hopyard.domain.ids import DEFAULT_POOL, slug
-from hopyard.domain.resources import Gpu
+from hopyard.domain.resources import UNNAMED_GPU, Gpu
 from hopyard.engines.local.engine import LocalEngine
 from hopyard.engines.local.node import NodeSettings
-from hopyard.errors import HopyardError
+from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.scheduler.fifo import priority_fifo
 from hopyard.server.api import create_api
@@ -110,7 +110,11 @@ def bind(home: Home, settings: Settings, port: int | None) -> socket.socket:
     """A listening socket on loopback. A port that was asked for must be free; that of the last time is only preferred."""
     wanted = port if port is not None else settings.server.port
     if wanted:
-        return _listen(wanted)
+        try:
+            return _listen(wanted)
+        except OSError as taken:
+            hint = f"end what listens there, or name another one: `server: {{port: …}}` in {home.settings_file}"
+            raise SpecError(f"port {wanted} cannot be used: {taken.strerror}", hints=(hint,)) from taken
     last = home.read_server()
     with suppress(OSError, ValueError, TypeError):
         if last is not None and (before := urlsplit(str(last["url"])).port):
@@ -221,7 +225,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
 
 def declared(node: DeclaredNode) -> NodeSettings:
     """What the settings say of this machine, in the engine's words."""
-    gpus = None if node.gpus is None else tuple(Gpu(index, node.gpu_model or "GPU") for index in range(node.gpus))
+    gpus = None if node.gpus is None else tuple(Gpu(index, node.gpu_model or UNNAMED_GPU) for index in range(node.gpus))
     return NodeSettings(
         id=node.id,
         cpu_milli=node.cpu_milli,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.cli import gitstate
 from hopyard.cli.gitstate import GitProbe, without_secret
 from hopyard.cli.interpreter import caller_interpreter, installed_packages
 
@@ -63,6 +64,15 @@ def test_changes_are_kept_as_a_diff_that_applies(repository: Path) -> None:
     git(repository, "checkout", "-q", "a.py")
     subprocess.run(["git", "apply"], cwd=repository, input=diff, check=True)
     assert (repository / "a.py").read_text() == "two\n"
+
+
+def test_changes_too_large_for_a_diff_are_told(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gitstate, "_MAX_DIFF_BYTES", 1000)
+    (repository / "a.py").write_text("two\n" * 1000)
+    state, diff = GitProbe(repository).collect()
+    assert state is not None
+    assert (state["dirty"], diff) == (True, b"")
+    assert "too large to be kept as a diff" in capsys.readouterr().err
 
 
 def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

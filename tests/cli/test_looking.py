@@ -55,7 +55,9 @@ def test_logs(shell: Shell, trained: list[str]) -> None:
     done = shell.hop("logs", trained[0])
     assert (done.out, done.err) == (b"3\n", b"warning\n")
     assert shell.hop("logs", trained[0], "--raw").out == b"\r0\r1\r2\r3\n"
-    assert shell.hop("logs", "-f", trained[0]).out == b"\r0\r1\r2\r3\n"
+    followed = shell.hop("logs", "-f", trained[0])
+    assert followed.out == b"\r0\r1\r2\r3\n"
+    assert followed.talk.startswith(f"warning\n{trained[0]} succeeded after ")
     assert shell.hop("logs", trained[0], "--stderr").out == b"warning\n"
     assert shell.hop("logs", trained[0], "--stdout").err == b""
     assert shell.hop("logs", trained[1], "--tail", "1").out == b"more\n"
@@ -71,6 +73,7 @@ def test_the_newest_run_is_meant_where_none_is_named(shell: Shell) -> None:
     shell.write("newest.py", "print('newest')")
     name = shell.hop("run", "--json", "newest.py").json["name"]
     assert shell.hop("info", "--json").json["name"] == name
+    assert "it has logged none" in shell.hop("plot", "last", "loss").talk
     assert shell.hop("logs").out == b"newest\n"
 
 
@@ -81,13 +84,17 @@ def test_plot(shell: Shell, trained: list[str]) -> None:
     both = shell.hop("plot", trained[0], "*_loss", "--with", trained[1], "--json").json
     assert set(both) == set(trained)
     assert both[trained[0]]["val_loss"]["values"] == pytest.approx([0.2, 0.1, 0.2 / 3, 0.05])
+    assert "o first acc" in shell.hop("plot", trained[0], "acc", "--with", trained[1]).text, "a label is said in place of the name"
+    timed = shell.hop("plot", trained[0], "acc", "--x", "time").text
+    assert timed.startswith("acc  0.75 after ")
+    assert timed.splitlines()[0].endswith(" seconds")
     wrong = shell.hop("plot", trained[0], "train_los")
     assert (wrong.code, wrong.talk.splitlines()[1]) == (2, "hint: did you mean `train_loss`?")
 
 
 def test_plot_as_png(shell: Shell, trained: list[str]) -> None:
     pytest.importorskip("matplotlib")
-    done = shell.hop("plot", trained[0], "--png", "curves.png", "--with", trained[1])
+    done = shell.hop("plot", trained[0], "--png", "curves.png", "--with", trained[1], "--x", "time")
     assert done.talk == "wrote curves.png\n"
     assert (shell.folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert shell.hop("plot", trained[0], "--png", "none/x.png").code == 2
@@ -191,7 +198,7 @@ def test_status_token_and_doctor(shell: Shell, client: Client, served_home: Path
     assert (told["running"], told["home"]) == (True, str(served_home))
     lines = shell.hop("status").text.splitlines()
     assert [line.split()[0] for line in lines] == ["server", "home", "runs", "blobs", "node"]
-    assert lines[-1].startswith("node       box  CPU 0 of 4, memory 0 B of 8.0 GiB, no GPU in use")
+    assert lines[-1].startswith("node       box  in use: CPU 0 of 4, memory 0 B of 8.0 GiB; no GPU")
     token = shell.hop("token", "--json").json
     assert token == {"url": client.url + "/api/v1", "token_file": str(served_home / "token")}
     assert client.token not in shell.hop("token").text + shell.hop("token").talk

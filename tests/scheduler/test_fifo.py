@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopyard.domain.cluster import HoldReason, Plan
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId
-from hopyard.domain.resources import Gpu, Resources
+from hopyard.domain.resources import UNNAMED_GPU, Gpu, Resources
 from hopyard.scheduler.fifo import priority_fifo
 from hopyard.scheduler.fit import never_fits
 
@@ -113,6 +113,8 @@ def test_never_fits_says_what_is_missing_and_the_nearest_node() -> None:
     assert never_fits(gang("g", gpus=4), machines) is None
     assert never_fits(gang("g"), ()) is None
     assert never_fits(gang("g", gpus=8), machines) == "needs 8 GPUs on one node; no node has that; the nearest, big, has 4 GPUs"
+    unnamed = [node("plain", gpus=2, model=UNNAMED_GPU)]
+    assert never_fits(gang("g", gpus=1, model="H100"), unnamed) == "needs 1 H100 GPU on one node; the only node, plain, has 2 GPUs of no named model"
     assert never_fits(gang("g", gpus=1, model="H100"), machines) == "needs 1 H100 GPU on one node; no node has that; the nearest, big, has 4 A100 GPUs"
     assert never_fits(gang("g", memory_gib=100), machines[:1]) == "needs 100 GiB of memory on one node; the only node, small, has 16 GiB of memory"
     assert never_fits(gang("g", cpus=32, gpus=1), machines) == "needs 32 CPUs on one node; no node has that; the nearest, big, has 16 CPUs"

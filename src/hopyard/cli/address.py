@@ -38,6 +38,12 @@ def duration_s(run: Run) -> float:
     return seconds_since(run.get("started_at"), run.get("ended_at"))
 
 
+def run_title(run: Run) -> str:
+    """The run's name, behind the label that its user gave it."""
+    label = run["spec"].get("label")
+    return f"{label} ({run['name']})" if label else str(run["name"])
+
+
 def first_line(reason: str) -> str:
     """A reason where there is one line for it; what a tool such as uv had to say more is left to `hop info`."""
     line, *more = reason.strip().splitlines() or [""]

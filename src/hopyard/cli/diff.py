@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, get_run
+from hopyard.cli.address import Run, get_run, run_title
 from hopyard.cli.options import json_option, run_argument
 from hopyard.config.params import format_value
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.sdk.client import Client
 
 _LARGEST_SHOWN = 1024 * 1024  # of a file whose lines are compared
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SECTIONS = ("params", "packages", "datasets", "resources", "environment", "results")
 
 
@@ -52,7 +54,7 @@ def diff(left: str, right: str, as_json: bool) -> None:
         sections = {name: {key: list(pair) for key, pair in rows.items()} for name, rows in found.sections.items()}
         console.out_json({"left": one["name"], "right": two["name"], "code": files, **sections})
         return
-    console.out("\n".join(_lines(one["name"], two["name"], found)))
+    console.out("\n".join(_lines(run_title(one), run_title(two), found)))
 
 
 def compare(client: Client, one: Run, two: Run) -> Difference:
@@ -176,6 +178,8 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return value[:12]
     return format_value(value) if isinstance(value, (str, int, bool)) else str(value)
 
 

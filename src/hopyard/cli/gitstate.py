@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopyard.cli.console import bytes_text, say
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -37,7 +39,7 @@ class GitProbe:
             self.close()
 
     def collect(self) -> tuple[dict[str, Any] | None, bytes]:
-        """The GitState as JSON without its diff (None where there is none to tell), and the diff."""
+        """The GitState as JSON without its diff (None where there is none to tell), and the diff; one that is too large is told."""
         if not self._children:
             return None, b""
         from subprocess import TimeoutExpired
@@ -54,7 +56,10 @@ class GitProbe:
             return None, b""
         branch = "" if head["head"] == "(detached)" else head["head"]
         state = {"commit": head["oid"], "branch": branch, "dirty": dirty, "remote": without_secret(remote.decode(errors="replace").strip())}
-        return state, diff if dirty and len(diff) <= _MAX_DIFF_BYTES else b""
+        if dirty and len(diff) > _MAX_DIFF_BYTES:
+            say(f"note: uncommitted changes of {bytes_text(len(diff))} are too large to be kept as a diff; the code itself is kept whole")
+            diff = b""
+        return state, diff if dirty else b""
 
     def close(self) -> None:
         """End what still runs."""

@@ -125,12 +125,14 @@ def _follow(client: Client, run: Run, streams: tuple[str, ...], rank: int | None
     from hopyard.cli.follow import Follower
     from hopyard.cli.output import Output, OutputGone
     from hopyard.cli.statusline import StatusLine
+    from hopyard.cli.watch import last_words
 
     line = StatusLine()
     output = Output(line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",))
     cursors = {} if tail is None else _cursors_of_tail(client, run, streams, ranks, tail)
     try:
-        Follower(client, run, output=output, line=line, streams=streams, rank=rank, cursors=cursors).follow()
+        ended = Follower(client, run, output=output, line=line, streams=streams, rank=rank, cursors=cursors).follow()
+        line.end_line()
     except KeyboardInterrupt:
         line.end_line()
         console.say(f"{run['name']} goes on")
@@ -139,6 +141,7 @@ def _follow(client: Client, run: Run, streams: tuple[str, ...], rank: int | None
         raise BrokenPipeError from None
     finally:
         line.close()
+    console.say(last_words(ended))
     return None
 
 

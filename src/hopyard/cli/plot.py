@@ -6,9 +6,10 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -23,20 +24,23 @@ from hopyard.sdk.client import Client
 _SPLIT = re.compile(r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)$", re.I)
 _MOST_CHARTS = 6
 _POINTS = 2000
+_SPANS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Curves that share their axes."""
+    """Curves that share their axes. unit: what x counts."""
 
     title: str
     curves: tuple[Curve, ...]
+    unit: str = "step"
 
 
 @click.command("plot")
 @last_run_argument()
 @click.argument("metrics", nargs=-1, metavar="[METRIC]...")
 @click.option("--with", "others", multiple=True, metavar="RUN", help="Draw the same metrics of this run beside it (repeatable).")
+@click.option("--x", "axis", type=click.Choice(("step", "time")), default="step", show_default=True, help="Draw over steps, or over the time since each run began.")
 @click.option("--png", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a PNG instead (needs `hopyard[plot]`).")
 @click.option("--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Moving average: 0 is none, 0.9 is much.")
 @click.option("--width", type=click.IntRange(40, 400), help="Columns; those of the terminal by default.")
@@ -44,7 +48,16 @@ class Chart:
 @click.option("--rank", type=click.IntRange(0), help="Metrics of the replica of this rank; by default of the lowest that logged them.")
 @json_option
 def plot(
-    ref: str, metrics: tuple[str, ...], others: tuple[str, ...], png: Path | None, smooth: float, width: int | None, height: int, rank: int | None, as_json: bool
+    ref: str,
+    metrics: tuple[str, ...],
+    others: tuple[str, ...],
+    axis: Literal["step", "time"],
+    png: Path | None,
+    smooth: float,
+    width: int | None,
+    height: int,
+    rank: int | None,
+    as_json: bool,
 ) -> None:
     """Draw METRICs of RUN (the newest run where it is left out; `*` stands for any text); all metrics where none is named.
 
@@ -58,7 +71,8 @@ def plot(
     if as_json:
         console.out_json(found)
         return
-    charts = charts_of(found, smooth)
+    unit = over_time(found, runs) if axis == "time" else "step"
+    charts = charts_of({title: found[name] for name, title in titles_of(runs).items()}, smooth, unit)
     if not charts:
         console.say(f"{runs[0]['name']} has logged no metric yet; `hop.log(loss=…, step=…)` does")
     elif png is not None:
@@ -82,19 +96,38 @@ def _series(client: Client, run: Run, metrics: tuple[str, ...], rank: int | None
     for wanted in metrics:
         if not any(fnmatchcase(name, wanted) for name in found):
             known = found if not plain else client.get(f"/runs/{run['id']}/metrics", rank=rank, max_points=2)["series"]
-            raise NotFound(f"{run['name']} has no metric `{wanted}`", hints=hints_for(wanted, known, what="it has"))
+            hints = hints_for(wanted, known, what="it has") if known else ("it has logged none; `hop.log(loss=…, step=…)` does",)
+            raise NotFound(f"{run['name']} has no metric `{wanted}`", hints=hints)
     return {name: one for name, one in found.items() if not metrics or any(fnmatchcase(name, wanted) for wanted in metrics)}
 
 
-def charts_of(found: dict[str, dict[str, dict[str, Any]]], smooth: float) -> list[Chart]:
-    """Series of each run by name → charts: one per metric, where train, val and test of one thing count as one."""
+def titles_of(runs: Sequence[Run]) -> dict[str, str]:
+    """What to call each run, by name: its label where no other of them has the same."""
+    labels = {run["name"]: run["spec"].get("label") or "" for run in runs}
+    given = list(labels.values())
+    return {name: label if label and given.count(label) == 1 else name for name, label in labels.items()}
+
+
+def over_time(found: dict[str, dict[str, dict[str, Any]]], runs: Sequence[Run]) -> str:
+    """Put the time since each run began in the place of the steps; its unit, which suits the longest of them."""
+    began = {run["name"]: datetime.fromisoformat(run["started_at"] or run["submitted_at"]).timestamp() for run in runs}
+    longest = max((one["times"][-1] - began[name] for name, series in found.items() for one in series.values()), default=0.0)
+    size, unit = next((span for span in _SPANS if longest >= 2 * span[0]), _SPANS[-1])
+    for name, series in found.items():
+        for one in series.values():
+            one["steps"] = [(moment - began[name]) / size for moment in one["times"]]
+    return unit
+
+
+def charts_of(found: dict[str, dict[str, dict[str, Any]]], smooth: float, unit: str = "step") -> list[Chart]:
+    """Series of each run by its title → charts: one per metric, where train, val and test of one thing count as one."""
     groups: dict[str, list[Curve]] = {}
     for run, series in found.items():
         for name, one in series.items():
             ys = [float("nan") if value is None else float(value) for value in one["values"]]
             label = name if len(found) == 1 else f"{run} {name}"
             groups.setdefault(_SPLIT.sub("", name) or name, []).append(Curve(label, one["steps"], smoothed(ys, smooth) if smooth else ys))
-    return [Chart(title if len(curves) > 1 else curves[0].name, tuple(curves)) for title, curves in groups.items()]
+    return [Chart(title if len(curves) > 1 else curves[0].name, tuple(curves), unit) for title, curves in groups.items()]
 
 
 def text_of(chart: Chart, width: int, height: int) -> str:
@@ -104,9 +137,15 @@ def text_of(chart: Chart, width: int, height: int) -> str:
     for index, curve in enumerate(chart.curves):
         last = console.number(curve.ys[-1])
         colour = COLOURS[index % len(COLOURS)]
-        head.append(console.paint(f"{MARKS[index % len(MARKS)]} {curve.name} {last}", colour) if several else f"{last} at step {curve.xs[-1]}")
+        head.append(console.paint(f"{MARKS[index % len(MARKS)]} {curve.name} {last}", colour) if several else f"{last} {_place(chart.unit, curve.xs[-1])}")
+    if several and chart.unit != "step":
+        head.append(f"over {chart.unit}")
     picture = draw(chart.curves, width=width, height=height, unicode=console.has_unicode(sys.stdout))
     return "\n".join(["  ".join(head), *(_painted(row) for row in picture or [[Cell("no finite value")]])])
+
+
+def _place(unit: str, x: float) -> str:
+    return f"at step {x}" if unit == "step" else f"after {console.number(x)} {unit}"
 
 
 def _painted(row: Sequence[Cell]) -> str:
@@ -130,7 +169,7 @@ def _write_png(charts: list[Chart], file: Path) -> None:
     for axes, chart in zip(figure.subplots(len(charts), squeeze=False)[:, 0], charts, strict=True):
         for curve in chart.curves:
             axes.plot(curve.xs, curve.ys, label=curve.name, marker="o" if len(curve.xs) < 3 else None)
-        axes.set(title=chart.title, xlabel="step")
+        axes.set(title=chart.title, xlabel=chart.unit)
         axes.grid(alpha=0.3)
         if len(chart.curves) > 1:
             axes.legend()

@@ -86,7 +86,10 @@ def _stop_wanted(name: str) -> bool:
         sys.stderr.write("(Ctrl-C again to stop the run) ")
         sys.stderr.flush()
         time.sleep(_SECOND_CHANCE_S)
-        console.say()
+        if console.can_draw(sys.stderr):
+            sys.stderr.write("\r\x1b[2K")  # the offer has lapsed
+        else:
+            console.say()
         return False
     except KeyboardInterrupt:
         sys.stderr.write(f"\nstop {name}? [y/N] ")

@@ -21,6 +21,9 @@ class Resources:
     cpu_limited: bool = False
 
 
+UNNAMED_GPU = "GPU"  # the model of GPUs that were declared by their number alone
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Gpu:
     """One GPU of a node. `index` is what CUDA_VISIBLE_DEVICES takes on that node."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import NodeId
-from hopyard.domain.resources import Resources
+from hopyard.domain.resources import UNNAMED_GPU, Resources
 from hopyard.scheduler.capacity import FreeNode, fits_cpu, fits_gpus, fits_memory, fits_replica, gpus_of_model, replicas_that_fit
 
 
@@ -106,7 +106,10 @@ def _has(kind: str, request: Resources, node: FreeNode) -> str:
     right = len(gpus_of_model(node.gpus, request.gpu_model))
     if right or not node.gpus:
         return gpus(right, request.gpu_model) if right else "no GPU"
-    return gpus(len(node.gpus), ", ".join(sorted({gpu.model for gpu in node.gpus})))
+    models = {gpu.model for gpu in node.gpus}
+    if models == {UNNAMED_GPU}:
+        return f"{gpus(len(node.gpus))} of no named model"
+    return gpus(len(node.gpus), ", ".join(sorted(models)))
 
 
 def _is_free(kind: str, request: Resources, free: FreeNode, whole: FreeNode) -> str:
