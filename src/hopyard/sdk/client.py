@@ -130,7 +130,11 @@ class Client:
         body = None if json_body is None else json.dumps(json_body).encode()
         with self.open(method, path, query=query, body=body, content_type="application/json", timeout_s=timeout_s) as response:
             data = response.read()
-        return json.loads(data) if data else None
+        try:
+            return json.loads(data) if data else None
+        except ValueError as bad:
+            hint = "another program has this address; `hop status` tells where the server is"
+            raise ServerUnavailable(f"who answers at {self.url} is no Hopyard server", hints=(hint,)) from bad
 
     def get(self, path: str, **query: str | int | float | None) -> Any:
         return self.call("GET", path, query=query)

@@ -88,10 +88,11 @@ def read_login(home: Home) -> tuple[str, str] | None:
     """Address and token of the team's server that `hop login` chose; None means the embedded one."""
     try:
         data = home.login_file.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # what is wrong with the home is told where it is used
         return None
     except OSError as broken:
-        raise SpecError(f"{home.login_file} cannot be read: {broken.strerror}") from broken
+        hint = "make it readable, or choose another home folder by HOPYARD_HOME"
+        raise SpecError(f"{home.login_file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
     try:
         said = json.loads(data)
         return str(said["url"]).rstrip("/"), str(said["token"])
@@ -159,7 +160,7 @@ def _client(home: Home, server: Server) -> Client:
 
 def _read(home: Home) -> Server | None:
     said = home.read_server()
-    if said is None or not isinstance(said.get("pid"), int) or said["pid"] <= 0:
+    if said is None or not isinstance(said.get("pid"), int) or said["pid"] <= 0 or not str(said["url"]).startswith("http://"):
         return None
     return Server(said["pid"], str(said["url"]), str(said.get("version", "")), str(said.get("started_at", "")))
 
@@ -229,7 +230,7 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
             # It left. Either it failed, or the home still belongs to another server: one that is ending, or just beginning.
             another = child.returncode == 0 or contended or _lock_is_held(home.server_lock)
             if not another or time.monotonic() > deadline:
-                raise ServerUnavailable(f"the server could not be started (exit {child.returncode})", hints=_tail(home, seen))
+                raise _not_started(home, seen, child.returncode)
             time.sleep(_POLL_S * 10)
 
 
@@ -303,14 +304,29 @@ class _Patience:
             print("starting the embedded server…", file=sys.stderr, flush=True)
 
 
-def _tail(home: Home, since: int) -> tuple[str, ...]:
-    """What the server wrote to its log after byte `since`, its last lines, as hints."""
+def _not_started(home: Home, since: int, code: int) -> ServerUnavailable:
+    """The error of a server that left at once: its own words where it had some, else the end of its log."""
+    lines = _log_lines(home, since)
+    last = max((at for at, line in enumerate(lines) if line.startswith("error: ")), default=None)
+    if last is None:
+        return ServerUnavailable(f"the server could not be started (exit {code})", hints=_tail(home, since))
+    hints = [line.removeprefix("hint: ") for line in lines[last + 1 :] if line.startswith("hint: ")]
+    return ServerUnavailable(f"the server could not be started: {lines[last].removeprefix('error: ')}", hints=(*hints, f"its log is {home.server_log}"))
+
+
+def _log_lines(home: Home, since: int) -> list[str]:
+    """What the server wrote to its log after byte `since`, at most some 8 KiB of it."""
     try:
         with open(home.server_log, "rb") as log:
             log.seek(since)
-            lines = log.read()[-8192:].decode(errors="replace").strip().splitlines()
+            return log.read()[-8192:].decode(errors="replace").strip().splitlines()
     except OSError:
-        lines = []
+        return []
+
+
+def _tail(home: Home, since: int) -> tuple[str, ...]:
+    """The last lines of `_log_lines`, as hints."""
+    lines = _log_lines(home, since)
     said = ("its log ends with:\n" + "\n".join(lines[-_TAIL_LINES:]),) if lines else ()
     return (*said, f"the whole log is {home.server_log}")
 

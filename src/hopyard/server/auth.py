@@ -104,13 +104,13 @@ class Tokens:
     async def _run(self, token: str) -> Caller:
         attempt, expiry, mac = _split(token)
         if not attempt or not hmac.compare_digest(mac.encode(), self._mac(attempt, expiry).encode()):
-            raise AuthError("the run's token is not one of this server's")
+            raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,))
         try:
             run, _ = split_attempt(AttemptId(attempt))
         except HopyardError as bad:
-            raise AuthError("the run's token is not one of this server's") from bad
+            raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,)) from bad
         if expiry < self._now().timestamp() and not await self._attempt_live(AttemptId(attempt)):
-            raise AuthError("the run's token has expired, and its attempt is over")
+            raise AuthError("the run's token has expired, and its attempt is over", hints=(_TOKEN_HINT,))
         return Caller(f"run {run}", run, AttemptId(attempt))
 
     def _mac(self, attempt: str, expiry: int) -> str:
