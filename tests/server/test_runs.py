@@ -229,6 +229,24 @@ def test_delete_by_force_ends_the_run_first(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_server_that_dies_while_it_deletes_leaves_no_stream_without_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        await stage.sync(run, [("stdout", 0, b"hello")])
+        await stage.finish(run)
+
+        async def dies(_run: str, /) -> None:
+            raise OSError("here the server is killed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.parts.runs, "delete", dies)
+            await stage.ask("DELETE", f"/runs/{run['id']}", status=500)
+        assert await stage.parts.streams.list(run["id"]) == []
+        await stage.ask("DELETE", f"/runs/{run['id']}")
+
+    play(tmp_path, scene)
+
+
 def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.dataset("mnist")

@@ -8,7 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
+from hopyard.server.routes import server
 from tests.server.stage import API, TOKEN, Stage, play
 
 
@@ -309,7 +312,7 @@ def test_boards_rank_best_first_and_keep_the_best_checkpoint(tmp_path: Path) -> 
     play(tmp_path, scene)
 
 
-def test_status_nodes_and_shutdown(tmp_path: Path) -> None:
+def test_status_nodes_and_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started(roles=[{"command": ["x"], "resources": {"gpus": 1, "memory_bytes": 1024}}])
         status = await stage.ask("GET", "/status")
@@ -317,12 +320,16 @@ def test_status_nodes_and_shutdown(tmp_path: Path) -> None:
         assert sum(status["runs"].values()) == 1
         assert (await stage.ask("GET", "/nodes"))["nodes"] == status["nodes"]
         assert (await stage.ask("GET", "/health", token=None))["status"] == "ok"
+        for _ in range(5):
+            await stage.submit(roles=[{"command": ["x"], "resources": {"gpus": 1}}])
+        monkeypatch.setattr(server, "_PAGE", 2)  # more live runs than one listing shows
         refused = await stage.ask("POST", "/shutdown", {}, status=409)
-        assert "alice/p/1" in refused["error"]["message"]
+        assert refused["error"]["message"].startswith("6 runs are not over (")
         assert not stage.ended.is_set()
         await stage.ask("POST", "/shutdown", {"runs": "stop"})
         assert stage.ended.is_set()
         assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "cancelled"
+        assert (await stage.ask("GET", "/status"))["runs"] == {"cancelled": 6}
         assert (await stage.ask("POST", "/sweep"))["freed_bytes"] == 0
 
     play(tmp_path, scene)

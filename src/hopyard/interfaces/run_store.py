@@ -34,6 +34,16 @@ class RunFilter:
     before: RunId | None = None  # for the next page: older than this
     id_prefix: str | None = None
     number: int | None = None  # of the name
+    ids: frozenset[RunId] | None = None  # a few hundred at most
+
+
+@dataclass(frozen=True, slots=True)
+class Summarised:
+    """What a leaderboard needs of a run: thousands of them are ranked to show a few."""
+
+    id: RunId
+    submitted_at: datetime
+    summary: Mapping[str, float]
 
 
 class RunStore(Protocol):
@@ -48,6 +58,10 @@ class RunStore(Protocol):
     async def find_by_name(self, name: RunName, /) -> Run | None: ...
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
         """Newest first."""
+        ...
+
+    async def count(self) -> Mapping[RunPhase, int]:
+        """How many runs there are in each phase that has any."""
         ...
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
@@ -76,6 +90,10 @@ class RunStore(Protocol):
         """In the order in which they were saved."""
         ...
 
+    async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
+        """The step of the checkpoint that each of these runs saved last, for those that saved any."""
+        ...
+
     async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None: ...
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None: ...
     async def finish_offline(
@@ -83,6 +101,6 @@ class RunStore(Protocol):
     ) -> None:
         """Give an offline run its one attempt (number 1) and its end. Idempotent."""
 
-    async def board(self, dataset: str, /, *, limit: int) -> Sequence[Run]:
+    async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
         """Runs on this dataset that have a summary, newest first, at most `limit`."""
         ...

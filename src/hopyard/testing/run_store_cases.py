@@ -13,7 +13,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import RunId, RunName, attempt_id
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import RunFilter
+from hopyard.interfaces.run_store import RunFilter, Summarised
 from hopyard.testing.stores import Stores, at, digest, exited, new_run, see, started, submit
 
 GONE = RunId("r" + "z" * 26)
@@ -141,6 +141,8 @@ class ListCases:
         assert await ids(id_prefix=second.id) == [second.id]
         assert await ids(id_prefix="r%") == await ids(id_prefix=second.id.upper()) == []
         assert await ids(limit=0) == []
+        assert await ids(ids=frozenset({third.id, first.id, GONE})) == [third.id, first.id]
+        assert await ids(ids=frozenset()) == []
 
     async def test_pages(self, stores: Stores) -> None:
         made = [await submit(stores, now=at(number // 2)) for number in range(7)]  # some at the same moment
@@ -157,7 +159,14 @@ class ListCases:
         other = await submit(stores, datasets=(DatasetRef("cifar", 1),))
         for run in (*runs[:3], other):
             await stores.runs.record_summary(run.id, {"val_acc": 0.5})
-        assert [run.id for run in await stores.runs.board("mnist", limit=2)] == [runs[2].id, runs[1].id]
+        found = await stores.runs.summarised("mnist", limit=2)
+        assert found == [Summarised(run.id, run.submitted_at, {"val_acc": 0.5}) for run in (runs[2], runs[1])]
+
+    async def test_every_run_is_counted_in_its_phase(self, stores: Stores) -> None:
+        assert await stores.runs.count() == {}
+        runs = [await submit(stores) for _ in range(3)]
+        await stores.cluster.request_stop(runs[0].id, now=at(1))
+        assert await stores.runs.count() == {RunPhase.QUEUED: 2, RunPhase.CANCELLED: 1}
 
 
 class RecordCases:
@@ -209,6 +218,13 @@ class RecordCases:
         assert await stores.runs.checkpoints(run) == saved[1:]
         with pytest.raises(NotFound):
             await stores.runs.keep_checkpoint(run, 10, True)
+
+    async def test_the_newest_checkpoint_of_several_runs(self, stores: Stores) -> None:
+        one, two, none = [(await submit(stores)).id for _ in range(3)]
+        for run, step in ((one, 10), (two, 7), (one, 5)):
+            await stores.runs.record_checkpoint(checkpoint(run, step))
+        assert await stores.runs.newest_steps([one, two, none, GONE]) == {one: 5, two: 7}
+        assert await stores.runs.newest_steps([]) == {}
 
     async def test_recording_of_a_run_that_is_gone_is_refused(self, stores: Stores) -> None:
         for record in (

@@ -11,7 +11,7 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.ranking import higher_is_better, sort_key
 from hopyard.domain.run import Run
 from hopyard.interfaces.dataset_store import DatasetStore
-from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.run_store import RunStore, Summarised
 
 LOOK_AT = 10_000  # newest runs that are considered
 
@@ -19,7 +19,7 @@ LOOK_AT = 10_000  # newest runs that are considered
 @dataclass(frozen=True, slots=True)
 class Row:
     rank: int
-    run: Run
+    run: Summarised
     value: float
 
 
@@ -32,7 +32,7 @@ class Board:
     rows: tuple[Row, ...]
 
 
-def rank_runs(dataset: Dataset, runs: Sequence[Run], *, metric: str = "", limit: int | None = None) -> Board:
+def rank_runs(dataset: Dataset, runs: Sequence[Summarised], *, metric: str = "", limit: int | None = None) -> Board:
     """Best first, one row a run; equal values go to the earlier submission.
 
     metric: "" takes the dataset's, else the name that most of the runs summarised (the first of the alphabet of several).
@@ -47,7 +47,7 @@ def rank_runs(dataset: Dataset, runs: Sequence[Run], *, metric: str = "", limit:
     return Board(chosen, higher, tuple(rows))
 
 
-def most_used(runs: Sequence[Run]) -> str:
+def most_used(runs: Sequence[Summarised]) -> str:
     counts = Counter(name for run in runs for name in run.summary)
     return min(counts, key=lambda name: (-counts[name], name), default="")
 
@@ -62,7 +62,7 @@ async def keep_best(runs: RunStore, datasets: DatasetStore, ended: Run) -> RunId
         dataset = await datasets.find(name)
         if dataset is None:
             continue
-        board = rank_runs(dataset, await runs.board(name, limit=LOOK_AT), limit=1)
+        board = rank_runs(dataset, await runs.summarised(name, limit=LOOK_AT), limit=1)
         if not board.rows:
             continue
         best = board.rows[0].run.id

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.domain.run import Run
 from hopyard.errors import NotFound
+from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
 from hopyard.server.wire import TEXT, In
@@ -52,15 +54,18 @@ def board_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if dataset is None:
             await parts.datasets.versions(name)  # raises NotFound with close names
             raise NotFound(f"there is no dataset `{name}`")
-        ranked = rank_runs(dataset, await parts.runs.board(name, limit=LOOK_AT), metric=ask.query.metric or "", limit=ask.query.limit)
-        return BoardOut(ranked.metric, ranked.higher_is_better, [await _row(parts, row, name) for row in ranked.rows])
+        having = await parts.runs.summarised(name, limit=LOOK_AT)
+        ranked = rank_runs(dataset, having, metric=ask.query.metric or "", limit=ask.query.limit)
+        ids = [row.run.id for row in ranked.rows]
+        shown = {run.id: run for run in await parts.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids)))}
+        steps = await parts.runs.newest_steps(ids)
+        rows = [_row(row, shown[row.run.id], name, steps.get(row.run.id)) for row in ranked.rows if row.run.id in shown]  # else: deleted
+        return BoardOut(ranked.metric, ranked.higher_is_better, rows)
 
     return [Endpoint("GET", "/datasets/{name}/board", board, BoardQuery, returns=BoardOut)]
 
 
-async def _row(parts: Parts, row: Row, dataset: str) -> RowOut:
-    run = row.run
-    saved = await parts.runs.checkpoints(run.id)
+def _row(row: Row, run: Run, dataset: str, newest_step: int | None) -> RowOut:
     return RowOut(
         rank=row.rank,
         run=run.id,
@@ -72,5 +77,5 @@ async def _row(parts: Parts, row: Row, dataset: str) -> RowOut:
         params=run.params,
         version=next((ref.version for ref in run.spec.datasets if ref.name == dataset), 0),
         submitted_at=run.submitted_at,
-        checkpoint_step=saved[-1].step if saved else None,
+        checkpoint_step=newest_step,
     )

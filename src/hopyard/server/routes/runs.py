@@ -141,9 +141,10 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await parts.controller.stop(run_id, grace=timedelta(seconds=1))
             if not await _ended(parts, run_id):
                 raise Conflict("the run does not end", hints=("try again in a while",))
+        if (await parts.runs.get(run_id)).phase.final:  # first: a server that dies in between leaves a run that can be deleted again
+            await parts.streams.delete(run_id)
         await parts.runs.delete(run_id)
         parts.ingest.forget(run_id)
-        await parts.streams.delete(run_id)
         parts.hub.state_changed(run_id)
         return Nothing()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -12,10 +13,10 @@ from msgspec import Struct
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Placement
-from hopyard.domain.ids import NodeId
+from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import Gpu
 from hopyard.domain.run import Run, RunPhase
-from hopyard.errors import Conflict
+from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
@@ -24,7 +25,8 @@ from hopyard.server.wire import In
 _LIVE = frozenset(phase for phase in RunPhase if not phase.final)
 _STOP_GRACE = timedelta(seconds=5)
 _STOP_WAIT_S = 30.0
-_PAGE = 1000
+_PAGE = 1000  # runs that are asked to end together
+_NAMED = 5  # in a refusal
 
 
 class HealthOut(Struct, frozen=True):
@@ -66,7 +68,7 @@ class BlobsOut(Struct, frozen=True):
 
 
 class StatusOut(Struct, frozen=True, kw_only=True):
-    """runs: how many are in each phase (of those that are over, the newest thousand are counted)."""
+    """runs: how many are in each phase that has any."""
 
     version: str
     url: str
@@ -104,7 +106,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             pid=parts.pid,
             uptime_s=(parts.now() - parts.started_at).total_seconds(),
             nodes=await _nodes(parts),
-            runs=await _count(parts),
+            runs={phase.value: count for phase, count in sorted((await parts.runs.count()).items())},
             engine=parts.engine,
             blobs=BlobsOut(count, size),
         )
@@ -119,16 +121,10 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def shutdown(ask: Ask[Nothing, ShutdownIn]) -> Nothing:
         """End the server. 409 while runs are live and `runs` is `refuse`."""
-        live = await _live(parts)
-        if live and ask.body.runs == "refuse":
-            names = ", ".join(str(run.name) for run in live[:5])
-            raise Conflict(
-                f"{len(live)} runs are not over ({names})",
-                hints=("`keep` lets them go on without the server, `stop` ends them",),
-            )
-        if live and ask.body.runs == "stop":
-            await asyncio.gather(*(parts.controller.stop(run.id, grace=_STOP_GRACE) for run in live))
-            await _wait_over(parts)
+        if ask.body.runs == "refuse":
+            await _refuse_while_live(parts)
+        elif ask.body.runs == "stop":
+            await _stop_all(parts)
         parts.end_server()
         return Nothing()
 
@@ -174,23 +170,45 @@ def usage(running: Sequence[Placement]) -> dict[NodeId, UsedOut]:
     return {node: UsedOut(cpu[node], memory[node], sorted(gpus[node])) for node in gpus}
 
 
-async def _live(parts: Parts) -> Sequence[Run]:
-    return await parts.runs.list(RunFilter(phases=_LIVE, limit=_PAGE))
+async def _live(parts: Parts, *, limit: int = _PAGE) -> Sequence[Run]:
+    return await parts.runs.list(RunFilter(phases=_LIVE, limit=limit))
 
 
-async def _count(parts: Parts) -> dict[str, int]:
-    counts = Counter(run.phase.value for run in await _live(parts))
-    counts.update(run.phase.value for run in await parts.runs.list(RunFilter(phases=frozenset(RunPhase) - _LIVE, limit=_PAGE)))
-    return dict(sorted(counts.items()))
+async def _refuse_while_live(parts: Parts) -> None:
+    live = sum(count for phase, count in (await parts.runs.count()).items() if not phase.final)
+    if live:
+        names = ", ".join(str(run.name) for run in await _live(parts, limit=_NAMED))
+        raise Conflict(f"{live} runs are not over ({names})", hints=("`keep` lets them go on without the server, `stop` ends them",))
 
 
-async def _wait_over(parts: Parts) -> None:
-    """Until no run is live, for half a minute at most: what does not end by then is left to the next server."""
+async def _stop_all(parts: Parts) -> None:
+    """Returns when no run is live, after half a minute at most: what does not end by then is left to the next server.
+
+    A page at a time: those that wait are over at once, so what comes next is what still runs, or waits beyond the page.
+    """
+    asked: set[RunId] = set()
     try:
         async with asyncio.timeout(_STOP_WAIT_S):
-            for run in await _live(parts):
-                with parts.hub.watch(run.id) as watch:
-                    while not (await parts.runs.get(run.id)).phase.final and not watch.closed:
-                        await watch.wait(_STOP_WAIT_S)
+            while live := await _live(parts):
+                fresh = [run.id for run in live if run.id not in asked]
+                asked.update(fresh)
+                await asyncio.gather(*(_stop(parts, run) for run in fresh))
+                if not fresh and not await _over(parts, live[-1].id):
+                    return
     except TimeoutError:
         return
+
+
+async def _stop(parts: Parts, run: RunId) -> None:
+    with suppress(NotFound):  # deleted meanwhile
+        await parts.controller.stop(run, grace=_STOP_GRACE)
+
+
+async def _over(parts: Parts, run: RunId) -> bool:
+    """Wait until a run is final or deleted; False when the server ends meanwhile."""
+    with parts.hub.watch(run) as watch, suppress(NotFound):
+        while not (await parts.runs.get(run)).phase.final:
+            if watch.closed:
+                return False
+            await watch.wait(_STOP_WAIT_S)
+    return True

@@ -17,10 +17,9 @@ from hopyard.stores.sql.capacity import Capacity, ranked_roles
 from hopyard.stores.sql.checkpoint_rows import newest_steps
 from hopyard.stores.sql.codec import decode_placement, decode_roles, encode_placement
 from hopyard.stores.sql.counting import bump_version, current_version
-from hopyard.stores.sql.create_runs import IDS_PER_QUERY
 from hopyard.stores.sql.hold_rows import drop_holds, write_holds
 from hopyard.stores.sql.node_rows import all_nodes
-from hopyard.stores.sql.tables import attempts, runs
+from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, runs
 
 _HELD = select(runs.c.gang, attempts.c.placement).join(attempts, attempts.c.run == runs.c.id).where(LIVE)
 _WAITING = select(runs.c.id, runs.c.gang, runs.c.attempts, runs.c.resume_step).where(runs.c.phase == str(RunPhase.QUEUED))
@@ -57,7 +56,7 @@ def _place(conn: Connection, wanted: Sequence[Placement], now: int) -> tuple[lis
             rejected[gang] = reason
             continue
         engine = capacity.engine_of(placement.assignments[0])
-        fresh.append(_attempt_row(placement, row, engine=engine, step=steps.get(gang, row.resume_step), now=now))
+        fresh.append(_attempt_row(placement, row, engine=engine, step=steps.get(RunId(gang), row.resume_step), now=now))
     if fresh:
         conn.execute(_ATTEMPT_INSERT, fresh)
         conn.execute(_START, [{"b_id": row["run"], "b_attempts": row["number"]} for row in fresh])
@@ -96,7 +95,7 @@ def _waiting(conn: Connection, gangs: Sequence[GangId]) -> dict[str, Any]:
     return found
 
 
-def _steps(conn: Connection, waiting: dict[str, Any]) -> dict[str, int]:
+def _steps(conn: Connection, waiting: dict[str, Any]) -> dict[RunId, int]:
     """Steps to resume from, of those that ran before."""
     again = [RunId(row.id) for row in waiting.values() if row.attempts]
     return newest_steps(conn, again) if again else {}

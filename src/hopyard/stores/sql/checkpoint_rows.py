@@ -11,6 +11,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId
 from hopyard.errors import NotFound
 from hopyard.stores.sql.codec import decode_map, encode_map, from_us, to_us
+from hopyard.stores.sql.tables import IDS_PER_QUERY
 from hopyard.stores.sql.tables import checkpoints as table
 
 
@@ -37,10 +38,13 @@ def of_run(conn: Connection, run: RunId) -> list[Checkpoint]:
     return [_to_checkpoint(row) for row in conn.execute(select(table).where(table.c.run == run).order_by(table.c.id))]
 
 
-def newest_steps(conn: Connection, runs: Sequence[RunId]) -> dict[str, int]:
+def newest_steps(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, int]:
     """The step of the checkpoint that each of these runs saved last, where there is one."""
-    last = select(func.max(table.c.id)).where(table.c.run.in_(runs)).group_by(table.c.run)
-    return {row.run: row.step for row in conn.execute(select(table.c.run, table.c.step).where(table.c.id.in_(last)))}
+    found: dict[RunId, int] = {}
+    for at in range(0, len(runs), IDS_PER_QUERY):
+        last = select(func.max(table.c.id)).where(table.c.run.in_(runs[at : at + IDS_PER_QUERY])).group_by(table.c.run)
+        found.update((RunId(run), step) for run, step in conn.execute(select(table.c.run, table.c.step).where(table.c.id.in_(last))))
+    return found
 
 
 def keep(conn: Connection, run: RunId, step: int, kept: bool) -> None:

@@ -18,9 +18,7 @@ from hopyard.interfaces.run_store import NewRun
 from hopyard.stores.sql.codec import encode_exit, encode_map, encode_roles, encode_spec, fingerprint, to_us
 from hopyard.stores.sql.counting import bump_version, take_numbers
 from hopyard.stores.sql.run_rows import select_runs, to_run
-from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
-
-IDS_PER_QUERY = 500  # far below what either database takes in one statement
+from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
 
 # What an offline run shows until `finish_offline`, should that never come.
 _UNFINISHED = Exit(ExitKind.LOST, 1, "recorded offline; its record was not completed")

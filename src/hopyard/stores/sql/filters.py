@@ -37,6 +37,8 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
         found.append(run_contents.c.search.contains(where.text.lower(), autoescape=True))
     if where.number is not None:
         found.append(runs.c.number == where.number)
+    if where.ids is not None:
+        found.append(runs.c.id.in_(sorted(where.ids)))
     if where.id_prefix is not None:
         found += [runs.c.id >= where.id_prefix, runs.c.id < where.id_prefix + _AFTER_ALL]  # a range of the key, no scan
     if where.before is not None:

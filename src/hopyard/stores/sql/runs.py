@@ -7,21 +7,21 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, delete, func, select, update
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import NewRun, RunFilter
+from hopyard.interfaces.run_store import NewRun, RunFilter, Summarised
 from hopyard.stores.sql import checkpoint_rows
-from hopyard.stores.sql.codec import decode_map, decode_spec, encode_exit, encode_map, encode_spec, to_us
-from hopyard.stores.sql.create_runs import IDS_PER_QUERY, Submission, create_runs
+from hopyard.stores.sql.codec import decode_map, decode_spec, encode_exit, encode_map, encode_spec, from_us, to_us
+from hopyard.stores.sql.create_runs import Submission, create_runs
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.filters import narrow
 from hopyard.stores.sql.run_rows import ATTEMPT_COLUMNS, select_runs, to_attempt, to_run
-from hopyard.stores.sql.tables import attempts, run_contents, run_datasets, runs
+from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, runs
 
 _OFFLINE_ENDS = {
     AttemptPhase.SUCCEEDED: RunPhase.SUCCEEDED,
@@ -60,6 +60,13 @@ class SqlRunStore:
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
         def read(conn: Connection) -> list[Run]:
             return [to_run(row) for row in conn.execute(narrow(select_runs(), where))]
+
+        return await self._database.read(read)
+
+    async def count(self) -> Mapping[RunPhase, int]:
+        def read(conn: Connection) -> dict[RunPhase, int]:
+            query = select(runs.c.phase, func.count()).group_by(runs.c.phase)
+            return {RunPhase(phase): count for phase, count in conn.execute(query)}
 
         return await self._database.read(read)
 
@@ -144,6 +151,9 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
+    async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
+        return await self._database.read(lambda conn: checkpoint_rows.newest_steps(conn, runs))
+
     async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None:
         def write(conn: Connection) -> None:
             _existing(conn, run)
@@ -185,12 +195,13 @@ class SqlRunStore:
 
         await self._database.write(write)
 
-    async def board(self, dataset: str, /, *, limit: int) -> Sequence[Run]:
-        def read(conn: Connection) -> list[Run]:
+    async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
+        def read(conn: Connection) -> list[Summarised]:
             on_it = select(run_datasets.c.run).where(run_datasets.c.dataset == dataset)
-            query = select_runs().where(runs.c.id.in_(on_it), run_contents.c.summary != "{}")
-            newest = query.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
-            return [to_run(row) for row in conn.execute(newest)]
+            query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary).join(run_contents, run_contents.c.run == runs.c.id)
+            having = query.where(runs.c.id.in_(on_it), run_contents.c.summary != "{}")
+            newest = having.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
+            return [Summarised(RunId(id_), from_us(at), decode_map(summary)) for id_, at, summary in conn.execute(newest)]
 
         return await self._database.read(read)
 

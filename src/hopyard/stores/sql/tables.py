@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 HEAD = "0001"  # the newest migration
+IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
 
