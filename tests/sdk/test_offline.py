@@ -68,7 +68,20 @@ def test_a_plain_run_is_recorded_like_a_replica(plain: Plain) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "code"), [("import sys; sys.exit(3)", 3), ("raise ValueError('x')", 1), ("import sys; sys.exit('words')", 1), ("import sys; sys.exit()", 0)]
+    ("end", "code"),
+    [
+        ("import sys; sys.exit(3)", 3),
+        ("raise ValueError('x')", 1),
+        ("import sys; sys.exit('words')", 1),
+        ("import sys; sys.exit()", 0),
+        ("raise SystemExit(3)", 3),
+        ("code = 4\nif code:\n    raise SystemExit(\n        code\n    )", 4),
+        ("raise SystemExit(f'{1} words')", 1),
+        ("raise SystemExit", 0),
+        ("raise SystemExit(None)", 0),
+        ("raise SystemExit(print())", 0),
+        ("try:\n    raise SystemExit(5)\nexcept SystemExit:\n    pass", 0),
+    ],
 )
 def test_the_exit_code_is_recorded_and_stays_what_it_is(plain: Plain, end: str, code: int) -> None:
     done = plain.run(f"import hopyard as hop\nhop.log(loss=1.0)\n{end}\n", ok=code == 0)

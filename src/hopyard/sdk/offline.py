@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from hopyard.config.home import Home, write_atomically
+from hopyard.sdk.raised import main_frame, raised_code
 from hopyard.sdk.speak import say
 from hopyard.sdk.streams import Events
 
@@ -33,7 +34,9 @@ class OfflineRun:
     def __init__(self, home: Home, environ: Mapping[str, str]) -> None:
         self.id, self._home = _new_id(environ), home
         self.folder = str(home.offline / self.id)
-        self._pid, self._lock, self._code = os.getpid(), -1, 0
+        self._pid, self._lock = os.getpid(), -1
+        self._code: int | None = None  # None: the script has not said with which code it ends
+        self._main = main_frame()
         self._facts: dict[str, Any] = {}
 
     def begin(self) -> None:
@@ -69,7 +72,8 @@ class OfflineRun:
             say(f"cannot write {self.folder}/{RUN_FILE}: {broken.strerror}", once="offline-run-file")
 
     def _watch_exit(self) -> None:
-        """Learn how the script ends: its exit code passes through `sys.exit`, an exception through `sys.excepthook`."""
+        """Learn how the script ends: its exit code passes through `sys.exit`, an exception through `sys.excepthook`, and a
+        `raise SystemExit(3)` through neither (see raised.py)."""
         leave, show = sys.exit, sys.excepthook
 
         def exit_told(status: Any = None, /) -> NoReturn:
@@ -86,7 +90,7 @@ class OfflineRun:
     def _end(self) -> None:
         if os.getpid() != self._pid:
             return  # a forked child
-        code = self._code & 0xFF
+        code = (self._code if self._code is not None else raised_code(self._main) if self._main is not None else 0) & 0xFF
         reason = "finished" if code == 0 else f"the script ended with exit code {code}"
         self._facts["ended_at"] = _now()
         self._facts["exit"] = {"kind": "exit-code", "code": code, "reason": reason}
