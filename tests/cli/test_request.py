@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from hopyard.cli import submit
 from hopyard.cli.run import build_request
 from hopyard.config.runspec import RunRequest, project_of
+from hopyard.datasets.pack import CODE, pack
 from hopyard.errors import SpecError
 
 from .console_of import hop
@@ -90,6 +92,21 @@ def test_a_script_elsewhere_is_run_in_its_own_folder(tmp_path: Path) -> None:
     request = asked("../other.py")
     assert request.roles[0].command == ("python", "-u", "other.py")
     assert request.project == project_of(tmp_path)
+
+
+def test_much_code_is_told_before_it_is_hashed(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(submit, "_LARGE_BYTES", 1000)
+    told: list[str] = []
+
+    class Bar(submit._CodeBar):
+        def advance(self, size_bytes: int, /) -> None:
+            told.append(capsys.readouterr().err)
+
+    (folder / "data.bin").write_bytes(bytes(2000))
+    with Bar() as bar:
+        pack(folder, rules=CODE, progress=bar)
+    assert bar.warned
+    assert told[0].startswith("note: the code is 2.0 KiB\nhint: ")
 
 
 def test_a_script_is_named_by_its_place_in_what_is_packed(folder: Path) -> None:

@@ -84,7 +84,7 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
     request = build_request(what, arguments, folder, options)
     code_folder = _place(what, folder)[0]
     if code_folder != folder:
-        say(f"note: {what} is not below the current folder; it runs in its own, {code_folder}")
+        say(f"note: {what} runs in its own folder, {code_folder}, not in the current one")
     if code_folder == Path("/"):
         raise SpecError("the current folder is /: the whole machine would be packed", hints=("cd into the folder of the code; it travels with the run",))
     client, submitted = submit(request, code_folder, interpreter=_interpreter(options.get("python")))

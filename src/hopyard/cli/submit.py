@@ -38,10 +38,11 @@ def submit(request: RunRequest, folder: Path, *, interpreter: str | None = None)
     try:
         extras: dict[str, bytes] = {}
         environment = _environment(request, interpreter, extras)
-        with TransferBar() as bar:
+        with _CodeBar() as bar:
             home = Home.default()
             tree = pack(folder, rules=CODE, cache=home.pack_cache, without=home.root, progress=bar)
-        _warn_of_size(tree)
+        if not bar.warned:
+            _warn_of_size(tree.size_bytes, tree.files)
         client = connect()
         git = _git(probe, extras)
     finally:
@@ -103,7 +104,20 @@ def _keep(data: bytes, extras: dict[str, bytes]) -> str:
     return digest
 
 
-def _warn_of_size(tree: PackedTree) -> None:
-    if tree.size_bytes > _LARGE_BYTES or tree.files > _MANY_FILES:
-        console.say(f"note: the code is {console.bytes_text(tree.size_bytes)} in {tree.files:,} files")
-        console.say("hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`")
+class _CodeBar(TransferBar):
+    """Warns of much to hash before that is done: who sees why it takes long can leave."""
+
+    warned = False
+
+    def begin(self, what: str, total_bytes: int, /) -> None:
+        self.warned = _warn_of_size(total_bytes)
+        super().begin(what, total_bytes)
+
+
+def _warn_of_size(size_bytes: int, files: int = 0) -> bool:
+    """Whether there was something to warn of."""
+    if size_bytes <= _LARGE_BYTES and files <= _MANY_FILES:
+        return False
+    console.say(f"note: the code is {console.bytes_text(size_bytes)}" + (f" in {files:,} files" if files else ""))
+    console.say("hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`")
+    return True

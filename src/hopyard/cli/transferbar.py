@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from hopyard.cli import console
 
@@ -29,7 +29,7 @@ class TransferBar:
         self._rich: Progress | None = None
         self._row: TaskID | None = None
 
-    def __enter__(self) -> TransferBar:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, bad: BaseException | None, trace: TracebackType | None) -> None:

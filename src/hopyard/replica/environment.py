@@ -185,5 +185,6 @@ def _uv(argv: Sequence[str], held: int | None, *, doing: str, given: bytes = b""
         raise PrepareFailed(f"{doing}: uv could not be started: {failed}") from failed
     if done.returncode:
         said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        raise PrepareFailed(f"{doing}: " + "\n".join(said[-_TOLD_LINES:]))
+        words = "\n".join(said[-_TOLD_LINES:]).removeprefix("error: ")
+        raise PrepareFailed(f"{doing}: " + (words.replace("in `-` at", "in the file at") if given else words))
     return done.stdout
