@@ -34,6 +34,7 @@ OF_A_RUN = {
     "post_blobs_missing",
     "post_blobs_pack",
     "post_blobs_fetch",
+    "post_blobs_locate",
     "put_blobs_digest",
     "post_blobs_digest_verify",
 }
