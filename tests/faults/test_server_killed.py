@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .world import World, chance, submit, until
+from .world import World, chance, kill, submit, until
 
 # Says a numbered line and logs a metric again and again until the gate is there; then how many.
 TALKS = """
@@ -64,7 +64,8 @@ def test_a_run_that_is_followed_is_printed_once_and_whole(world: World, seed: in
     run = world.reaches("last", "running")
     world.says(run, "line 20")
     for _ in range(4):
-        until(lambda: world.server_pid() not in killed and world.server_pid(), "another server")
+        until(lambda: follower.poll() is not None or (world.server_pid() not in killed and world.server_pid()), "another server")
+        assert follower.poll() is None, world.finish(follower)
         time.sleep(moment.random() * 0.7)  # not to wait for something: this is the moment
         killed.add(world.kill_server())
     gate.touch()
@@ -163,3 +164,18 @@ def test_a_hundred_queued_runs_all_end_and_none_is_started_twice(world: World) -
     assert world.get("/status")["runs"] == {"succeeded": 100}
     assert sorted(seen.read_text().split()) == sorted(f"{run['id']}.1" for run in runs)
     assert [world.log(run) for run in runs[::10]] == ["done\n"] * 10
+
+
+def test_a_server_that_is_killed_while_it_starts_is_started_again(world: World) -> None:
+    waiting, dead = world.begin("ps", "--json"), set[int]()
+
+    def starting() -> int:
+        return next((p.pid for p in world.processes() if p.pid not in dead and "hopyard.app" in p.cmdline()), 0)
+
+    while len(dead) < 2 and not world.home.server_file.exists():  # once it answers, another thing is tested
+        pid = until(starting, "a server that starts")
+        dead.add(pid)
+        kill(pid)
+    answered = world.home.server_file.exists() and world.server_pid() in dead
+    done = world.finish(waiting)
+    assert (done.code == 0 and done.json == []) or (answered and done.talk.splitlines()[-2].startswith("error: ")), done

@@ -39,7 +39,8 @@ def until(met: Callable[[], T], what: str = "the condition") -> T:
 
 
 def chance(seed: int) -> random.Random:
-    """Chance that a failure can be repeated with: pytest shows what was printed."""
+    """Chance that a failure can be repeated with: pytest shows what was printed. FAULTS_SEED=N chooses other moments."""
+    seed += int(os.environ.get("FAULTS_SEED", "0"))
     print(f"seed {seed}")
     return random.Random(seed)
 

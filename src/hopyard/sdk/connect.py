@@ -31,6 +31,7 @@ STOP_TIMEOUT_S = 30.0
 _TELL_AFTER_S = 0.5
 _POLL_S = 0.01
 _TAIL_LINES = 12
+_KILLED_AT_MOST = 3  # servers, while they start, before that is told
 _SERVER_MODULE = "hopyard.app"
 _OF_A_RUN = {  # what a command inside a run has in its environment, and a server must not
     *(URL_VARIABLE, TOKEN_VARIABLE, "HOPYARD_RUN", "HOPYARD_RUN_ID", "HOPYARD_ATTEMPT", "HOPYARD_REPLICA_DIR", "HOPYARD_PARAMS"),
@@ -212,7 +213,7 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
     """
     _make(home)
     deadline = time.monotonic() + timeout_s
-    patience = _Patience()
+    patience, killed = _Patience(), 0
     with _turn(home, deadline):
         while True:
             found = find_server(home)
@@ -227,9 +228,11 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
             if child.poll() is None:
                 child.terminate()
                 raise ServerUnavailable(f"the server did not answer within {timeout_s:.0f} s", hints=_tail(home, seen))
-            # It left. Either it failed, or the home still belongs to another server: one that is ending, or just beginning.
+            # It left. Either it failed, or somebody killed it, or the home still belongs to another server: one that is ending, or
+            # just beginning.
+            killed += child.returncode < 0
             another = child.returncode == 0 or contended or _lock_is_held(home.server_lock)
-            if not another or time.monotonic() > deadline:
+            if not (another or (child.returncode < 0 and killed < _KILLED_AT_MOST)) or time.monotonic() > deadline:
                 raise _not_started(home, seen, child.returncode)
             time.sleep(_POLL_S * 10)
 
