@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import shutil
 import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from hopyard.domain.attempt import ExitKind
 from hopyard.domain.ids import Digest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment
+from hopyard.replica import environment
 from hopyard.replica.environment import packages_of
 from replica.conftest import Play
 
@@ -67,6 +71,46 @@ def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -
         assert "c.1" not in bench.sink.locks
 
     play(scenario)
+
+
+def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evicted: list[Path] = []
+    held = environment._held
+
+    @contextmanager
+    def late(file: Path, how: int) -> Iterator[int]:
+        if file.suffix == ".use" and not evicted:
+            evicted.append(file.with_suffix(""))
+            shutil.rmtree(evicted[0])  # another run's doing, between our build and our lock
+        with held(file, how) as descriptor:
+            yield descriptor
+
+    monkeypatch.setattr(environment, "_held", late)
+    environments = environment.Environments(tmp_path / "envs", lambda _: b"", lambda _: None)
+    with ExitStack() as stack:
+        found = environments.ready(Environment(lock=Digest("0" * 64)), stack, cwd=tmp_path)
+        assert found.virtual_env == evicted[0]
+        assert Path(found.path).exists()
+
+
+def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "KEEP", 2)
+    locks = {Digest(str(number) * 64): f"# {number}".encode() for number in range(4)}
+    environments = environment.Environments(tmp_path / "envs", lambda digest: locks[digest], lambda _: None)
+
+    def folder(digest: Digest, stack: ExitStack) -> Path:
+        found = environments.ready(Environment(lock=digest), stack, cwd=tmp_path).virtual_env
+        assert found is not None
+        return found
+
+    with ExitStack() as long:
+        first = folder(Digest("0" * 64), long)
+        second, third = (folder(digest, ExitStack()) for digest in list(locks)[1:3])
+        os.utime(second / ".ready", (1, 1))
+        with ExitStack() as stack:
+            assert first.exists()
+            assert folder(Digest("3" * 64), stack).exists()
+        assert [one.exists() for one in (first, second, third)] == [True, False, False]
 
 
 def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play: Play) -> None:

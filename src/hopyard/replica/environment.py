@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +71,7 @@ class Environments:
             lock = self._resolve(wanted.requirements, base, version, kind, cwd)
         key = blake3(lock + f"\n{version}\n{kind}".encode()).hexdigest()[:32]
         folder = self.root / key
-        self._build(folder, lock, base)
-        stack.enter_context(_held(folder.with_name(f"{key}.use"), fcntl.LOCK_SH))
-        os.utime(folder / _READY)
+        self._use(folder, lock, base, stack)
         return Interpreter(str(folder / "bin" / "python"), folder, lock, resolved)
 
     def _resolve(self, requirements: Digest, base: str, version: str, kind: str, cwd: Path) -> bytes:
@@ -92,6 +90,17 @@ class Environments:
                 write_atomically(known, lock)
         return known.read_bytes()
 
+    def _use(self, folder: Path, lock: bytes, python: str, stack: ExitStack) -> None:
+        """Have it built and in use; again from the start where another run evicted it in between."""
+        while True:
+            self._build(folder, lock, python)
+            with ExitStack() as using:
+                using.enter_context(_held(folder.with_name(f"{folder.name}.use"), fcntl.LOCK_SH))
+                if (folder / _READY).exists():
+                    os.utime(folder / _READY)
+                    stack.enter_context(using.pop_all())
+                    return
+
     def _build(self, folder: Path, lock: bytes, python: str) -> None:
         if (folder / _READY).exists():
             return
@@ -109,15 +118,16 @@ class Environments:
 
     def _evict(self) -> None:
         """Remove environments that nobody uses, the least recently used first, until `KEEP` are left."""
-        ready = sorted(self.root.glob(f"*/{_READY}"), key=lambda marker: marker.stat().st_mtime)
-        for marker in ready[: max(0, len(ready) - KEEP)]:
-            folder = marker.parent
-            try:
-                with _held(folder.with_name(f"{folder.name}.use"), fcntl.LOCK_EX | fcntl.LOCK_NB):
-                    marker.unlink()
+        ready: list[tuple[float, Path]] = []
+        for marker in self.root.glob(f"*/{_READY}"):
+            with suppress(FileNotFoundError):  # another run evicts, too
+                ready.append((marker.stat().st_mtime, marker.parent))
+        now = fcntl.LOCK_EX | fcntl.LOCK_NB
+        for _, folder in sorted(ready)[: max(0, len(ready) - KEEP)]:
+            with suppress(OSError):  # in use, or being built anew
+                with _held(folder.with_name(f"{folder.name}.lock"), now), _held(folder.with_name(f"{folder.name}.use"), now):
+                    (folder / _READY).unlink()
                     shutil.rmtree(folder, ignore_errors=True)
-            except OSError:
-                continue  # in use
 
 
 def packages_of(lock: bytes) -> Mapping[str, str]:
