@@ -110,7 +110,7 @@ def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(tmp_p
         with ExitStack() as stack:
             assert first.exists()
             assert folder(Digest("3" * 64), stack).exists()
-        assert [one.exists() for one in (first, second, third)] == [True, False, False]
+        assert [one.exists() for one in (first, second, third)] == [True, False, True]
 
 
 def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play: Play) -> None:
