@@ -101,8 +101,16 @@ def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
     click.echo(at.get_help())
 
 
+def _stand_in() -> None:
+    """Give what a caller closed (`hop run train.py >&-`) something to write to; else the next file opened would be in its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hop` with `arguments` (those of the process by default) and return the exit code."""
+    _stand_in()
     try:
         code = hop.main(args=None if arguments is None else list(arguments), prog_name="hop", standalone_mode=False)
         sys.stdout.flush()

@@ -30,21 +30,24 @@ Query = Mapping[str, str | int | float | None]
 
 
 class Response:
-    """An answer whose body is still to be read."""
+    """An answer whose body is still to be read. Reading raises ServerUnavailable when the connection breaks."""
 
-    def __init__(self, raw: Answer) -> None:
-        self._raw = raw
+    def __init__(self, raw: Answer, url: str) -> None:
+        self._raw, self._url = raw, url
         self.status = raw.status
         self.headers = raw.headers
 
     def read(self, size: int | None = None) -> bytes:
-        return self._raw.read(size)
+        try:
+            return self._raw.read(size)
+        except OSError as broken:
+            raise self._broke(broken) from broken
 
     def read_exactly(self, size: int) -> bytes:
         """Raises ServerUnavailable when the stream ends before."""
         parts: list[bytes] = []
         while size:
-            part = self._raw.read(size)
+            part = self.read(size)
             if not part:
                 raise ServerUnavailable("the server broke off in the middle of an answer")
             parts.append(part)
@@ -52,7 +55,13 @@ class Response:
         return b"".join(parts)
 
     def readline(self) -> bytes:
-        return self._raw.readline()
+        try:
+            return self._raw.readline()
+        except OSError as broken:
+            raise self._broke(broken) from broken
+
+    def _broke(self, why: OSError) -> ServerUnavailable:
+        return ServerUnavailable(f"the connection to {self._url} broke: {why}")
 
 
 class Client:
@@ -91,12 +100,10 @@ class Client:
             headers["Content-Type"] = content_type
         connection, raw = self._send(method, target, body, headers, timeout_s or self._timeout, retry)
         try:
+            response = Response(raw, self.url)
             if raw.status >= 400:
-                raise rebuild(raw.status, raw.read())
-            yield Response(raw)
-        except OSError as broken:
-            connection.close()
-            raise ServerUnavailable(f"the connection to {self.url} broke: {broken}") from broken
+                raise rebuild(raw.status, response.read())
+            yield response  # what fails where it is used, such as a write to a full disk, is no trouble of the connection
         except BaseException:
             connection.close()
             raise
