@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ReplicaPhase, ReplicaStatus, summarise
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ReplicaPhase, ReplicaStatus, summarise
 from hopyard.domain.ids import AttemptId, RunId, attempt_id
 
 # CPUs and GPUs of each node.
-NODES: Mapping[str, tuple[int, int]] = {"n1": (4, 2), "n2": (2, 0)}
+NODES: Mapping[str, tuple[int, int]] = {"n1": (6, 2), "n2": (2, 0)}
 Places = Sequence[tuple[str, tuple[int, ...]]]
 
 
@@ -20,6 +20,7 @@ class ModelAttempt:
     places: Places
     phase: str = "starting"
     replicas: dict[int, ReplicaStatus] = field(default_factory=dict)
+    exit: tuple[str, int] | None = None  # kind and code
 
     @property
     def live(self) -> bool:
@@ -37,6 +38,7 @@ class ModelRun:
     stop_requested: bool = False
     attempts: list[ModelAttempt] = field(default_factory=list)
     position: int | None = None
+    exit: tuple[str, int] | None = None
 
     @property
     def final(self) -> bool:
@@ -71,6 +73,14 @@ class Model:
                     return places
         return None
 
+    def in_use(self) -> list[int]:
+        """The GPUs of n1, the one node that has any, that somebody holds."""
+        return sorted(card for _, attempt in self.live() for _, cards in attempt.places for card in cards)
+
+    def exited(self) -> list[tuple[ModelRun, ReplicaStatus]]:
+        """Replicas that have exited while their gang is not over."""
+        return [(run, told) for run, attempt in self.live() for told in attempt.replicas.values() if told.exit is not None]
+
     def apply(self, wanted: Sequence[tuple[RunId, Places]]) -> list[RunId]:
         applied = []
         for id_, places in wanted:
@@ -90,9 +100,9 @@ class Model:
             order = list(ReplicaPhase)
             if old is None or (old.phase is not ReplicaPhase.EXITED and order.index(old.phase) <= order.index(status.phase)):
                 known.replicas[status.rank] = status
-            told, _ = summarise(AttemptStatus(attempt, tuple(known.replicas.values())), size=run.size)
+            told, how = summarise(AttemptStatus(attempt, tuple(known.replicas.values())), size=run.size)
             if not told.live:
-                self._end(run, told)
+                self._end(run, told, how)
             elif told is AttemptPhase.STOPPING or (told is AttemptPhase.RUNNING and known.phase == "starting"):
                 known.phase = run.phase = told.value
 
@@ -112,15 +122,17 @@ class Model:
             return
         run.stop_requested = True
         if run.phase == "queued":
-            run.phase, run.position = "cancelled", None
+            run.phase, run.position, run.exit = "cancelled", None, ("stopped", 130)
         else:
             run.phase = run.attempts[-1].phase = "stopping"
 
-    def _end(self, run: ModelRun, phase: AttemptPhase) -> None:
-        run.attempts[-1].phase = phase.value
+    def _end(self, run: ModelRun, phase: AttemptPhase, how: Exit | None = None) -> None:
+        exit = (how.kind.value, how.code) if how is not None else ("lost", 1)
+        run.attempts[-1].phase, run.attempts[-1].exit = phase.value, exit
         if phase in (AttemptPhase.SUCCEEDED, AttemptPhase.FAILED):
             run.phase = phase.value
         elif run.stop_requested:
             run.phase = "cancelled"
         else:
             run.phase = "queued" if len(run.attempts) < run.max_attempts else "failed"
+        run.exit = exit if run.final else None

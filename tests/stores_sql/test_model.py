@@ -113,6 +113,15 @@ class StoreMachine(RuleBasedStateMachine):
         sized = [(run.id, st.lists(places_of[run.gpus], min_size=run.size, max_size=run.size)) for run in runs]
         self.apply([(run, data.draw(places)) for run, places in sized])
 
+    @precondition(lambda self: self.model.in_use())
+    @rule(data=st.data())
+    def plan_on_what_is_in_use(self, data: st.DataObject) -> None:
+        """A GPU that one gang holds is given to another: a stale plan, or a policy's fault."""
+        gpu = data.draw(st.sampled_from(self.model.in_use()))
+        self.submit(1, 1, 2)
+        *_, run = self.model.runs.values()
+        self.apply([(run.id, [("n1", (gpu,))])])
+
     @rule()
     def plan_well(self) -> None:
         waiting = [run for run in self.model.runs.values() if run.phase == "queued"]
@@ -137,6 +146,15 @@ class StoreMachine(RuleBasedStateMachine):
         attempt = self.attempt_of(data)
         for rank in ranks:
             self.hear(attempt, ReplicaStatus(rank, told[0], "", told[1]))
+        self.contradict()
+
+    def contradict(self) -> None:
+        """Whoever has exited while the others of its gang go on says something else afterwards: its exit stands."""
+        for run, old in self.model.exited():
+            assert old.exit is not None
+            code, kind = next(end for end in EXITS if end[1] is not old.exit.kind)
+            for status in (ReplicaStatus(old.rank, ReplicaPhase.EXITED, "", Exit(kind, code, "late")), ReplicaStatus(old.rank, ReplicaPhase.RUNNING)):
+                self.hear(run.attempts[-1].id, status)
 
     @rule(data=st.data(), told=replicas)
     def say_all(self, data: st.DataObject, told: tuple[ReplicaPhase, Exit | None]) -> None:
@@ -195,9 +213,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert [run.id for run in found] == [run.id for run in expected]
         for run, model in zip(found, expected, strict=True):
             assert (run.phase.value, run.stop_requested, run.position) == (model.phase, model.stop_requested, model.position)
-            assert (run.ended_at is not None, run.exit is not None) == (model.final, model.final)
+            assert (run.ended_at is not None, _how(run.exit)) == (model.final, model.exit)
             attempts = self.do(self.stores.runs.attempts(run.id))
-            assert [(one.id, one.phase) for one in attempts] == [(one.id, one.phase) for one in model.attempts]
+            assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [(one.id, one.phase, one.exit) for one in model.attempts]
             assert run.attempt == (attempts[-1] if attempts else None)
 
     @invariant()
@@ -209,12 +227,19 @@ class StoreMachine(RuleBasedStateMachine):
         assert held == {run.id: list(attempt.places) for run, attempt in self.model.live()}
         live = self.do(self.stores.cluster.live_attempts())
         assert live == {attempt.id: attempt.phase for _, attempt in self.model.live()}
+        for _, attempt in self.model.live():
+            said = self.do(self.stores.cluster.replicas(attempt.id)).replicas
+            assert said == tuple(attempt.replicas[rank] for rank in sorted(attempt.replicas))
 
     def gang(self, run: RunId) -> Gang:
         return Gang(GangId(run), (), at(0))  # a plan's own word on what a gang asks for is not believed
 
     def phases(self) -> dict[RunId, str]:
         return {run.id: run.phase for run in self.model.runs.values()}
+
+
+def _how(exit: Exit | None) -> tuple[str, int] | None:
+    return None if exit is None else (exit.kind.value, exit.code)
 
 
 def _places(placement: Placement) -> list[tuple[str, tuple[int, ...]]]:
