@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from engines.bench import LocalBench
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.resources import Resources
-from hopyard.replica import tree
+from hopyard.replica import main, tree
+from hopyard.replica.folder import Folder, take_lock
 from hopyard.testing.engine_contract import WAITS, status_of
 from replica.conftest import Play
 
@@ -49,6 +51,48 @@ def test_a_killed_replica_is_lost_with_complete_streams_and_nothing_left(play: P
             assert found is None or found.state in "ZX"
 
     play(scenario, use_cgroups=use_cgroups)
+
+
+def wait_for_lock(folder: Path) -> int:
+    while (lock := take_lock(folder)) is None:
+        pass
+    return lock
+
+
+@pytest.mark.parametrize("script", ["print('done')", "import pathlib; pathlib.Path('made').write_text('x')"])
+def test_a_replica_whose_home_is_removed_leaves_and_makes_nothing_anew(play: Play, script: str) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await asyncio.to_thread(bench.sink.take_away)
+        await bench.launch("a.1", script)
+        state = await bench.told("a.1", lambda state: state.exit is not None)
+        bench.folder("a.1").rename(bench.home.root / "removed")
+        await bench.until(lambda _: (stat := tree.read_stat(state.pid)) is None or stat.state in "ZX")
+        assert not bench.folder("a.1").exists()
+
+    play(scenario)
+
+
+def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS)
+        os.kill((await bench.running("a.1")).pid, signal.SIGKILL)
+        lock = await asyncio.to_thread(wait_for_lock, bench.folder("a.1"))
+        said: list[int] = []
+
+        def look(folder: Folder, *_: object) -> None:
+            state = folder.read_state()
+            said.append(state.pid if state is not None else 0)
+
+        monkeypatch.setattr(main, "end_leftovers", look)
+        monkeypatch.setattr(main.Wakeup, "listen", lambda _: None)  # signals are this process's own
+        folder = Folder(bench.folder("a.1"))
+        adopter = main.Replica(folder, folder.read_spec(), adopted=folder.read_state(), is_adoption=True)
+        assert adopter._clear_up().kind is ExitKind.LOST
+        assert said == [os.getpid()]
+        folder.write_state(replace(adopter._state, pid=0))  # whoever ends what a test left must not take us for a replica
+        os.close(lock)
+
+    play(scenario)
 
 
 def test_a_replica_killed_after_the_exit_reports_the_exit_that_it_recorded(play: Play) -> None:

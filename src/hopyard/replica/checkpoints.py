@@ -79,6 +79,8 @@ class Checkpoints:
                 return
             except (ServerUnavailable, MissingBlobs, OSError) as failed:
                 say(f"checkpoint waits: {failed}")
+                if not self.folder.is_there():
+                    return
                 if not self.server.look_again():
                     with self._change:
                         self._change.wait(_RETRY_S)

@@ -63,6 +63,10 @@ class Folder:
     def restore(self) -> Path:
         return self.root / "restore"
 
+    def is_there(self) -> bool:
+        """False once somebody removed it, with its home: then nobody is left who would ask for what it held."""
+        return (self.root / SPEC_FILE).exists()
+
     def create(self) -> None:
         for folder in (self.streams, self.work, self.checkpoints):
             folder.mkdir(mode=0o700, exist_ok=True)

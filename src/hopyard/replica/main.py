@@ -170,8 +170,8 @@ class Replica:
                 Periodic(now + _CHECKPOINTS_EVERY_S, self._poll_checkpoints),
                 Periodic(now + boards.EVERY_S, tensorboard.poll),
             ],
-            server_stop=self._server_stop,
         )
+        self._supervisor.server_stop = self._server_stop  # after it can be found: the order may come at any moment
         ended = self._supervisor.run()
         try:
             tensorboard.poll()
@@ -189,9 +189,10 @@ class Replica:
         """The work of an adoption: end what the dead replica left, and find out how it ended."""
         self._wakeup.listen()
         state = self._adopted
-        end_leftovers(self._folder, self._spec, state)
-        if state is not None:
+        if state is not None:  # first: with our lock, the dead one's number would be taken for that of a living replica
             self._state = replace(state, pid=os.getpid())
+            self._write(self._state)
+        end_leftovers(self._folder, self._spec, state)
         if state is not None and state.exit is not None:
             return state.exit
         self._folder.create()
@@ -208,7 +209,7 @@ class Replica:
         self._checkpoints.finish()
         self._send_outputs()
         self._shipper.close(ReplicaStatus(rank, ReplicaPhase.EXITED, "", ended))
-        while not self._write(replace(self._state, shipped=True)):
+        while self._folder.is_there() and not self._write(replace(self._state, shipped=True)):
             time.sleep(_RETRY_S)
 
     def _send_outputs(self) -> None:
@@ -225,6 +226,8 @@ class Replica:
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
                 return
             except (ServerUnavailable, MissingBlobs):
+                if not self._folder.is_there():
+                    return
                 if not self._server.look_again():
                     time.sleep(_RETRY_S)
             except (HopyardError, OSError) as failed:
@@ -266,7 +269,10 @@ class Replica:
             os.kill(os.getpid(), signal.SIGTERM)  # interrupts preparing
 
     def _write(self, state: ReplicaState) -> bool:
-        """Whether it could be written. A full disk must not end the run that could still free it."""
+        """Whether it could be written. A full disk must not end the run that could still free it, and a folder that somebody
+        removed is not made anew."""
+        if not self._folder.is_there():
+            return False
         try:
             self._folder.write_state(state)
         except OSError as failed:

@@ -137,6 +137,8 @@ class Preparation:
                 return ask()
             except ServerUnavailable as away:
                 say(f"prepare waits: {away}")
+                if not self.folder.is_there():
+                    raise PrepareFailed("the run's folder was removed") from away
                 self.say("waiting for the server")
                 if not self.server.look_again():
                     time.sleep(pause)

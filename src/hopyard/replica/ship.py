@@ -71,7 +71,7 @@ class Shipper:
         self._streams = {name: _Stream() for name in STREAMS}
         self._status = ReplicaStatus(rank, ReplicaPhase.PREPARING)
         self._told: ReplicaStatus | None = None
-        self._wake, self._done, self._forgotten = threading.Event(), threading.Event(), False
+        self._wake, self._done = threading.Event(), threading.Event()
         self._closing: ReplicaStatus | None = None
         self._starting = threading.Lock()
         self._offsets_known = not resume
@@ -126,9 +126,8 @@ class Shipper:
 
     def _failed(self, failed: Exception) -> None:
         say(f"sync failed: {failed}")
-        if isinstance(failed, NotFound) and self._closing is not None:
-            self._forgotten = True  # the run was deleted: there is nobody left to tell
-            self._done.set()
+        if self._closing is not None and (isinstance(failed, NotFound) or not self._folder.is_there()):
+            self._done.set()  # the run, or its whole home, was deleted: there is nobody left to tell
 
     def _pending(self) -> int:
         """How many bytes the server lacks."""
