@@ -248,9 +248,10 @@ def kill(pid: int) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Also when it is only waiting for its parent to notice."""
+    """Also when it is only waiting for its parent to notice. Its sockets are free once the last of its threads has ended."""
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        return process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
     except psutil.NoSuchProcess:
         return True
 
