@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
+from hopyard.controller.manifests import decode_manifest
 from hopyard.domain.ids import Digest
-from hopyard.domain.manifest import Manifest
 from hopyard.errors import HopyardError, IntegrityError, NotFound
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.blobs import Blobs
@@ -78,7 +78,7 @@ class Sweeper:
         for digest in set(await self._access.manifests_in_use()):
             used.add(digest)
             try:
-                used.update(Manifest.decode(await self._blobs.get(digest)).blobs())
+                used.update((await decode_manifest(await self._blobs.get(digest))).blobs())
             except NotFound:
                 continue
             except IntegrityError as bad:

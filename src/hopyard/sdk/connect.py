@@ -33,10 +33,6 @@ _POLL_S = 0.01
 _TAIL_LINES = 12
 _KILLED_AT_MOST = 3  # servers, while they start, before that is told
 _SERVER_MODULE = "hopyard.app"
-_OF_A_RUN = {  # what a command inside a run has in its environment, and a server must not
-    *(URL_VARIABLE, TOKEN_VARIABLE, "HOPYARD_RUN", "HOPYARD_RUN_ID", "HOPYARD_ATTEMPT", "HOPYARD_REPLICA_DIR", "HOPYARD_PARAMS"),
-    *("HOPYARD_DATASETS", "HOPYARD_RESTORE_DIR", "HOPYARD_RESTORE_STEP"),
-}
 _started: list[Popen[bytes]] = []  # kept so that nothing complains about a child that is meant to outlive us
 
 
@@ -267,7 +263,8 @@ def _turn(home: Home, deadline: float) -> Iterator[None]:
 def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
     import subprocess
 
-    environment = {k: v for k, v in os.environ.items() if k not in _OF_A_RUN} | {HOME_VARIABLE: str(home.root)}
+    # Without what a command inside a run has in its environment.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {HOME_VARIABLE: str(home.root)}
     log = os.open(home.server_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         child = subprocess.Popen(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hopyard.controller.manifests import decode_manifest
 from hopyard.domain.ids import Digest
-from hopyard.domain.manifest import Manifest
 from hopyard.errors import IntegrityError, MissingBlobs, SpecError
 from hopyard.interfaces.blobs import Blobs
 
@@ -41,7 +41,7 @@ class Trees:
             raise MissingBlobs(f"the manifest of the {what} is not on the server", digests=[manifest], hints=(_HINT,))
         data = await self._blobs.get(manifest)
         try:
-            tree = Manifest.decode(data)
+            tree = await decode_manifest(data)
         except IntegrityError as bad:
             raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {bad.message}") from bad
         missing = await self._blobs.missing(tree.blobs())
