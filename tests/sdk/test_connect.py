@@ -17,7 +17,7 @@ import pytest
 
 from hopyard.config.home import Home
 from hopyard.errors import AuthError, ServerUnavailable, SpecError
-from hopyard.sdk.connect import connect, find_server, read_login, remove_login, start_server, stop_server
+from hopyard.sdk.connect import connect, find_server, read_login, start_server, stop_server
 
 STAND_IN = Path(__file__).with_name("embedded.py")
 
@@ -159,7 +159,8 @@ def test_the_login_file_comes_before_the_embedded_server(home: Home) -> None:
     home.login_file.write_text('{"url"')
     with pytest.raises(SpecError, match="damaged"):
         read_login(home)
-    assert remove_login(home) and not remove_login(home) and read_login(home) is None
+    home.login_file.unlink()
+    assert read_login(home) is None
 
 
 def test_a_listening_port_that_says_nothing_is_no_server(home: Home) -> None:

@@ -41,7 +41,7 @@ class Home:
 
     @property
     def login_file(self) -> Path:
-        """`{"url","token"}` of the team's server that `hop login` chose, 0600; where it is missing, the embedded one serves."""
+        """`{"url","token"}` of a team's server, 0600; where it is missing, the embedded one serves."""
         return self.root / "login.json"
 
     @property

@@ -57,14 +57,6 @@ class Section:
             raise self.fail(key, f"{shown(value)} is not a whole number from {low} to {high}")
         return value
 
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.fail(key, f"{shown(value)} is neither true nor false")
-        return value
-
     def amount(self, key: str, parse: Callable[[str], T]) -> T | None:
         """A value with a unit, given as text or number; None where there is none. `parse` raises SpecError."""
         value = self.values.get(key)

@@ -141,14 +141,3 @@ def script_command(script: str, arguments: Iterable[str], *, folder: Path) -> tu
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise SpecError(f"{script} {problem}", hints=hints_for(path.name, near, what="scripts there")[:2])
     return ("python", "-u", script, *arguments)
-
-
-def describe_role(role: RoleRequest) -> str:
-    """What a role asks for, in words: `2 x (1 CPU, 4G memory, A100:1)`."""
-    parts = [f"{units.format_cpus(role.cpu_milli)} CPU"]
-    if role.memory_bytes:
-        parts.append(f"{units.format_memory(role.memory_bytes)} memory")
-    if role.gpus:
-        parts.append(f"{units.format_gpus(role.gpu_model, role.gpus)} GPU")
-    one = ", ".join(parts)
-    return one if role.replicas == 1 else f"{role.replicas} x ({one})"

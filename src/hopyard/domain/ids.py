@@ -66,13 +66,6 @@ def is_run_id(value: str) -> bool:
     return _RUN_ID.fullmatch(value) is not None
 
 
-def check_run_id(value: str) -> RunId:
-    """Return `value` if it may be the id of a run (it becomes a folder and a part of tokens); else raise SpecError."""
-    if not is_run_id(value):
-        raise SpecError(f"`{value[:80]}` is not the id of a run", hints=("an id is made of 6 to 64 letters, digits and `-`",))
-    return RunId(value)
-
-
 def slug(text: str, *, fallback: str = "run") -> str:
     """Make a legal name from free text such as a folder's name."""
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text)

@@ -1,7 +1,7 @@
 """Finds the server that commands talk to, and starts the embedded one when there is none.
 
-Looked for in this order: `HOPYARD_URL` with `HOPYARD_TOKEN`, the login file of the home folder (`hop login`), the home
-folder's embedded server. Light: what starting needs is imported only when something has to be started.
+Looked for in this order: `HOPYARD_URL` with `HOPYARD_TOKEN`, the login file of the home folder, the home folder's
+embedded server. Light: what starting needs is imported only when something has to be started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hopyard.config.home import HOME_VARIABLE, Home, write_atomically
+from hopyard.config.home import HOME_VARIABLE, Home
 from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError
 from hopyard.sdk.client import Client
 
@@ -75,14 +75,14 @@ def _token_of(home: Home, url: str) -> str:
     token = home.read_token()
     if embedded is not None and str(embedded["url"]).rstrip("/") == url.rstrip("/") and token:
         return token
-    raise AuthError(f"{URL_VARIABLE} is set to {url}, but there is no token for it", hints=(f"set {TOKEN_VARIABLE}", "or `hop login`"))
+    raise AuthError(f"{URL_VARIABLE} is set to {url}, but there is no token for it", hints=(f"set {TOKEN_VARIABLE}",))
 
 
 # -- the login file --------------------------------------------------------------------------------------------------
 
 
 def read_login(home: Home) -> tuple[str, str] | None:
-    """Address and token of the team's server that `hop login` chose; None means the embedded one."""
+    """Address and token of the team's server that this home uses; None means the embedded one."""
     try:
         data = home.login_file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):  # what is wrong with the home is told where it is used
@@ -94,26 +94,8 @@ def read_login(home: Home) -> tuple[str, str] | None:
         said = json.loads(data)
         return str(said["url"]).rstrip("/"), str(said["token"])
     except (ValueError, KeyError, TypeError) as broken:
-        hint = f"`hop login` writes it anew; without {home.login_file.name} the embedded server is used"
+        hint = 'it looks like {"url": "…", "token": "…"}; without it the embedded server is used'
         raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from broken
-
-
-def save_login(home: Home, url: str, token: str) -> Client:
-    """Point this home at the server at `url` once it has accepted `token`. Raises AuthError or ServerUnavailable."""
-    client = Client(url, token)
-    client.get("/status")
-    home.create()
-    write_atomically(home.login_file, json.dumps({"url": client.url, "token": token}).encode() + b"\n", mode=0o600, durable=True)
-    return client
-
-
-def remove_login(home: Home) -> bool:
-    """Go back to the embedded server. Whether there was a login."""
-    try:
-        home.login_file.unlink()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 # -- finding ---------------------------------------------------------------------------------------------------------

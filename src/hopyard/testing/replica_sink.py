@@ -37,7 +37,6 @@ class ReplicaSink:
         self.tokens_seen: set[str] = set()
         self.renewed_token: str | None = None
         self.stop_requested = False
-        self.syncs = 0
         self.refused_segments = 0
         self._change = threading.Condition()
         self._server: ThreadingHTTPServer | None = None
@@ -108,16 +107,12 @@ class ReplicaSink:
         found: Mapping[str, Any] = self.finals[attempt, rank]["exit"]
         return found
 
-    def wait_stream(self, attempt: str, name: str, text: bytes, *, rank: int = 0, timeout_s: float = 60.0) -> None:
-        self.wait(lambda sink: text in sink.stream(attempt, rank, name), timeout_s=timeout_s)
-
     # -- what the routes do ----------------------------------------------------------------------------------------------
 
     def sync(self, attempt: str, rank: int, body: bytes) -> dict[str, Any]:
         line, _, rest = body.partition(b"\n")
         head = json.loads(line)
         with self._change:
-            self.syncs += 1
             at = 0
             for segment in head["segments"]:
                 stream = self.streams.setdefault((attempt, rank, segment["stream"]), bytearray())

@@ -40,18 +40,16 @@ class Row(NamedTuple):
 
 
 class Index:
-    """Opens `path`, or makes it. A file that SQLite cannot read is put aside and begun anew (`rebuilt` says so)."""
+    """Opens `path`, or makes it. A file that SQLite cannot read is put aside and begun anew."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
         self._usage: tuple[int, int] | None = None
-        self.rebuilt = not path.exists()
         try:
             self._connection = _connect(path)
         except sqlite3.DatabaseError as bad:
             if isinstance(bad, sqlite3.OperationalError):
                 raise  # no permission, disk full …: the file itself may be good
-            self.rebuilt = True
             for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
                 name.unlink(missing_ok=True)
             self._connection = _connect(path)
