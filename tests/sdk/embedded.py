@@ -47,7 +47,7 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         print("another server has this home", flush=True)
-        return 1
+        return 0  # as hopyard.app does
     time.sleep(float(os.environ.get("SLOW_START", "0")))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     server.daemon_threads = True
