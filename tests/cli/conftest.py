@@ -41,7 +41,7 @@ def served_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def shell_in(folder: Path, home: Path) -> Shell:
-    """A folder to type in, with the server's home in its environment. The folder names the project: `work`."""
+    """A folder to type in, with the server's home in its environment. The folder names the project: `study`."""
     folder.mkdir()
     # Whatever environment the tests run in, the caller here is this interpreter without a terminal or colours.
     hidden = {"VIRTUAL_ENV", "CONDA_PREFIX", "HOPYARD_URL", "HOPYARD_TOKEN", "NO_COLOR"}
@@ -51,13 +51,13 @@ def shell_in(folder: Path, home: Path) -> Shell:
 
 @pytest.fixture
 def shell(served_home: Path, tmp_path: Path) -> Shell:
-    return shell_in(tmp_path / "work", served_home)
+    return shell_in(tmp_path / "study", served_home)
 
 
 @pytest.fixture(scope="module")
 def trained(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Names of two runs of one script that differ in a parameter, a line, a file and their memory."""
-    shell = shell_in(tmp_path_factory.mktemp("trained") / "work", served_home)
+    shell = shell_in(tmp_path_factory.mktemp("trained") / "study", served_home)
     shell.write("train.py", TRAIN)
     shell.write("old.txt", "old\n")
     first = shell.hop("run", "--json", "-n", "first", "--tag", "kind=trained", "--tag", "n=1", "train.py").json

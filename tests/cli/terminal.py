@@ -155,7 +155,7 @@ def normal(text: str) -> str:
     text = re.sub(r"\b[0-9a-z]{20}\b", "ID", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", text)
     text = re.sub(r"(?<=[ (])[\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?(?!\w)", "SPAN", text)
-    text = re.sub(r"[\w.-]+/work/\d+", "USER/work/N", text)
+    text = re.sub(r"[\w.-]+/study/\d+", "USER/study/N", text)
     text = re.sub(r"[\d.]+ KiB", "SIZE", text)
     text = text.replace(sys.executable, "PYTHON")
     text = re.sub(r"\d+(?=; `--json` lists them)", "N", text)

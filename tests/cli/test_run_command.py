@@ -22,9 +22,9 @@ def test_output_goes_where_the_script_sent_it(shell: Shell) -> None:
     done = shell.hop("run", "hello.py")
     assert (done.code, done.out) == (0, b"out\n")
     first, *rest = done.talk.splitlines()
-    assert re.fullmatch(r"run \S+/work/\d+  http://127\.0\.0\.1:\d+/api/v1/runs/by-name/\S+/work/\d+  starts at once", first)
+    assert re.fullmatch(r"run \S+/study/\d+  http://127\.0\.0\.1:\d+/api/v1/runs/by-name/\S+/study/\d+  starts at once", first)
     assert rest[0] == "err"
-    assert re.fullmatch(r"\S+/work/\d+ succeeded after .*", rest[1])
+    assert re.fullmatch(r"\S+/study/\d+ succeeded after .*", rest[1])
     assert len(rest) == 2
 
 
@@ -110,7 +110,7 @@ def test_what_is_queued_says_its_place_and_why(shell: Shell) -> None:
     holder = shell.detach("--cpus", "4", "wait.py", "--", str(gate))
     second = shell.hop("run", "--detach", "--cpus", "4", "wait.py", "--", str(gate))
     assert "queued at position 1: " in second.talk
-    listed = shell.hop("ps", "--project", "work").text.splitlines()
+    listed = shell.hop("ps", "--project", "study").text.splitlines()
     assert second.text.strip() in listed[1]
     assert "position 1: " in listed[1]
     shell.hop("stop", second.text.strip())

@@ -8,9 +8,9 @@ import pytest
 
 from .tree import ROOT, imported, modules, project, tracked
 
-# Put together from parts, so that this file does not hold what it looks for. Behind a `+` stands a pattern of a test, not a path.
+# Put together from parts, so that this file does not hold what it looks for.
 HOSTS = re.compile(r"https?://[a-z0-9.-]*(" + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js", "deb" + "ian"]) + r")\.[a-z]+|" + r'"resolved": *"http')
-PATHS = re.compile(r"(^|[^A-Za-z0-9_.+])/(" + "|".join(["wo" + "rk", "fa" + "rm", "ro" + "ot", "opt/wh" + "eels", "opt/py" + "pi"]) + r")/", re.M)
+PATHS = re.compile(r"(^|[^A-Za-z0-9_.])/(" + "|".join(["wo" + "rk", "fa" + "rm", "ro" + "ot", "opt/wh" + "eels", "opt/py" + "pi"]) + r")/", re.M)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PINS = ROOT / "requirements" / "constraints.txt"
 
