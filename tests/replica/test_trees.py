@@ -137,6 +137,17 @@ def test_checkpoints_are_at_the_server_before_the_exit(play: Play) -> None:
     play(scenario)
 
 
+def test_checkpoints_wait_while_the_server_has_no_space(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.sink.full_for = 2
+        await bench.launch("a.1", SAVES)
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
+        assert bench.sink.full_for == 0
+
+    play(scenario)
+
+
 def test_checkpoints_of_a_lost_replica_are_sent_by_the_one_that_adopts(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", "import os, signal\n" + SAVES + "os.kill(os.getppid(), signal.SIGKILL)")

@@ -11,7 +11,7 @@ from shutil import rmtree
 from typing import Any
 
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerUnavailable
+from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerUnavailable, StorageFull
 from hopyard.replica.diary import say
 from hopyard.replica.events import EventLog
 from hopyard.replica.folder import Folder
@@ -77,7 +77,7 @@ class Checkpoints:
             try:
                 self._send(event)
                 return
-            except (ServerUnavailable, MissingBlobs, OSError) as failed:
+            except (ServerUnavailable, StorageFull, MissingBlobs, OSError) as failed:
                 say(f"checkpoint waits: {failed}")
                 if not self.folder.is_there():
                     return

@@ -18,6 +18,7 @@ from typing import Any
 from blake3 import blake3
 
 from hopyard.datasets.pack import EVERYTHING, pack
+from hopyard.errors import StorageFull
 
 _FRAME = struct.Struct("<32sQ")
 _API = "/api/v1"
@@ -38,6 +39,7 @@ class ReplicaSink:
         self.renewed_token: str | None = None
         self.stop_requested = False
         self.refused_segments = 0
+        self.full_for = 0  # how many more packs of blobs are refused for want of space
         self._change = threading.Condition()
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
@@ -199,6 +201,9 @@ def _routes(sink: ReplicaSink) -> type[BaseHTTPRequestHandler]:
             except KeyError as missing:
                 error = {"error": {"code": "not_found", "message": f"no blob {missing}", "hints": []}}
                 self._answer(404, json.dumps(error).encode())
+            except StorageFull as full:
+                error = {"error": {"code": full.code, "message": full.message, "hints": []}}
+                self._answer(507, json.dumps(error).encode())
 
         def _post(self, path: list[str], body: bytes) -> bytes:
             if path[0] == "attempts":
@@ -207,6 +212,9 @@ def _routes(sink: ReplicaSink) -> type[BaseHTTPRequestHandler]:
             if path[1] == "missing":
                 return json.dumps({"missing": [d for d in json.loads(body)["digests"] if d not in sink.blobs]}).encode()
             if path[1] == "pack":
+                if sink.full_for:
+                    sink.full_for -= 1
+                    raise StorageFull("no space is left on the server's disk")
                 sink.blobs.update(_frames(body))
                 return b"{}"
             if path[1] == "fetch":
