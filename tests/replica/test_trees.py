@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from engines.bench import LocalBench
-from hopyard.domain.ids import Digest
+from hopyard.domain.ids import AttemptId, Digest
 from hopyard.domain.launch import Launch, Restore
 from hopyard.domain.manifest import Manifest
 from hopyard.domain.resources import Resources
@@ -144,6 +144,19 @@ def test_checkpoints_wait_while_the_server_has_no_space(play: Play) -> None:
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
         assert bench.sink.full_for == 0
+
+    play(scenario)
+
+
+def test_a_stop_ends_the_waiting_for_space(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.sink.full_for = 10**6
+        await bench.launch("a.1", SAVES)
+        bench.sink.wait(lambda sink: sink.full_for < 10**6)
+        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+        await bench.exits("a.1")
+        assert bench.sink.checkpoints == []
+        assert b"could not be stored: no space is left" in bench.sink.stream("a.1", 0, "events")
 
     play(scenario)
 

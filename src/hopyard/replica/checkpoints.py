@@ -81,6 +81,9 @@ class Checkpoints:
                 say(f"checkpoint waits: {failed}")
                 if not self.folder.is_there():
                     return
+                if isinstance(failed, StorageFull) and self.folder.read_stop() is not None:  # somebody wants this to end
+                    self._skip(event, failed)
+                    return
                 if not self.server.look_again():
                     with self._change:
                         self._change.wait(_RETRY_S)
@@ -89,9 +92,12 @@ class Checkpoints:
             except (HopyardError, KeyError, ValueError, TypeError) as failed:
                 if any(later.get("folder") == event.get("folder") for later in list(self._waiting)):
                     return  # it changed because the script saved the same step anew, which is sent next
-                say(f"checkpoint skipped: {failed}")
-                self.folder.note(f"checkpoint of step {event.get('step')} could not be stored: {failed}")
+                self._skip(event, failed)
                 return
+
+    def _skip(self, event: dict[str, Any], why: Exception) -> None:
+        say(f"checkpoint skipped: {why}")
+        self.folder.note(f"checkpoint of step {event.get('step')} could not be stored: {why}")
 
     def _send(self, event: dict[str, Any]) -> None:
         step, folder = int(event["step"]), self.folder.checkpoints / Path(str(event["folder"])).name

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
-from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable
+from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, StorageFull
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
 from hopyard.replica.boards import TensorBoard
@@ -213,7 +213,8 @@ class Replica:
             time.sleep(_RETRY_S)
 
     def _send_outputs(self) -> None:
-        """What a run made or changed in its folder. A failure of this is told, and fails nothing."""
+        """What a run made or changed in its folder. A failure of this is told, and fails nothing. A server without space is waited
+        for, unless somebody wants the run to end."""
         if self._state.child_pid == 0:
             return
         launch = self._spec.launch
@@ -225,15 +226,21 @@ class Replica:
                     tree = push_files(client, self._folder.root, self._folder.work, paths)
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
                 return
-            except (ServerUnavailable, MissingBlobs):
+            except (ServerUnavailable, StorageFull, MissingBlobs) as failed:
                 if not self._folder.is_there():
+                    return
+                if isinstance(failed, StorageFull) and self._folder.read_stop() is not None:
+                    self._forgo_outputs(failed)
                     return
                 if not self._server.look_again():
                     time.sleep(_RETRY_S)
             except (HopyardError, OSError) as failed:
-                say(f"outputs not stored: {failed}")
-                self._folder.note(f"the files that the run made could not be stored: {failed}")
+                self._forgo_outputs(failed)
                 return
+
+    def _forgo_outputs(self, why: Exception) -> None:
+        say(f"outputs not stored: {why}")
+        self._folder.note(f"the files that the run made could not be stored: {why}")
 
     def _outputs(self) -> list[str]:
         """Files of the run's folder that are new, or not as they are in its code."""
