@@ -49,7 +49,7 @@ def idle(server: LocalServer, seconds: float) -> tuple[float, float, float]:
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
-    del peers  # the bound is the bare interpreter; the issue names no peer for this
+    del peers  # the bound is the bare interpreter; nobody else has anything like it to compare with
     report = Report(NAME, {"runs": options.runs, "idle_s": options.idle, "repeats": options.repeats})
     memory, together, share = [], [], []
     with scratch_folder() as folder, local_server(folder) as server:
