@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hopyard.config.home import write_atomically
 from hopyard.domain.points import Point, read_records
 
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_") and k not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
@@ -56,7 +57,7 @@ class Replica:
 
 def start(code: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     script = cwd / "main.py"
-    script.write_text(code)
+    write_atomically(script, code.encode())  # a process that was started before may be reading it just now
     return subprocess.Popen([sys.executable, str(script)], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
