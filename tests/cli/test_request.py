@@ -46,7 +46,7 @@ def test_a_script_with_everything() -> None:
                 "command": ["python", "-u", "train.py", "--epochs", "3"],
                 "name": "worker",
                 "replicas": 2,
-                "resources": {"cpu_milli": 500, "cpu_limited": True, "memory_bytes": 8 * 2**30, "gpus": 2, "gpu_model": "A100"},
+                "resources": {"cpu_milli": 500, "cpu_limited": True, "memory_bytes": 8 * 2**30, "gpus": 2, "gpu_models": ["A100"]},
             }
         ],
         "code": "c" * 64,

@@ -54,7 +54,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert run.requirements == tmp_path / "requirements.txt"
     worker, chief = run.roles
     assert worker.command == ("python", "train.py", "--name", "a b")
-    assert (worker.replicas, worker.cpu_milli, worker.memory_bytes, worker.gpus, worker.gpu_model) == (2, 2500, 4 * 2**30, 1, "A100")
+    assert (worker.replicas, worker.cpu_milli, worker.memory_bytes, worker.gpus, worker.gpu_models) == (2, 2500, 4 * 2**30, 1, ("A100",))
     assert chief.command == ("python", "-u", "main.py", "3")
     assert (chief.replicas, chief.cpu_milli, chief.memory_bytes, chief.gpus) == (1, 1000, 0, 0)
 

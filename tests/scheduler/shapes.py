@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Node, Snapshot
+from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId, Version
 from hopyard.domain.resources import Gpu, Resources
@@ -21,12 +21,12 @@ def node(name: str, *, cpus: float = 4, memory_gib: float = 16, gpus: int = 0, m
 
 
 def gang(name: str, *, replicas: int = 1, cpus: float = 1, memory_gib: float = 0, gpus: int = 0, model: str | None = None, at: int = 0, priority: int = 50) -> Gang:
-    asked = Resources(int(cpus * 1000), int(memory_gib * GIB), gpus, model)
+    asked = Resources(int(cpus * 1000), int(memory_gib * GIB), gpus, (model,) if model else ())
     return Gang(GangId(name), (Role("worker", replicas, asked),), T0 + timedelta(seconds=at), priority=priority)
 
 
 def cluster(*nodes: Node, pending: tuple[Gang, ...] = (), running: tuple[Placement, ...] = ()) -> Snapshot:
-    return Snapshot(Version(7), T0, {n.id: n for n in nodes}, pending, running)
+    return Snapshot(Version(7), T0, {n.id: n for n in nodes}, pending, tuple(Running(p, T0) for p in running))
 
 
 @st.composite
@@ -44,7 +44,7 @@ requests = st.builds(
     cpu_milli=st.sampled_from([0, 500, 1000, 2000, 4000]),
     memory_bytes=st.sampled_from([0, GIB, 3 * GIB]),
     gpus=st.integers(0, 3),
-    gpu_model=st.sampled_from([None, "a100", "T4"]),
+    gpu_models=st.sampled_from([(), ("a100",), ("T4",)]),
 )
 
 

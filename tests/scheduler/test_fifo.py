@@ -78,7 +78,7 @@ def test_a_gang_over_several_nodes_touches_the_fewest() -> None:
 def test_roles_that_want_a_model_choose_first() -> None:
     mixed = node("a", cpus=8)
     mixed = type(mixed)(mixed.id, "local", 8000, 0, (Gpu(0, "A100"), Gpu(1, "T4")))
-    roles = (Role("any", 1, Resources(gpus=1)), Role("picky", 1, Resources(gpus=1, gpu_model="a100")))
+    roles = (Role("any", 1, Resources(gpus=1)), Role("picky", 1, Resources(gpus=1, gpu_models=("a100",))))
     (placement,) = priority_fifo(cluster(mixed, pending=(Gang(GangId("g"), roles, T0),))).place
     assert [a.gpus for a in placement.assignments] == [(1,), (0,)]
 

@@ -101,7 +101,7 @@ def test_datasets_are_pinned_and_unknown_ones_refused(tmp_path: Path) -> None:
         ({"roles": [role(gpus=-1)]}, "spec.roles.0.resources.gpus"),
         ({"roles": [role(gpus="two")]}, "spec.roles.0.resources.gpus"),
         ({"roles": [role(cpu_milli=10**30)]}, "spec.roles.0.resources.cpu_milli"),
-        ({"roles": [role(gpu_model="A100")]}, "roles.0.resources.gpu_model"),
+        ({"roles": [role(gpu_models=["A100"])]}, "roles.0.resources.gpu_models"),
         ({"roles": [{**role(), "replicas": 0}]}, "spec.roles.0.replicas"),
         ({"roles": [role(), role()]}, "roles.1.name"),
         ({"roles": [{**role(), "name": "a/b"}]}, "spec.roles.0.name"),

@@ -223,7 +223,7 @@ class StoreMachine(RuleBasedStateMachine):
         snapshot = self.do(self.stores.cluster.snapshot(now=at(0)))
         queued = {run.id: run.submitted_at for run in self.model.runs.values() if run.phase == "queued"}
         assert {RunId(gang.id): gang.submitted_at for gang in snapshot.pending} == queued
-        held = {RunId(placement.gang.id): _places(placement) for placement in snapshot.running}
+        held = {RunId(running.gang.id): _places(running.placement) for running in snapshot.running}
         assert held == {run.id: list(attempt.places) for run, attempt in self.model.live()}
         live = self.do(self.stores.cluster.live_attempts())
         assert live == {attempt.id: attempt.phase for _, attempt in self.model.live()}

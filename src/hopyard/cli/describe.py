@@ -95,7 +95,7 @@ def _role(role: dict[str, Any], *, several: bool, first: bool) -> Iterator[tuple
     if asked.get("memory_bytes"):
         parts.append(f"{format_memory(asked['memory_bytes'])} memory")
     if asked.get("gpus"):
-        parts.append(f"{format_gpus(asked.get('gpu_model'), asked['gpus'])} GPU")
+        parts.append(f"{format_gpus('|'.join(asked.get('gpu_models') or ()) or None, asked['gpus'])} GPU")
     times = f"{role['replicas']} x " if role["replicas"] > 1 else ""
     name = f"{role['name']}: " if several else ""
     yield "command" if first else "", name + shlex.join(role["command"])

@@ -86,7 +86,7 @@ def _role(given: Section) -> RoleRequest:
         cpu_limited=cpu_milli is not None,
         memory_bytes=asked.amount("memory", units.parse_memory) or 0,
         gpus=gpus,
-        gpu_model=model,
+        gpu_models=(model,) if model else (),
     )
 
 

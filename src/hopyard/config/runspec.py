@@ -30,7 +30,7 @@ class RoleRequest:
     cpu_milli: int = 1000
     memory_bytes: int = 0
     gpus: int = 0
-    gpu_model: str | None = None
+    gpu_models: tuple[str, ...] = ()
     cpu_limited: bool = False  # True once somebody said how many
 
     def spec(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class RoleRequest:
             "cpu_limited": self.cpu_limited,
             "memory_bytes": self.memory_bytes,
             "gpus": self.gpus,
-            "gpu_model": self.gpu_model,
+            "gpu_models": list(self.gpu_models),
         }
         return {"command": list(self.command), "name": self.name, "replicas": self.replicas, "resources": resources}
 
@@ -122,7 +122,8 @@ def parse_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("memory") is not None:
         found["memory_bytes"] = units.parse_memory(given["memory"], what="--memory")
     if given.get("gpus") is not None:
-        found["gpu_model"], found["gpus"] = units.parse_gpus(given["gpus"], what="--gpus")
+        model, found["gpus"] = units.parse_gpus(given["gpus"], what="--gpus")
+        found["gpu_models"] = (model,) if model else ()
     if given.get("replicas") is not None:
         found["replicas"] = check_replicas(given["replicas"])
     return found

@@ -271,7 +271,7 @@ class Controller:
         if not unknown:
             return
         snapshot = await self._cluster.snapshot(now=self._clock.now())
-        placements = {str(placement.gang.id): placement for placement in snapshot.running}
+        placements = {str(running.gang.id): running.placement for running in snapshot.running}
         for attempt in unknown:
             placement = placements.get(split_attempt(attempt)[0])
             if live[attempt] == AttemptPhase.STARTING and placement is not None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from hopyard.domain.attempt import AttemptStatus
 from hopyard.domain.gang import Gang, Placement
-from hopyard.domain.ids import DEFAULT_POOL, GangId, NodeId, PoolName, Version
+from hopyard.domain.ids import DEFAULT_POOL, AttemptId, GangId, NodeId, PoolName, QueueName, Version
+from hopyard.domain.queue import ONE_QUEUE, QueueTree, Used
+from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine: what of it may be given to runs, in total (not what is free)."""
+    """A machine: what of it may be given to runs, in total (not what is free).
+
+    ready: the engine sees it. cordoned: an administrator lets nothing new start on it. extras: other countable things by
+    name. holds: keys of the datasets and environments in its cache, as `Gang.wants` names them.
+    """
 
     id: NodeId
     engine: str
@@ -25,20 +31,86 @@ class Node:
     pool: PoolName = DEFAULT_POOL
     ready: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
+    cordoned: bool = False
+    extras: Mapping[str, int] = field(default_factory=dict)
+    holds: frozenset[str] = frozenset()
+
+    @property
+    def open(self) -> bool:
+        """Whether something may start on it."""
+        return self.ready and not self.cordoned
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gang that holds resources: it starts, runs, or is being stopped.
+
+    started_at: when its processes began, None while it is prepared. saved_at: when the newest checkpoint of this attempt was
+    saved, None where there is none: what it did since then is lost if it is ended now. stopping: it was asked to end.
+    preempted_for: the gang that it makes room for.
+    """
+
+    placement: Placement
+    placed_at: datetime
+    attempt: AttemptId = AttemptId("")
+    started_at: datetime | None = None
+    saved_at: datetime | None = None
+    stopping: bool = False
+    preempted_for: GangId | None = None
+
+    @property
+    def gang(self) -> Gang:
+        return self.placement.gang
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A blocked gang starts at `start_at` or earlier, on these nodes as far as is known."""
+
+    gang: GangId
+    start_at: datetime
+    given_at: datetime
+    nodes: tuple[NodeId, ...] = ()
+
+
+class BreachCause(StrEnum):
+    NODE_LOST = "node-lost"  # or cordoned, or it has less than before
+    RESERVATION = "reservation"  # granted by an administrator after the promise
+    OVERRUN = "overrun"  # a run takes longer than it was expected to
+    PRIORITY = "priority"  # a gang of higher priority came
+    QUOTA = "quota"  # the tree of queues was changed, or its queue's share went to one that is owed more
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A promise that cannot be kept: why, and what is expected instead (None: nothing can be said)."""
+
+    gang: GangId
+    cause: BreachCause
+    detail: str
+    promised_at: datetime
+    expected_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent, immutable view of the cluster. The only input of a policy.
 
-    pending: gangs that wait. running: gangs that hold resources (starting, running, or being stopped).
+    pending: gangs that wait. running: gangs that hold resources. used: what users have used in the past, by queue and user.
+    promises: those given and not yet kept or withdrawn. durations: seconds that the newest finished runs took, newest last,
+    by the keys of `scheduler.predict`.
     """
 
     version: Version
     now: datetime
     nodes: Mapping[NodeId, Node]
     pending: tuple[Gang, ...] = ()
-    running: tuple[Placement, ...] = ()
+    running: tuple[Running, ...] = ()
+    queues: QueueTree = ONE_QUEUE
+    used: Mapping[tuple[QueueName, str], Used] = field(default_factory=dict)
+    reservations: tuple[Reservation, ...] = ()
+    promises: Mapping[GangId, Promise] = field(default_factory=dict)
+    durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 class HoldReason(StrEnum):
@@ -46,25 +118,56 @@ class HoldReason(StrEnum):
     BEHIND = "behind"  # would fit, but a gang ahead of it waits for the same resources
     NEVER_FITS = "never-fits"  # larger than any node (set) there is
     NO_NODES = "no-nodes"  # no node is ready
+    QUOTA = "quota"  # its queue, or one above it, may use no more
+    USER_LIMIT = "user-limit"  # its user may use no more of the queue
+    RESERVED = "reserved"  # what is free is reserved, or will be before it could end
+    TOPOLOGY = "topology"  # enough is free, but not close together (or not far apart) as it asks
+    PREEMPTING = "preempting"  # runs were asked to make room for it
+    NO_QUEUE = "no-queue"  # its queue was removed
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A gang that is not placed. `position` counts from 1 in the order of the queue; `detail` is a sentence for people."""
+    """A gang that is not placed. `position` counts from 1 in the order of its queue; `detail` is a sentence for people.
+
+    blocked_by: what stands in the way, as "run:ID", "queue:NAME", "reservation:NAME", "node:ID", the first few.
+    expected_at: when it is expected to start, where that is known without being asked for (see scheduler/forecast.py).
+    """
 
     gang: GangId
     reason: HoldReason
     detail: str
     position: int
+    blocked_by: tuple[str, ...] = ()
+    expected_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A live attempt is asked to save a checkpoint and end, so that `for_gang` can start. `reason` is a sentence."""
+
+    attempt: AttemptId
+    gang: GangId
+    for_gang: GangId
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy wants: every pending gang exactly once, in `place` or in `hold`. It does nothing by itself."""
+    """What a policy wants: every pending gang exactly once, in `place` or in `hold`. It does nothing by itself.
+
+    hold: may be a lazy sequence, for a queue of a hundred thousand. preempt: attempts to ask to end. promises: all that hold
+    from now on, those given before and not broken included. breaches: those that this plan withdraws. look_again_at: when to
+    plan anew although nothing changes (a reservation begins, a run has been served long enough).
+    """
 
     based_on: Version
     place: tuple[Placement, ...] = ()
-    hold: tuple[Hold, ...] = ()
+    hold: Sequence[Hold] = ()
+    preempt: tuple[Preemption, ...] = ()
+    promises: tuple[Promise, ...] = ()
+    breaches: tuple[Breach, ...] = ()
+    look_again_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +177,7 @@ class PlanResult:
     applied: tuple[GangId, ...]
     rejected: Mapping[GangId, str]
     version: Version
+    preempted: tuple[AttemptId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,26 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 
-from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, QueueName
-from hopyard.domain.resources import Resources
+from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, PoolName, QueueName
+from hopyard.domain.resources import WHOLE_GPU, Resources
+
+NODE_LEVEL = "node"  # the level of topology that is a node itself; every other level is a label of nodes ("rack", "zone")
+
+
+class Closeness(StrEnum):
+    SAME = "same"  # all in one domain of the level, or not at all
+    NEAR = "near"  # in as few domains as what is free allows
+    BALANCED = "balanced"  # in as few domains as possible, and as evenly over them as possible
+    SPREAD = "spread"  # no two (slices) in one domain
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """How close replicas are to each other.
+
+    level: NODE_LEVEL, or the label of nodes whose value names the domain; a node without the label is in no domain and is
+    not used. slice: replicas come in slices of this many, and a slice is never split over two domains of the level; the
+    last slice may be smaller.
+    """
+
+    level: str
+    rule: Closeness
+    slice: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which nodes may be used: in one of these pools (() any), with all of these labels (sorted by name)."""
+
+    pools: tuple[PoolName, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+ANYWHERE = Where()
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """`replicas` replicas of one kind, each with the same request."""
+    """`replicas` replicas of one kind, each with the same request.
+
+    min_replicas: an elastic role may start with fewer, down to this many; 0 means exactly `replicas`.
+    """
 
     name: str
     replicas: int
     resources: Resources
+    min_replicas: int = 0
+    where: Where = ANYWHERE
+    topology: Topology | None = None
+
+    @property
+    def fewest(self) -> int:
+        return self.min_replicas or self.replicas
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Ranks run through the roles in order: role 0 holds ranks 0 … replicas-1, and so on."""
+    """Ranks run through the roles in order: role 0 holds ranks 0 … replicas-1, and so on.
+
+    topology: of all replicas together, beside what each role asks for itself.
+    time_limit_s: it is ended after this long. script: what it runs; gangs of one user with equal scripts are expected to take
+    alike. preemptible: may be asked to make room. wants: keys of what a node had better hold already (digests of datasets,
+    keys of environments). served_s: seconds that earlier attempts ran.
+    """
 
     id: GangId
     roles: tuple[Role, ...]
@@ -29,10 +80,27 @@ class Gang:
     queue: QueueName = DEFAULT_QUEUE
     priority: int = 0
     user: str = ""
+    topology: Topology | None = None
+    time_limit_s: float | None = None
+    script: str = ""
+    preemptible: bool = True
+    wants: tuple[str, ...] = ()
+    served_s: float = 0.0
 
     @property
     def size(self) -> int:
         return sum(role.replicas for role in self.roles)
+
+    @property
+    def elastic(self) -> bool:
+        return any(role.fewest < role.replicas for role in self.roles)
+
+    def sized(self, counts: Sequence[int]) -> Gang:
+        """This gang with `counts[i]` replicas of role i, and no longer elastic."""
+        if all(role.replicas == count and not role.min_replicas for role, count in zip(self.roles, counts, strict=True)):
+            return self
+        roles = tuple(replace(role, replicas=count, min_replicas=0) for role, count in zip(self.roles, counts, strict=True))
+        return replace(self, roles=roles)
 
     def requests(self) -> Iterator[tuple[int, Role]]:
         """Each replica's rank with its role, in rank order."""
@@ -45,16 +113,21 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where one replica goes: a node, and which of its GPUs."""
+    """Where one replica goes: a node, which of its GPUs, and how many thousandths of each of them."""
 
     rank: int
     node: NodeId
     gpus: tuple[int, ...] = ()
+    gpu_milli: int = WHOLE_GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where each replica of one gang goes; `assignments[i]` has rank i."""
+    """Where each replica of one gang goes; `assignments[i]` has rank i.
+
+    gang: with as many replicas of each role as are placed (`Gang.sized`), which for an elastic gang may be fewer than it
+    asked for.
+    """
 
     gang: Gang
     assignments: tuple[Assignment, ...]

@@ -15,6 +15,7 @@ AttemptId = NewType("AttemptId", str)  # "<run id>.<number>", number counts from
 NodeId = NewType("NodeId", str)
 QueueName = NewType("QueueName", str)
 PoolName = NewType("PoolName", str)
+ReservationId = NewType("ReservationId", str)
 Digest = NewType("Digest", str)  # BLAKE3, 64 lower-case hex digits
 Version = NewType("Version", int)
 

@@ -35,7 +35,7 @@ class FreeNode:
         self.memory_bytes -= request.memory_bytes
         if not request.gpus:
             return ()
-        taken = tuple(gpu.index for gpu in gpus_of_model(self.gpus, request.gpu_model)[: request.gpus])
+        taken = tuple(gpu.index for gpu in gpus_of_model(self.gpus, request.gpu_models)[: request.gpus])
         self.gpus = tuple(gpu for gpu in self.gpus if gpu.index not in taken)
         return taken
 
@@ -50,9 +50,9 @@ class FreeNode:
 
 def free_capacity(snapshot: Snapshot) -> list[FreeNode]:
     """What the ready nodes have left under all running gangs, by node id."""
-    free = {node.id: FreeNode.whole(node) for node in sorted(snapshot.nodes.values(), key=lambda n: n.id) if node.ready}
-    for placement in snapshot.running:
-        occupy_all(free, placement)
+    free = {node.id: FreeNode.whole(node) for node in sorted(snapshot.nodes.values(), key=lambda n: n.id) if node.open}
+    for running in snapshot.running:
+        occupy_all(free, running.placement)
     return list(free.values())
 
 
@@ -64,12 +64,12 @@ def occupy_all(free: Mapping[NodeId, FreeNode], placement: Placement) -> None:
             node.occupy(role.resources, assignment.gpus)
 
 
-def gpus_of_model(gpus: Sequence[Gpu], model: str | None) -> Sequence[Gpu]:
-    """Those of the model (compared without case); all of them when no model is asked for."""
-    if model is None:
+def gpus_of_model(gpus: Sequence[Gpu], models: Sequence[str]) -> Sequence[Gpu]:
+    """Those of these models (compared without case); all of them when no model is asked for."""
+    if not models:
         return gpus
-    wanted = model.casefold()
-    return [gpu for gpu in gpus if gpu.model.casefold() == wanted]
+    wanted = {model.casefold() for model in models}
+    return [gpu for gpu in gpus if gpu.model.casefold() in wanted]
 
 
 def fits_cpu(request: Resources, node: FreeNode) -> bool:
@@ -81,7 +81,7 @@ def fits_memory(request: Resources, node: FreeNode) -> bool:
 
 
 def fits_gpus(request: Resources, node: FreeNode) -> bool:
-    return request.gpus == 0 or (request.gpus <= len(node.gpus) and request.gpus <= len(gpus_of_model(node.gpus, request.gpu_model)))
+    return request.gpus == 0 or (request.gpus <= len(node.gpus) and request.gpus <= len(gpus_of_model(node.gpus, request.gpu_models)))
 
 
 def fits_replica(request: Resources, node: FreeNode) -> bool:
@@ -102,10 +102,10 @@ def fits_whole(roles: Sequence[Role], node: FreeNode) -> bool:
         return False
     by_model: dict[str, int] = {}
     for role in roles:
-        if role.resources.gpu_model is not None:
-            model = role.resources.gpu_model.casefold()
+        if len(role.resources.gpu_models) == 1:
+            model = role.resources.gpu_models[0].casefold()
             by_model[model] = by_model.get(model, 0) + role.replicas * role.resources.gpus
-    return all(count <= len(gpus_of_model(node.gpus, model)) for model, count in by_model.items())
+    return all(count <= len(gpus_of_model(node.gpus, (model,))) for model, count in by_model.items())
 
 
 def replicas_that_fit(request: Resources, node: FreeNode, at_most: int) -> int:
@@ -116,7 +116,7 @@ def replicas_that_fit(request: Resources, node: FreeNode, at_most: int) -> int:
     if request.memory_bytes:
         count = min(count, node.memory_bytes // request.memory_bytes)
     if request.gpus:
-        count = min(count, len(gpus_of_model(node.gpus, request.gpu_model)) // request.gpus)
+        count = min(count, len(gpus_of_model(node.gpus, request.gpu_models)) // request.gpus)
     return max(count, 0)
 
 

@@ -31,7 +31,7 @@ def _place_on(gang: Gang, node: FreeNode) -> tuple[Assignment, ...]:
     if len(gang.roles) == 1:
         request = gang.roles[0].resources
         return tuple(Assignment(rank, node.id, node.take(request)) for rank in range(gang.size))
-    picky_first = sorted(gang.requests(), key=lambda pair: (pair[1].resources.gpu_model is None, pair[0]))
+    picky_first = sorted(gang.requests(), key=lambda pair: (not pair[1].resources.gpu_models, pair[0]))
     placed = [Assignment(rank, node.id, node.take(role.resources)) for rank, role in picky_first]
     return tuple(sorted(placed, key=lambda a: a.rank))
 
@@ -58,7 +58,7 @@ def _role_orders(roles: Sequence[Role]) -> list[tuple[int, ...]]:
     """Orders to try: a role that wants a certain model always before one that takes any, then by each resource."""
     orders = []
     for weight in ("gpus", "memory_bytes", "cpu_milli"):
-        key = [(r.resources.gpu_model is None, -getattr(r.resources, weight), -r.resources.gpus, -r.resources.cpu_milli, i) for i, r in enumerate(roles)]
+        key = [(not r.resources.gpu_models, -getattr(r.resources, weight), -r.resources.gpus, -r.resources.cpu_milli, i) for i, r in enumerate(roles)]
         orders.append(tuple(sorted(range(len(roles)), key=key.__getitem__)))
     return list(dict.fromkeys(orders))
 

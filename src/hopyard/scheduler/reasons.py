@@ -64,13 +64,13 @@ def missing(request: Resources, node: FreeNode) -> list[str]:
 
 def demand(request: Resources, node: FreeNode) -> str:
     """The part of the request that the node cannot give."""
-    said = {"gpus": gpus(request.gpus, request.gpu_model), "cpu": cpus(request.cpu_milli), "memory": f"{size(request.memory_bytes)} of memory"}
+    said = {"gpus": gpus(request.gpus, " or ".join(request.gpu_models)), "cpu": cpus(request.cpu_milli), "memory": f"{size(request.memory_bytes)} of memory"}
     return " and ".join(said[kind] for kind in missing(request, node)) or describe(request)
 
 
 def describe(request: Resources) -> str:
     """The whole request: "2 GPUs, 4 CPUs, 8 GiB of memory"."""
-    parts = [gpus(request.gpus, request.gpu_model)] if request.gpus else []
+    parts = [gpus(request.gpus, " or ".join(request.gpu_models))] if request.gpus else []
     parts += [cpus(request.cpu_milli)] if request.cpu_milli else []
     parts += [f"{size(request.memory_bytes)} of memory"] if request.memory_bytes else []
     return ", ".join(parts) or "nothing"
@@ -80,7 +80,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def gpus(count: int, model: str | None = None) -> str:
+def gpus(count: int, model: str = "") -> str:
     return plural(count, f"{model} GPU" if model else "GPU")
 
 
@@ -103,9 +103,9 @@ def _has(kind: str, request: Resources, node: FreeNode) -> str:
         return cpus(node.cpu_milli)
     if kind == "memory":
         return f"{size(node.memory_bytes)} of memory"
-    right = len(gpus_of_model(node.gpus, request.gpu_model))
+    right = len(gpus_of_model(node.gpus, request.gpu_models))
     if right or not node.gpus:
-        return gpus(right, request.gpu_model) if right else "no GPU"
+        return gpus(right, " or ".join(request.gpu_models)) if right else "no GPU"
     models = {gpu.model for gpu in node.gpus}
     if models == {UNNAMED_GPU}:
         return f"{gpus(len(node.gpus))} of no named model"
@@ -117,7 +117,7 @@ def _is_free(kind: str, request: Resources, free: FreeNode, whole: FreeNode) -> 
         return f"{max(free.cpu_milli, 0) / 1000:g} of {cpus(whole.cpu_milli)} are free"
     if kind == "memory":
         return f"{size(free.memory_bytes)} of {size(whole.memory_bytes)} memory are free"
-    left, all_of_it = len(gpus_of_model(free.gpus, request.gpu_model)), len(gpus_of_model(whole.gpus, request.gpu_model))
+    left, all_of_it = len(gpus_of_model(free.gpus, request.gpu_models)), len(gpus_of_model(whole.gpus, request.gpu_models))
     return f"{left} of {all_of_it} {'is' if left == 1 else 'are'} free"
 
 
@@ -127,7 +127,7 @@ def _ratio(kind: str, request: Resources, node: FreeNode) -> float:
         return max(node.cpu_milli, 0) / request.cpu_milli
     if kind == "memory":
         return max(node.memory_bytes, 0) / request.memory_bytes
-    return len(gpus_of_model(node.gpus, request.gpu_model)) / request.gpus
+    return len(gpus_of_model(node.gpus, request.gpu_models)) / request.gpus
 
 
 def _roles(gang: Gang) -> str:

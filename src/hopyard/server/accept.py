@@ -57,8 +57,8 @@ def check_spec(spec: RunSpec) -> None:
         seen.add(role.name)
         if not role.command or not role.command[0]:
             raise SpecError(f"roles.{at}.command: it names no program")
-        if role.resources.gpu_model is not None and not role.resources.gpus:
-            raise SpecError(f"roles.{at}.resources.gpu_model: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",))
+        if role.resources.gpu_models and not role.resources.gpus:
+            raise SpecError(f"roles.{at}.resources.gpu_models: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",))
     if spec.size > MAX_REPLICAS:
         raise SpecError(f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together", hints=("split the work into several runs",))
     names: set[str] = set()

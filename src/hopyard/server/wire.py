@@ -57,7 +57,7 @@ class ResourcesIn(In):
     cpu_milli: Annotated[int, Meta(ge=0, le=MAX_CPU_MILLI)] = 1000
     memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS)] = 0
-    gpu_model: Annotated[str, Meta(min_length=1, max_length=128, pattern=TEXT)] | None = None
+    gpu_models: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=TEXT)], ...], Meta(max_length=64)] = ()
     cpu_limited: bool = False
 
 

@@ -59,7 +59,8 @@ class PlanCases:
             7,
             "bob",
         )
-        (placement,) = snapshot.running
+        (running,) = snapshot.running
+        placement = running.placement
         assert (placement.gang.id, placement.gang.size) == (GangId(runs.id), 2)
         assert [(a.rank, a.node, a.gpus) for a in placement.assignments] == [(0, "n1", (1,)), (1, "n1", (0,))]
         assert await stores.cluster.live_attempts() == {attempt: "starting"}

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from hopyard.domain.cluster import Node
-from hopyard.domain.gang import Placement
+from hopyard.domain.cluster import Node, Running
 from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import Gpu
 from hopyard.domain.run import Run, RunPhase
@@ -157,13 +156,13 @@ def _node(node: Node, used: UsedOut) -> NodeOut:
     )
 
 
-def usage(running: Sequence[Placement]) -> dict[NodeId, UsedOut]:
+def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
     """What the running gangs hold of each node."""
     cpu: Counter[NodeId] = Counter()
     memory: Counter[NodeId] = Counter()
     gpus: dict[NodeId, list[int]] = {}
-    for placement in running:
-        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+    for gang in running:
+        for (_, role), assignment in zip(gang.gang.requests(), gang.placement.assignments, strict=True):
             cpu[assignment.node] += role.resources.cpu_milli
             memory[assignment.node] += role.resources.memory_bytes
             gpus.setdefault(assignment.node, []).extend(assignment.gpus)

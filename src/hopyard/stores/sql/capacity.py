@@ -81,8 +81,8 @@ def _place(role: Role, assignment: Assignment, free: Free) -> str | None:
         model = free.gpus.pop(index, None)
         if model is None:
             return f"GPU {index} of node {name} is not free"
-        if want.gpu_model is not None and model.lower() != want.gpu_model.lower():
-            return f"GPU {index} of node {name} is a {model}, {want.gpu_model} is asked for"
+        if want.gpu_models and model.casefold() not in {name.casefold() for name in want.gpu_models}:
+            return f"GPU {index} of node {name} is a {model}, {' or '.join(want.gpu_models)} is asked for"
     free.cpu_milli -= want.cpu_milli
     free.memory_bytes -= want.memory_bytes
     return None

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Connection, select, update
 
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus
-from hopyard.domain.cluster import Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.cluster import Node, Observation, Plan, PlanResult, Running, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId
 from hopyard.domain.run import RunPhase
@@ -17,7 +17,7 @@ from hopyard.interfaces.cluster_store import Recorded
 from hopyard.stores.sql import attempt_news, attempt_rows, node_rows
 from hopyard.stores.sql.apply_plan import apply_plan
 from hopyard.stores.sql.attempt_rows import Found
-from hopyard.stores.sql.codec import decode_placement, decode_replicas, decode_roles, encode_exit, from_us, to_us
+from hopyard.stores.sql.codec import decode_placement, decode_replicas, decode_roles, encode_exit, from_us, from_us_or_none, to_us
 from hopyard.stores.sql.counting import bump_version, current_version
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.hold_rows import drop_holds
@@ -25,7 +25,7 @@ from hopyard.stores.sql.tables import attempts, runs
 
 _GANG = (runs.c.id, runs.c.gang, runs.c.submitted_at, runs.c.queue, runs.c.priority, runs.c.user_name)
 _PENDING = select(*_GANG).where(runs.c.phase == str(RunPhase.QUEUED))
-_RUNNING = select(*_GANG, attempts.c.placement).join(attempts, attempts.c.run == runs.c.id).where(attempt_rows.LIVE)
+_RUNNING = select(*_GANG, attempts.c.placement, attempts.c.id, attempts.c.placed_at, attempts.c.started_at, attempts.c.phase).join(attempts, attempts.c.run == runs.c.id).where(attempt_rows.LIVE)
 
 
 class SqlClusterStore:
@@ -41,7 +41,7 @@ class SqlClusterStore:
                 now=now,
                 nodes={node.id: node for node in node_rows.all_nodes(conn)},
                 pending=tuple(_gang(*row) for row in conn.execute(_PENDING)),
-                running=tuple(_placement(placement, *gang) for *gang, placement in conn.execute(_RUNNING)),
+                running=tuple(_running(*row) for row in conn.execute(_RUNNING)),
             )
 
         return await self._database.read(read)
@@ -144,7 +144,25 @@ def _gang(run: str, roles: str, submitted_at: int, queue: str, priority: int, us
     return Gang(GangId(run), decode_roles(roles), from_us(submitted_at), QueueName(queue), priority, user)
 
 
-def _placement(placement: str, run: str, roles: str, submitted_at: int, queue: str, priority: int, user: str) -> Placement:
+def _running(
+    run: str,
+    roles: str,
+    submitted_at: int,
+    queue: str,
+    priority: int,
+    user: str,
+    placement: str,
+    attempt: str,
+    placed_at: int,
+    started_at: int | None,
+    phase: str,
+) -> Running:
     places = decode_placement(placement)
     assignments = tuple(Assignment(rank, NodeId(node), gpus) for rank, (node, gpus) in enumerate(places))
-    return Placement(_gang(run, roles, submitted_at, queue, priority, user), assignments)
+    return Running(
+        Placement(_gang(run, roles, submitted_at, queue, priority, user), assignments),
+        from_us(placed_at),
+        AttemptId(attempt),
+        from_us_or_none(started_at),
+        stopping=phase == AttemptPhase.STOPPING,
+    )
