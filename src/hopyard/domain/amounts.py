@@ -1,0 +1,72 @@
+"""Sums of resources by name, as queues count them (see `domain.queue` for the names and units)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from hopyard.domain.cluster import Node
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import NodeId
+from hopyard.domain.queue import CPU, GPU, GPU_OF, MEMORY, Amounts, Used
+from hopyard.domain.resources import WHOLE_GPU, Resources
+
+
+def asked_for(gang: Gang) -> dict[str, int]:
+    """What all replicas ask for together, the smallest size of an elastic gang. A share by memory counts as a thousandth of a
+    GPU until the card is known, and no model is counted."""
+    found: Counter[str] = Counter()
+    for role in gang.roles:
+        _add(found, role.resources, role.fewest, _milli(role.resources))
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def placed(placement: Placement, nodes: Mapping[NodeId, Node]) -> dict[str, int]:
+    """What a placed gang uses, GPUs by model too (of a node that is not there any more: without the model)."""
+    found: Counter[str] = Counter()
+    for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+        _add(found, role.resources, 1, assignment.gpu_milli * len(assignment.gpus))
+        node = nodes.get(assignment.node)
+        if node is not None and assignment.gpus:
+            for gpu in node.gpus:
+                if gpu.index in assignment.gpus:
+                    found[GPU_OF + gpu.model.lower()] += assignment.gpu_milli
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def totals(nodes: Iterable[Node]) -> dict[str, int]:
+    """What these nodes have together."""
+    found: Counter[str] = Counter()
+    for node in nodes:
+        found[CPU] += node.cpu_milli
+        found[MEMORY] += node.memory_bytes
+        found[GPU] += WHOLE_GPU * len(node.gpus)
+        for gpu in node.gpus:
+            found[GPU_OF + gpu.model.lower()] += WHOLE_GPU
+        found.update(node.extras)
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def dominant_share(used: Amounts, of: Amounts) -> float:
+    """The largest part, 0 to 1, that `used` is of any one resource of `of` (Ghodsi et al., Dominant Resource Fairness, NSDI'11).
+    Models of GPUs count as GPUs only."""
+    return max((amount / of[name] for name, amount in used.items() if of.get(name) and not name.startswith(GPU_OF)), default=0.0)
+
+
+def decayed(used: Used, now: datetime, half_life_s: float) -> float:
+    """What past use weighs now, in share-seconds. Time that runs backwards decays nothing."""
+    age_s = max((now - used.at).total_seconds(), 0.0)
+    return float(used.share_seconds * 0.5 ** (age_s / half_life_s))
+
+
+def _milli(request: Resources) -> int:
+    return request.gpus * WHOLE_GPU or request.gpu_milli or (1 if request.gpu_memory_bytes else 0)
+
+
+def _add(found: Counter[str], request: Resources, times: int, gpu_milli: int) -> None:
+    found[CPU] += request.cpu_milli * times
+    found[MEMORY] += request.memory_bytes * times
+    found[GPU] += gpu_milli * times
+    for name, amount in request.extras:
+        found[name] += amount * times

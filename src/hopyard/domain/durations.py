@@ -1,0 +1,21 @@
+"""Under which names the durations of finished runs are kept, so that the next alike can be predicted."""
+
+from __future__ import annotations
+
+from hopyard.domain.gang import Gang
+
+KEPT = 256  # newest durations kept under each name
+
+
+def gpus_of(gang: Gang) -> int:
+    """GPUs that all replicas ask for together, shares rounded up to one each."""
+    return sum(role.replicas * (role.resources.gpus or int(role.resources.shares_gpu)) for role in gang.roles)
+
+
+def history_keys(gang: Gang) -> tuple[str, ...]:
+    """From the most telling to the least: this user's runs of this script with as many GPUs, this user's of this script, this
+    queue's with as many GPUs, this queue's, anybody's with as many GPUs, anybody's. A gang without a script has no key that
+    names one."""
+    gpus = gpus_of(gang)
+    mine = (f"script:{gang.user}/{gang.script}/{gpus}", f"script:{gang.user}/{gang.script}") if gang.script else ()
+    return (*mine, f"queue:{gang.queue}/{gpus}", f"queue:{gang.queue}", f"gpus:{gpus}", "all")
