@@ -94,11 +94,11 @@ class PlanCases:
             (Resources(100, GIB, 1), (("n1", (0,)),)),
             (Resources(100, GIB, 1), (("n1", (0,)),)),  # the GPU is taken
             (Resources(100, GIB, 1), (("n1", ()),)),  # none is named
-            (Resources(100, GIB, 1, "A100"), (("n1", (1,)),)),  # another model
+            (Resources(100, GIB, 1, ("A100",)), (("n1", (1,)),)),  # another model
             (Resources(100, GIB), ("down",)),
             (Resources(100, GIB), ("nowhere",)),
             (Resources(100, GIB), ("n1", "n1")),  # more places than replicas
-            (Resources(100, GIB, 1, "t4"), (("n1", (1,)),)),
+            (Resources(100, GIB, 1, ("t4",)), (("n1", (1,)),)),
         ]
         runs = [await submit(stores, resources=resources) for resources, _ in asks]
         snapshot = await stores.cluster.snapshot(now=at(0))
