@@ -31,6 +31,7 @@ class ExitKind(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     TIME_LIMIT = "time-limit"
     STOPPED = "stopped"
+    PREEMPTED = "preempted"  # it made room for another run; its own goes on from the newest checkpoint
     LOST = "lost"
     PREPARE_FAILED = "prepare-failed"  # code, data or environment could not be put in place
     PEER_FAILED = "peer-failed"  # ended because another replica of the gang ended badly
@@ -90,6 +91,7 @@ _BLAME = (
     ExitKind.EXIT_CODE,
     ExitKind.SIGNAL,
     ExitKind.STOPPED,
+    ExitKind.PREEMPTED,
     ExitKind.PEER_FAILED,
 )
 
@@ -112,7 +114,7 @@ def summarise(status: AttemptStatus, *, size: int) -> tuple[AttemptPhase, Exit |
             return AttemptPhase.STOPPING, told
         if worst.kind is ExitKind.LOST:
             return AttemptPhase.LOST, told
-        if worst.kind is ExitKind.STOPPED:
+        if worst.kind in (ExitKind.STOPPED, ExitKind.PREEMPTED):
             return AttemptPhase.STOPPED, told
         return AttemptPhase.FAILED, told
     if len(exits) == size:

@@ -8,11 +8,13 @@ from datetime import datetime
 from enum import StrEnum
 
 from hopyard.domain.attempt import Exit
-from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, Digest, QueueName, RunId, RunName
+from hopyard.domain.gang import ANYWHERE, Role, Topology, Where
+from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId, RunName
 from hopyard.domain.resources import Resources
 
 ParamValue = str | int | float | bool | None
 MAX_REPLICAS = 4096  # of one run
+DEFAULT_PRIORITY = 50  # of a run that asked for none, in a queue that says nothing else
 
 
 class RunPhase(StrEnum):
@@ -48,12 +50,16 @@ class RoleSpec:
     """One kind of replica. `command` is an argument vector; it is run in the folder of the code.
 
     A command whose first word is `python` gets the interpreter of the run's environment.
+    min_replicas, where, topology: as of `domain.gang.Role`.
     """
 
     command: tuple[str, ...]
     name: str = "worker"
     replicas: int = 1
     resources: Resources = Resources()
+    min_replicas: int = 0
+    where: Where = ANYWHERE
+    topology: Topology | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,11 @@ class ResumeFrom:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Everything that decides what a run does. Immutable; a fork is a copy with changes."""
+    """Everything that decides what a run does. Immutable; a fork is a copy with changes.
+
+    queue, priority: None asks for none; what the tree of queues says then is filled in when the run is accepted.
+    topology: of all replicas together, beside what each role asks for itself.
+    """
 
     project: str
     roles: tuple[RoleSpec, ...]
@@ -115,8 +125,10 @@ class RunSpec:
     tags: Mapping[str, str] = field(default_factory=dict)
     environment: Environment = Environment()
     git: GitState | None = None
-    queue: QueueName = DEFAULT_QUEUE
-    priority: int = 50  # 0 … 100, larger goes first
+    queue: QueueName | None = None
+    priority: int | None = None  # larger goes first
+    preemptible: bool = True  # may be asked to make room for another run
+    topology: Topology | None = None
     time_limit_s: float | None = None
     max_attempts: int = 4  # lost attempts are repeated up to this many in all
     forked_from: RunId | None = None
@@ -125,6 +137,10 @@ class RunSpec:
     @property
     def size(self) -> int:
         return sum(role.replicas for role in self.roles)
+
+    def gang_roles(self) -> tuple[Role, ...]:
+        """What of its roles decides where replicas go."""
+        return tuple(Role(role.name, role.replicas, role.resources, role.min_replicas, role.where, role.topology) for role in self.roles)
 
 
 @dataclass(frozen=True, slots=True)

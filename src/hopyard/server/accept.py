@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from hopyard.domain.cluster import Node
-from hopyard.domain.gang import Gang, Role
+from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, RunId, check_name, new_run_id
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, Run, RunSpec
 from hopyard.errors import Conflict, DoesNotFit, SpecError
@@ -71,8 +71,7 @@ def check_spec(spec: RunSpec) -> None:
 
 def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
     """Raises DoesNotFit when the gang is larger than all nodes there are, saying what is missing."""
-    roles = tuple(Role(role.name, role.replicas, role.resources) for role in spec.roles)
-    why = never_fits(Gang(GangId(""), roles, _NEVER, spec.queue, spec.priority), nodes)
+    why = never_fits(Gang(GangId(""), spec.gang_roles(), _NEVER, topology=spec.topology), nodes)
     if why is not None:
         raise DoesNotFit(why, hints=("`hop status` shows what the nodes have",))
 

@@ -99,7 +99,7 @@ def decode_roles(text: str) -> tuple[Role, ...]:
 
 
 def encode_roles(spec: RunSpec) -> str:
-    return _encode(tuple(Role(r.name, r.replicas, r.resources) for r in spec.roles)).decode()
+    return _encode(spec.gang_roles()).decode()
 
 
 def encode_replicas(replicas: tuple[ReplicaStatus, ...]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from hopyard.domain.attempt import Exit, ExitKind
-from hopyard.domain.ids import RunId, RunName
-from hopyard.domain.run import Run, RunPhase
+from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
+from hopyard.domain.run import DEFAULT_PRIORITY, Run, RunPhase
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
 from hopyard.stores.sql.codec import encode_exit, encode_map, encode_roles, encode_spec, fingerprint, to_us
@@ -134,8 +134,8 @@ def _run_row(one: _Accepted) -> dict[str, Any]:
         "submitted_at": now,
         "started_at": None,
         "ended_at": now if offline else None,
-        "queue": spec.queue,
-        "priority": spec.priority,
+        "queue": spec.queue or DEFAULT_QUEUE,
+        "priority": DEFAULT_PRIORITY if spec.priority is None else spec.priority,
         "gang": encode_roles(spec),
         "attempts": 0,
         "max_attempts": spec.max_attempts,
