@@ -8,7 +8,8 @@ HopyardError
 │   │   └── Forbidden       a valid token that may not do this
 │   └── DoesNotFit          larger than any node there is
 ├── Conflict                the world moved; look again and retry
-│   └── MissingBlobs        the server lacks bytes that the request refers to; upload and retry
+│   ├── MissingBlobs        the server lacks bytes that the request refers to; upload and retry
+│   └── NotLeader           another server decides now; nothing was written
 ├── IntegrityError          bytes do not match their digest, or a stored structure is damaged
 ├── StorageFull             no space left where the bytes have to go
 ├── ServerUnavailable       no server answers, or it could not be started
@@ -65,6 +66,10 @@ class DoesNotFit(UsageError):
 
 class Conflict(HopyardError):
     code = "conflict"
+
+
+class NotLeader(Conflict):
+    code = "not_leader"
 
 
 class MissingBlobs(Conflict):

@@ -172,11 +172,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """What of a plan was committed. `rejected` says per gang why it no longer fitted."""
+    """What of a plan was committed. attempts: the new attempt of each gang in `applied`. rejected: per gang why it no longer
+    fitted. preempted: attempts that are to be asked to make room."""
 
     applied: tuple[GangId, ...]
     rejected: Mapping[GangId, str]
     version: Version
+    attempts: tuple[AttemptId, ...] = ()
     preempted: tuple[AttemptId, ...] = ()
 
 

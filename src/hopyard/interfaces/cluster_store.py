@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from hopyard.domain.attempt import AttemptStatus
-from hopyard.domain.cluster import Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, RunId
 
 
@@ -28,6 +28,15 @@ class Recorded:
     requeued: tuple[RunId, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who decides until `until`. epoch: larger than that of every holder before; a plan is applied under it."""
+
+    holder: str
+    epoch: int
+    until: datetime
+
+
 class ClusterStore(Protocol):
     """The truth about what waits and what runs. Every change of phase goes through here, one guarded write each."""
 
@@ -35,10 +44,23 @@ class ClusterStore(Protocol):
         """Nodes, queued gangs, and the placements of live attempts, all of one moment."""
         ...
 
-    async def apply(self, plan: Plan, /, *, now: datetime) -> PlanResult:
-        """Re-check the plan gang by gang against today's state and commit what still fits: the run goes from `queued` to
+    async def lead(self, holder: str, *, now: datetime, ttl: timedelta) -> Lease | None:
+        """Take or renew the lease: `holder` leads until now + ttl. None while another one's has not expired."""
+        ...
+
+    async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:
+        """Write why runs wait (those that still do); the runs whose hold is another now. Raises NotLeader."""
+        ...
+
+    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
+        """Its live attempt goes to `stopping` to make room, and its run back to the queue once it ended. A run that is not
+        live, or is being stopped, is left. Raises NotFound."""
+        ...
+
+    async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
+        """Raises NotLeader, and writes nothing, under an epoch that is not the lease's. Re-check the plan gang by gang against today's state and commit what still fits: the run goes from `queued` to
         `starting` with a new attempt (its number = attempts so far + 1, resuming from the run's newest checkpoint).
-        Holds are written as position, reason and detail of runs that still wait."""
+        Attempts to preempt go to `stopping`; promises and breaches are kept. Holds are not written (`note_holds`)."""
         ...
 
     async def record(self, engine: str, seen: Observation, /, *, now: datetime, complete: bool = True) -> Recorded:
