@@ -1,0 +1,152 @@
+"""Scheduling turns: look, think, commit, and now and then write down why the others wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hopyard.controller.effects import Effects, guard_effect
+from hopyard.controller.leader import Leadership
+from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import AttemptId, RunId
+from hopyard.errors import NotLeader
+from hopyard.interfaces.clock import Clock
+from hopyard.interfaces.cluster_store import ClusterStore
+from hopyard.interfaces.policy import SchedulingPolicy
+
+HOLDS_EVERY = timedelta(seconds=1)
+PROMPT_UP_TO = 500  # waiting gangs: so few holds are written at once when somebody waits for them
+THREAD_FROM = 200  # waiting gangs: thinking may take so long then that requests should not wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What of a plan became true: attempts to start, and attempts to ask to make room."""
+
+    started: tuple[tuple[AttemptId, Placement], ...] = ()
+    preempted: tuple[AttemptId, ...] = ()
+
+
+class Turns:
+    """changed: told of every run that was placed or whose hold was written. wake: asks for another turn."""
+
+    def __init__(
+        self,
+        cluster: ClusterStore,
+        policy: SchedulingPolicy,
+        clock: Clock,
+        leader: Leadership,
+        effects: Effects,
+        *,
+        changed: Callable[[RunId], None],
+        wake: Callable[[], None],
+        holds_every: timedelta | None,
+    ) -> None:
+        self._cluster, self._policy, self._clock, self._leader, self._effects = cluster, policy, clock, leader, effects
+        self._changed, self._wake, self._holds_every = changed, wake, holds_every
+        self._waiters: list[asyncio.Future[None]] = []
+        self._alarm: tuple[datetime, asyncio.Task[None]] | None = None
+        self._unwritten: Plan | None = None  # the newest plan whose holds are not written yet
+        self._noted_at: datetime | None = None
+        self._noting: asyncio.Task[None] | None = None
+        self.latest: tuple[Snapshot, Plan] | None = None
+        self.fruitful = False  # whether the last turn placed or preempted anything
+
+    def wait_next(self) -> asyncio.Future[None]:
+        """Done when a turn that begins after this call has ended."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiting)
+        return waiting
+
+    def begin(self) -> list[asyncio.Future[None]]:
+        """Those who are told when the turn that begins now has ended."""
+        self.fruitful = False
+        planned, self._waiters = self._waiters, []
+        return planned
+
+    def again(self, planned: list[asyncio.Future[None]]) -> None:
+        """The turn failed: they wait for the next one."""
+        self._waiters = planned + self._waiters
+
+    async def think(self) -> Plan | None:
+        """The plan for this moment; None where nobody waits, no promise is to be taken back, and time alone changes nothing."""
+        snapshot = await self._cluster.snapshot(now=self._clock.now())
+        if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
+            return None
+        if len(snapshot.pending) > THREAD_FROM:
+            plan = await asyncio.to_thread(self._policy, snapshot)
+        else:
+            plan = self._policy(snapshot)
+        self.latest = snapshot, plan
+        self._set_alarm(plan.look_again_at)
+        return plan
+
+    async def commit(self, plan: Plan) -> Committed:
+        """Apply the plan under this server's epoch. Under a stale one nothing is written, and another turn is asked for."""
+        epoch = await self._leader.epoch()
+        if epoch is None:
+            self._wake()
+            return Committed()
+        try:
+            result = await self._cluster.apply(plan, now=self._clock.now(), epoch=epoch)
+        except NotLeader:
+            self._leader.lost()
+            self._wake()
+            return Committed()
+        if result.rejected:
+            self._wake()
+        self._unwritten = plan
+        placements = {placement.gang.id: placement for placement in plan.place}
+        started = tuple((attempt, placements[gang]) for gang, attempt in zip(result.applied, result.attempts, strict=True))
+        for gang in result.applied:
+            self._changed(RunId(gang))
+        self.fruitful = bool(started or result.preempted)
+        return Committed(started, result.preempted)
+
+    async def tell(self, planned: list[asyncio.Future[None]]) -> None:
+        """The turn has ended. Whoever waits for it finds written why its run waits, unless very many do."""
+        plan = self._unwritten
+        if plan is not None and self._holds_every is not None:
+            if planned and len(plan.hold) <= PROMPT_UP_TO:
+                await self._note()
+            elif self._noting is None or self._noting.done():
+                self._noting = self._effects.spawn(guard_effect(self._note_in_time(self._holds_every)))
+        for waiting in planned:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _note_in_time(self, every: timedelta) -> None:
+        if self._noted_at is not None:
+            await self._clock.sleep_until(self._noted_at + every)
+        await self._note()
+
+    async def _note(self) -> None:
+        plan, self._unwritten = self._unwritten, None
+        epoch = await self._leader.epoch()
+        if plan is None or epoch is None:
+            return
+        self._noted_at = self._clock.now()
+        try:
+            changed = await self._cluster.note_holds(plan.hold, now=self._noted_at, epoch=epoch)
+        except NotLeader:
+            self._leader.lost()
+            return
+        for run in changed:
+            self._changed(run)
+
+    def _set_alarm(self, at: datetime | None) -> None:
+        """Another turn at this time, although nothing may change until then."""
+        if self._alarm is not None:
+            if self._alarm[0] == at and not self._alarm[1].done():
+                return
+            self._alarm[1].cancel()
+            self._alarm = None
+        if at is not None:
+            self._alarm = at, self._effects.spawn(self._ring(at))
+
+    async def _ring(self, at: datetime) -> None:
+        await self._clock.sleep_until(at)
+        self._wake()
