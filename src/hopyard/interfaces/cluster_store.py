@@ -11,6 +11,15 @@ from hopyard.domain.ids import AttemptId, RunId
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """Who decides, until when. Each change of holder has a larger epoch than all before it."""
+
+    holder: str
+    epoch: int
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """An attempt whose end was recorded by this write (told once)."""
 
@@ -40,27 +49,34 @@ class Lease:
 class ClusterStore(Protocol):
     """The truth about what waits and what runs. Every change of phase goes through here, one guarded write each."""
 
+    async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
+        """Take the lease, or renew it, until `now + ttl`; None while another holder's has not expired. `holder` names one
+        process, and is never used by a later one."""
+        ...
+
+    async def resign(self, holder: str, /) -> None:
+        """Let go of the lease, if it is this holder's, so that another may lead at once. Its epoch is over."""
+
     async def snapshot(self, *, now: datetime) -> Snapshot:
-        """Nodes, queued gangs, and the placements of live attempts, all of one moment."""
-        ...
-
-    async def lead(self, holder: str, *, now: datetime, ttl: timedelta) -> Lease | None:
-        """Take or renew the lease: `holder` leads until now + ttl. None while another one's has not expired."""
-        ...
-
-    async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:
-        """Write why runs wait (those that still do); the runs whose hold is another now. Raises NotLeader."""
-        ...
-
-    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
-        """Its live attempt goes to `stopping` to make room, and its run back to the queue once it ended. A run that is not
-        live, or is being stopped, is left. Raises NotFound."""
+        """Everything that a policy sees, of one moment. What has not changed since the last snapshot of this store is the
+        same object again: gangs, nodes, and whole tuples and mappings."""
         ...
 
     async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
-        """Raises NotLeader, and writes nothing, under an epoch that is not the lease's. Re-check the plan gang by gang against today's state and commit what still fits: the run goes from `queued` to
-        `starting` with a new attempt (its number = attempts so far + 1, resuming from the run's newest checkpoint).
-        Attempts to preempt go to `stopping`; promises and breaches are kept. Holds are not written (`note_holds`)."""
+        """Re-check the plan gang by gang against today's state and commit what still fits. Raises NotLeader, with nothing
+        written, unless `epoch` is that of the lease.
+
+        place: the run goes from `queued` to `starting` with a new attempt (its number = attempts so far + 1, resuming from
+        the run's newest checkpoint). What the gang asks for is read from the store, not from the plan; of an elastic gang
+        the plan says how many replicas. preempt: the attempt goes to `stopping`, and its run back to `queued` when it has
+        ended; one that is over, stopping, or not preemptible is passed over. promises: replace those that stand. Holds are
+        not written, see `note_holds`.
+        """
+        ...
+
+    async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:
+        """Write why the runs that still wait do so: position, reason, detail, what blocks them and when they are expected to
+        start. Returns those whose hold is another now (not those that only moved up together). Raises NotLeader."""
         ...
 
     async def record(self, engine: str, seen: Observation, /, *, now: datetime, complete: bool = True) -> Recorded:
@@ -69,8 +85,13 @@ class ClusterStore(Protocol):
         Nodes of the engine are replaced by those seen (absent ones become not ready). When `complete`, a live attempt of
         this engine in phase `running` or `stopping` that is absent from `seen` is lost; one in `starting` is left (it may
         not have been launched yet). A replica never goes back: its exit stands. A lost attempt, or one that was stopped
-        unasked, puts its run back to `queued`, unless a stop was requested (then `cancelled`) or `max_attempts` is used up
-        (then `failed`). With complete=False only the attempts given are looked at, nodes ignored.
+        unasked, puts its run back to `queued`, unless a stop was requested (then `cancelled`) or `max_attempts` were lost
+        (then `failed`); one that was preempted always goes back to `queued`. A run goes back with the time at which it was
+        submitted. With complete=False only the attempts given are looked at, nodes ignored.
+
+        What a node says of itself is not believed blindly: negative amounts are none, a GPU index counts once. What an
+        administrator said of it (`cordon`) stays. With the end of an attempt the store learns: what it used (`used`), how
+        long its run was served, and, when the run is over, how long it took (`durations`).
         """
         ...
 
@@ -90,8 +111,22 @@ class ClusterStore(Protocol):
         """A queued run is cancelled at once; a live one goes to `stopping`; a final one is left. Raises NotFound."""
         ...
 
+    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
+        """Its live attempt goes to `stopping` to make room for nobody in particular, and its run back to the queue when it
+        has ended. A run that is not live, or is being stopped, is left. Raises NotFound."""
+        ...
+
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         """Attempts that are not over, with their phase (AttemptPhase value)."""
         ...
 
-    async def nodes(self) -> Sequence[Node]: ...
+    async def nodes(self) -> Sequence[Node]:
+        """By id; those that no engine sees any more too, as not ready."""
+        ...
+
+    async def cordon(self, node: NodeId, on: bool, /) -> Node:
+        """Let nothing new start on a node, or let it again. Raises NotFound."""
+        ...
+
+    async def remove_node(self, node: NodeId, /) -> None:
+        """Forget a node that its engine no longer sees. Raises NotFound; Conflict while it is seen or something is held there."""

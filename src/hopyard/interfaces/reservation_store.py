@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hopyard.domain.ids import Version
+from hopyard.domain.reservation import Reservation
+
+
+class ReservationStore(Protocol):
+    """Reservations that were granted. Names are unique."""
+
+    async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
+        """Raises Conflict when the name is taken, or when reservations or queues were changed after the snapshot
+        `based_on` on which it was granted: look again then."""
+
+    async def list(self) -> Sequence[Reservation]:
+        """By start, then name; past ones too, until they are deleted."""
+        ...
+
+    async def get(self, name: str, /) -> Reservation:
+        """Raises NotFound, with close names as hints."""
+        ...
+
+    async def delete(self, name: str, /) -> Reservation:
+        """The one that is gone. Raises NotFound."""
+        ...
