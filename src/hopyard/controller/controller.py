@@ -38,7 +38,7 @@ class Controller:
 
     changed: told of every run whose phase, hold or exit may be another now. ended: awaited for every run that became final.
     observe_every: how often the engine is asked while attempts are live; never while none is. holder: this server's name in
-    the lease. preempt_grace: how long a run may take to save a checkpoint when it is asked to make room. holds_every: how
+    the lease; it may be that of an earlier one where it is certain that it has ended. preempt_grace: how long a run may take to save a checkpoint when it is asked to make room. holds_every: how
     often at most it is written down why runs wait, None for never.
     """
 
@@ -76,7 +76,9 @@ class Controller:
             quiet=self._quiet,
             react=self._react,
         )
-        self._turns = Turns(cluster, policy, clock, self._leader, self._effects, changed=changed, wake=self.wake, holds_every=holds_every)
+        self._turns = Turns(
+            cluster, policy, clock, self._leader, self._effects, changed=changed, wake=self.wake, holds_every=holds_every
+        )
         self._live: set[AttemptId] = set()
         self._said: dict[tuple[AttemptId, int], ReplicaStatus] = {}
         self._nodes: tuple[Node, ...] = ()
@@ -137,6 +139,10 @@ class Controller:
     def preempts(self, attempt: AttemptId) -> bool:
         """Whether an attempt that should end is to save a checkpoint first, because it makes room for another."""
         return self._endings.preempts(attempt)
+
+    async def resign(self) -> None:
+        """This server ends on purpose: another one may decide at once."""
+        await self._leader.resign()
 
     # -- loops ----------------------------------------------------------------------------------------------------
 

@@ -25,8 +25,22 @@ class _Asked:
 class Endings:
     """asking: told each time that the engine is asked, so that somebody looks at what comes of it."""
 
-    def __init__(self, engine: Engine, clock: Clock, effects: Effects, *, asking: Callable[[], None], preempt_grace: timedelta = PREEMPT_GRACE) -> None:
-        self._engine, self._clock, self._effects, self._asking, self._preempt_grace = engine, clock, effects, asking, preempt_grace
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        effects: Effects,
+        *,
+        asking: Callable[[], None],
+        preempt_grace: timedelta = PREEMPT_GRACE,
+    ) -> None:
+        self._engine, self._clock, self._effects, self._asking, self._preempt_grace = (
+            engine,
+            clock,
+            effects,
+            asking,
+            preempt_grace,
+        )
         self._graces: dict[AttemptId, timedelta] = {}
         self._asked: dict[AttemptId, _Asked] = {}
 

@@ -32,6 +32,11 @@ class Leadership:
             self._renew_at = now + self._ttl / 3
         return None if self._lease is None else self._lease.epoch
 
+    async def resign(self) -> None:
+        """Let another server lead at once."""
+        self._lease = None
+        await self._cluster.resign(self._holder)
+
     def lost(self) -> None:
         """The store refused the epoch."""
         self._lease = None

@@ -37,21 +37,12 @@ class Recorded:
     requeued: tuple[RunId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Who decides until `until`. epoch: larger than that of every holder before; a plan is applied under it."""
-
-    holder: str
-    epoch: int
-    until: datetime
-
-
 class ClusterStore(Protocol):
     """The truth about what waits and what runs. Every change of phase goes through here, one guarded write each."""
 
     async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         """Take the lease, or renew it, until `now + ttl`; None while another holder's has not expired. `holder` names one
-        process, and is never used by a later one."""
+        process; a later one may use the name again only where it is certain that the other has ended."""
         ...
 
     async def resign(self, holder: str, /) -> None:

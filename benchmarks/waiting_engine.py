@@ -1,0 +1,71 @@
+"""An engine whose runs only wait, in real time: what is left of a measurement is the controller, the policy and the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+
+from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.cluster import Node, Observation
+from hopyard.domain.ids import AttemptId
+from hopyard.domain.launch import Launch
+
+FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
+PREEMPTED = Exit(ExitKind.PREEMPTED, 143, "asked to make room")
+STOPPED = Exit(ExitKind.STOPPED, 143, "stopped by request")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    replicas: tuple[ReplicaStatus, ...]
+    ends_at: float
+    status: AttemptStatus
+    over: bool = False
+
+
+class WaitingEngine:
+    """Implements `hopyard.interfaces.engine.Engine`. A run ends by itself after its parameter `runs_s` seconds, without a
+    checkpoint when it is preempted. launches: every gang that was started, with how many replicas."""
+
+    name = "waiting"
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = tuple(nodes)
+        self._attempts: dict[AttemptId, _Waiting] = {}
+        self.launches: list[Launch] = []
+
+    async def launch(self, launch: Launch, /) -> None:
+        if launch.attempt in self._attempts:
+            return
+        self.launches.append(launch)
+        replicas = _all(len(launch.replicas), None)
+        ends_at = time.monotonic() + float(launch.replicas[0].params["runs_s"])  # type: ignore[arg-type]
+        self._attempts[launch.attempt] = _Waiting(replicas, ends_at, AttemptStatus(launch.attempt, replicas))
+
+    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
+        found = self._attempts.get(attempt)
+        if found is not None and not found.over:
+            self._end(attempt, found, PREEMPTED if preempt else STOPPED)
+
+    async def observe(self) -> Observation:
+        now = time.monotonic()
+        for attempt, found in self._attempts.items():
+            if not found.over and found.ends_at <= now:
+                self._end(attempt, found, FINISHED)
+        return Observation(self._nodes, tuple(found.status for found in self._attempts.values()))
+
+    async def forget(self, attempt: AttemptId, /) -> None:
+        self._attempts.pop(attempt, None)
+
+    def _end(self, attempt: AttemptId, found: _Waiting, exit: Exit) -> None:
+        found.over = True
+        found.status = AttemptStatus(attempt, _all(len(found.replicas), exit))
+
+
+@cache
+def _all(size: int, exit: Exit | None) -> tuple[ReplicaStatus, ...]:
+    phase = ReplicaPhase.RUNNING if exit is None else ReplicaPhase.EXITED
+    return tuple(ReplicaStatus(rank, phase, exit=exit) for rank in range(size))
