@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from hopyard.controller.effects import Effects, guard_effect, guard_step
 from hopyard.controller.endings import DEFAULT_GRACE, PREEMPT_GRACE, Endings
@@ -19,7 +19,7 @@ from hopyard.controller.leader import LEASE, Leadership
 from hopyard.controller.turns import HOLDS_EVERY, Turns
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Node, Observation, Plan, Snapshot
-from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import Run
 from hopyard.errors import NotFound
 from hopyard.interfaces.clock import Clock

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hopyard.domain.attempt import AttemptStatus
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
-from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.ids import AttemptId, NodeId, RunId
 
 
 @dataclass(frozen=True, slots=True)
