@@ -1,0 +1,118 @@
+"""How long a gang is expected to run, with a band, from its time limit and from what ran before it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from hopyard.domain.durations import history_keys
+from hopyard.domain.gang import Gang
+
+ENOUGH = 8.0  # runs alike of which nobody asks what other runs took
+BAND = (0.06, 0.5, 0.94)  # quantiles of the ends of a band; further out than its eight of ten, since runs alike come in bursts
+UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)  # the band without any history; with a time limit, that is expected to be used up
+NEVER_S = 10 * 365 * 86400.0  # no band reaches further
+Durations = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Seconds: `low_s` <= `mid_s` <= `high_s`; eight of ten are expected between the outer two.
+
+    certain: `high_s` is a time limit, at which it is ended: it takes no longer.
+    """
+
+    low_s: float
+    mid_s: float
+    high_s: float
+    certain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Finished runs to predict from, the most telling ones weighing most.
+
+    seconds: sorted. weights: running sums of the weight of each, without a leading 0.
+    """
+
+    seconds: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def total_s(self, elapsed_s: float = 0.0) -> tuple[tuple[float, float, float], float]:
+        """The band of the whole duration of a run that has run for `elapsed_s` already, and until when, in seconds since its
+        start, that band stays as it is while nothing else is learned.
+
+        It is taken from the runs that took longer than that. One that has outlived nearly all of them goes on as the lifetimes
+        of processes do (Harchol-Balter and Downey, Exploiting Process Lifetime Distributions, SIGMETRICS'96): half of those that
+        ran t seconds run 2t; so the longer it overran, the longer it is expected to go on.
+        """
+        gone = bisect_right(self.seconds, elapsed_s)
+        before = self.weights[gone - 1] if gone else 0.0
+        left = (self.weights[-1] if self.weights else 0.0) - before
+        if left >= 1.0 or (left > 0 and not gone):
+            low, mid, high = (self._at(before + share * left) for share in BAND)
+            return (low, mid, max(high, mid * (1 + 1 / (1 + left)))), self.seconds[gone]
+        if not self.seconds and elapsed_s < UNKNOWN_S[1]:
+            return UNKNOWN_S, UNKNOWN_S[1]
+        return _outlived(elapsed_s)
+
+    def _at(self, weight: float) -> float:
+        return self.seconds[min(bisect_right(self.weights, weight), len(self.seconds) - 1)]
+
+
+def history(gang: Gang, durations: Durations) -> History:
+    """What is known of runs like this one: first of those that tell most (see `domain.durations`), and where these are too few,
+    of the next with what weight is missing."""
+    return _history(tuple(tuple(samples) for key in history_keys(gang) if (samples := durations.get(key))))
+
+
+def expect(gang: Gang, durations: Durations) -> Expected:
+    """The whole duration of a gang that has not started."""
+    return whole(gang, durations)[0]
+
+
+def whole(gang: Gang, durations: Durations, elapsed_s: float = 0.0) -> tuple[Expected, float]:
+    """The whole duration of a gang that has run for `elapsed_s`, and how long, in seconds since its start, this answer holds."""
+    known = history(gang, durations)
+    if not known.seconds and gang.time_limit_s is not None:
+        return Expected(gang.time_limit_s / 10, gang.time_limit_s, gang.time_limit_s, certain=True), NEVER_S
+    band, until_s = known.total_s(max(elapsed_s, 0.0))
+    return _limited(band, gang.time_limit_s), until_s
+
+
+def remaining(gang: Gang, durations: Durations, elapsed_s: float) -> Expected:
+    """What is left of a gang that has run for `elapsed_s`. At or past its time limit nothing is left: it is being ended."""
+    total, _ = whole(gang, durations, elapsed_s)
+    return Expected(*(max(end_s - max(elapsed_s, 0.0), 0.0) for end_s in (total.low_s, total.mid_s, total.high_s)), total.certain)
+
+
+def _limited(band: tuple[float, float, float], limit_s: float | None) -> Expected:
+    if limit_s is None:
+        return Expected(*(min(end_s, NEVER_S) for end_s in band))
+    low, mid, _ = (min(end_s, limit_s) for end_s in band)
+    return Expected(low, mid, limit_s, certain=True)
+
+
+def _outlived(elapsed_s: float) -> tuple[tuple[float, float, float], float]:
+    """In steps of a tenth, so that an answer holds for a while."""
+    step = 1.0
+    while step <= elapsed_s:
+        step *= 1.1
+    return (step * 10 / 9, step * 2, step * 10), step
+
+
+@lru_cache(maxsize=8192)
+def _history(levels: tuple[tuple[float, ...], ...]) -> History:
+    weighed: list[tuple[float, float]] = []
+    missing = ENOUGH
+    for samples in levels:
+        weight = 1.0 if len(samples) >= missing and not weighed else min(missing / len(samples), 1.0)
+        weighed += [(seconds, weight) for seconds in samples]
+        missing -= weight * len(samples)
+        if missing <= 0:
+            break
+    weighed.sort()
+    return History(tuple(seconds for seconds, _ in weighed), tuple(accumulate(weight for _, weight in weighed)))
