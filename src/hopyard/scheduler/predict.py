@@ -86,14 +86,14 @@ def whole(gang: Gang, durations: Durations, elapsed_s: float = 0.0) -> tuple[Exp
 def remaining(gang: Gang, durations: Durations, elapsed_s: float) -> Expected:
     """What is left of a gang that has run for `elapsed_s`. At or past its time limit nothing is left: it is being ended."""
     total, _ = whole(gang, durations, elapsed_s)
-    return Expected(*(max(end_s - max(elapsed_s, 0.0), 0.0) for end_s in (total.low_s, total.mid_s, total.high_s)), total.certain)
+    gone_s = max(elapsed_s, 0.0)
+    return Expected(max(total.low_s - gone_s, 0.0), max(total.mid_s - gone_s, 0.0), max(total.high_s - gone_s, 0.0), total.certain)
 
 
 def _limited(band: tuple[float, float, float], limit_s: float | None) -> Expected:
     if limit_s is None:
-        return Expected(*(min(end_s, NEVER_S) for end_s in band))
-    low, mid, _ = (min(end_s, limit_s) for end_s in band)
-    return Expected(low, mid, limit_s, certain=True)
+        return Expected(min(band[0], NEVER_S), min(band[1], NEVER_S), min(band[2], NEVER_S))
+    return Expected(min(band[0], limit_s), min(band[1], limit_s), limit_s, certain=True)
 
 
 def _outlived(elapsed_s: float) -> tuple[tuple[float, float, float], float]:
