@@ -18,7 +18,7 @@ def asked_for(gang: Gang) -> dict[str, int]:
     GPU until the card is known, and no model is counted."""
     found: Counter[str] = Counter()
     for role in gang.roles:
-        _add(found, role.resources, role.fewest, _milli(role.resources))
+        _add(found, role.resources, role.fewest, gpu_milli_of(role.resources))
     return {name: amount for name, amount in found.items() if amount}
 
 
@@ -60,7 +60,8 @@ def decayed(used: Used, now: datetime, half_life_s: float) -> float:
     return float(used.share_seconds * 0.5 ** (age_s / half_life_s))
 
 
-def _milli(request: Resources) -> int:
+def gpu_milli_of(request: Resources) -> int:
+    """Thousandths of GPUs that one replica asks for; 1 for a share by memory, since the card is not known."""
     return request.gpus * WHOLE_GPU or request.gpu_milli or (1 if request.gpu_memory_bytes else 0)
 
 

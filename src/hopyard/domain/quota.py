@@ -1,0 +1,51 @@
+"""What the limits of a tree of queues come to: who is above whom, what each is sure of, and the most that each may use."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hopyard.domain.ids import QueueName
+from hopyard.domain.queue import Amounts, QueueTree
+
+
+def path(tree: QueueTree, queue: QueueName) -> tuple[QueueName, ...]:
+    """The queue and all above it, the queue first. () when there is no such queue."""
+    found: list[QueueName] = []
+    at: QueueName | None = queue
+    while at is not None and at in tree.queues:
+        found.append(at)
+        at = tree.queues[at].parent
+    return tuple(found)
+
+
+def children(tree: QueueTree) -> dict[QueueName | None, list[QueueName]]:
+    """The queues right below each, by name; under None those that are below no other. Leaves have no entry."""
+    found: dict[QueueName | None, list[QueueName]] = {}
+    for name in sorted(tree.queues):
+        found.setdefault(tree.queues[name].parent, []).append(name)
+    return found
+
+
+def guarantees(tree: QueueTree) -> dict[QueueName, Amounts]:
+    """What each queue is sure of. A queue that does not name a resource is sure of what those right below it are sure of."""
+    below: dict[QueueName, Counter[str]] = {name: Counter() for name in tree.queues}
+    found: dict[QueueName, Amounts] = {}
+    for name in reversed(list(tree.queues)):  # children before parents
+        queue = tree.queues[name]
+        found[name] = {**below[name], **queue.guarantee}
+        if queue.parent is not None:
+            below[queue.parent].update(found[name])
+    return found
+
+
+def most(tree: QueueTree) -> dict[QueueName, Amounts]:
+    """The most that each queue may ever use, by its own maximum and by what it may borrow beyond its guarantee."""
+    sure = guarantees(tree)
+    found: dict[QueueName, Amounts] = {}
+    for name, queue in tree.queues.items():
+        limits = dict(queue.maximum)
+        for resource, beyond in queue.borrow_limit.items():
+            borrowed = sure[name].get(resource, 0) + beyond
+            limits[resource] = min(limits.get(resource, borrowed), borrowed)
+        found[name] = limits
+    return found

@@ -1,0 +1,256 @@
+"""Who may use how much of the cluster now, and who comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from hopyard.domain.amounts import decayed, dominant_share, placed, totals
+from hopyard.domain.cluster import HoldReason, Node, Running
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import NodeId, QueueName
+from hopyard.domain.queue import GPU_OF, Amounts, QueueTree, Used
+from hopyard.scheduler.fairness import sentences, shares
+from hopyard.scheduler.fairness.ask import Cards, asked, cards_of, in_full
+from hopyard.scheduler.fairness.ledger import Ledger
+from hopyard.scheduler.fairness.limits import NOTHING, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a gang may not start now however much is free. `queue`: the one whose limit it is, the gang's own or one above it.
+    closed_models: models of GPUs of which no more may be used, when that is the reason."""
+
+    reason: HoldReason
+    queue: QueueName
+    detail: str
+    closed_models: frozenset[str] = frozenset()
+
+
+class Accounts:
+    """What every queue and user uses, and the questions that are asked of it. Mutable; a copy is cheap.
+
+    The rules (docs/queues.md says them for people), for each resource that a gang asks for, at each level from its queue up:
+    use never exceeds the maximum, nor the guarantee and what may be borrowed; what a queue keeps of its guarantee
+    (lend_limit) nobody else uses. Resources that no queue names have no limit.
+    """
+
+    __slots__ = ("_cards", "_cluster", "_history", "_ledger", "_limits", "_nodes")
+
+    def __init__(self, limits: Limits, ledger: Ledger, history: Mapping[tuple[QueueName, str], float]) -> None:
+        self._limits = limits
+        self._ledger = ledger
+        self._history = history
+        self._nodes: Mapping[NodeId, Node] = {}
+        self._cards: Cards = frozenset()
+        self._cluster: Amounts = NOTHING
+
+    @classmethod
+    def of(
+        cls,
+        tree: QueueTree,
+        nodes: Iterable[Node],
+        running: Iterable[Running],
+        used: Mapping[tuple[QueueName, str], Used],
+        now: datetime,
+    ) -> Accounts:
+        """used: what was used in the past, by queue and user."""
+        limits = Limits.of(tree)
+        half_life_s = tree.half_life_s
+        history = {key: shares.past_share(decayed(past, now, half_life_s), half_life_s) for key, past in used.items()}
+        accounts = cls(limits, Ledger(limits), history)
+        accounts.set_nodes(nodes)
+        for one in running:
+            accounts.charge(one.placement)
+        return accounts
+
+    def set_nodes(self, nodes: Iterable[Node]) -> None:
+        """The nodes that there are now. Shares are shares of what the open ones have. What was charged stays, and nodes that
+        are gone are remembered for when it is credited; a node whose GPUs became others needs new accounts."""
+        listed = list(nodes)
+        self._nodes = {**self._nodes, **{node.id: node for node in listed}}
+        self._cluster = totals(node for node in listed if node.open)
+        self._cards = cards_of(listed)
+
+    def copy(self) -> Accounts:
+        other = Accounts(self._limits, self._ledger.copy(), self._history)
+        other._nodes, other._cards, other._cluster = self._nodes, self._cards, self._cluster
+        return other
+
+    def charge(self, placement: Placement) -> None:
+        gang = placement.gang
+        self._ledger.add(gang.queue, gang.user, placed(placement, self._nodes), 1)
+
+    def credit(self, placement: Placement) -> None:
+        """Exactly undo `charge`."""
+        gang = placement.gang
+        self._ledger.add(gang.queue, gang.user, placed(placement, self._nodes), -1)
+
+    def used(self, queue: QueueName) -> Amounts:
+        """What the queue uses with all below it."""
+        return self._ledger.used(queue)
+
+    def used_by(self, queue: QueueName, user: str) -> Amounts:
+        """What one user uses in the queue, which is a leaf or limits its users."""
+        return self._ledger.used_by(queue, user)
+
+    def refusal(self, gang: Gang) -> Refusal | None:
+        """Why its queue or its user may use no more of what it asks for, or None."""
+        limits, leaf = self._limits, gang.queue
+        if leaf in limits.unlimited:
+            return None
+        if leaf not in limits.leaves:
+            inside = sorted(name for name in limits.leaves if leaf in limits.paths[name])
+            return Refusal(HoldReason.NO_QUEUE, leaf, sentences.no_queue(leaf, inside))
+        ask = asked(gang, self._cards)
+        for name, amount in ask.items():
+            if not name.startswith(GPU_OF) and (refused := self._refused(gang, name, amount)):
+                return refused
+        return self._no_model(gang.sized(_fewest(gang))) if limits.models[leaf] else None
+
+    def closed_models(self, gang: Gang) -> frozenset[str]:
+        """Models of GPUs, in lower case, of which its queue or its user may not use as many as it could land on."""
+        models = self._limits.models.get(gang.queue)
+        if not models:
+            return frozenset()
+        return frozenset(
+            model for model in models if (most := self._could_use(gang, model)) and self._refused(gang, GPU_OF + model, most)
+        )
+
+    def bounded(self, gang: Gang) -> Gang:
+        """An elastic gang with no more replicas than its queue and its user may use; others as they are."""
+        if not gang.elastic or gang.queue in self._limits.unlimited:
+            return gang
+        counts = _fewest(gang)
+        for index, role in enumerate(gang.roles):
+            low, high = counts[index], role.replicas
+            while low < high:
+                middle = (low + high + 1) // 2
+                counts[index] = middle
+                low, high = (low, middle - 1) if self.refusal(gang.sized(counts)) else (middle, high)
+            counts[index] = low
+        roles = tuple(replace(role, replicas=count) for role, count in zip(gang.roles, counts, strict=True))
+        return replace(gang, roles=roles)
+
+    def queue_key(self, queue: QueueName, gang: Gang) -> tuple[tuple[int, float, QueueName], ...]:
+        """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how
+        full the guarantee is, if so, the dominant share of what is borrowed already, by weight; then the queue's name."""
+        ask = asked(gang, self._cards)
+        return tuple(self._level_key(level, ask) for level in reversed(self._limits.path(queue)))
+
+    def user_key(self, queue: QueueName, user: str) -> tuple[float]:
+        """Smaller comes first: the share of the cluster that the user uses now in this queue, and on top what was used on
+        average in the past, where each half-life ago counts half."""
+        now = dominant_share(self._ledger.used_by(queue, user), self._cluster)
+        return (now + self._history.get((queue, user), 0.0),)
+
+    def borrows(self, running: Running) -> bool:
+        """Whether its queue uses more than its guarantee of something that this run uses and that some queue is sure of."""
+        queue = running.gang.queue
+        sure, use = self._limits.sure.get(queue, NOTHING), self._ledger.used(queue)
+        amounts = placed(running.placement, self._nodes)
+        return any(use.get(name, 0) > sure.get(name, 0) for name in self._limits.guaranteed if amounts.get(name))
+
+    def owed(self, gang: Gang) -> frozenset[QueueName]:
+        """The leaves that it may reclaim from.
+
+        The lender is the lowest queue on its path whose guarantee covers the gang beside what is used. Those outside of the
+        lender owe it that use more than their guarantee at every level up to where the two meet, of one resource that the
+        lender is sure of and the gang asks for. So nobody is brought to owe who did not borrow, and if the lender's guarantee
+        is in use elsewhere, somebody owes it: where a queue is above its guarantee, one right below it is.
+        """
+        ask = asked(gang, self._cards)
+        lender, names = self._lender(gang.queue, ask)
+        if lender is None:
+            return frozenset()
+        inside = set(self._limits.path(lender))
+        found = []
+        for queue in self._ledger.busy():
+            levels = self._limits.path(queue)
+            if lender not in levels and queue not in inside and self._all_above(levels, inside, names):
+                found.append(queue)
+        return frozenset(found)
+
+    def _lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, list[str]]:
+        for level in self._limits.paths.get(queue, ()):
+            names = self._limits.within(level, self._ledger.used(level), ask)
+            if names and self._limits.tree.queues[level].reclaims:
+                return level, names
+        return None, []
+
+    def _all_above(self, levels: Iterable[QueueName], shared: set[QueueName], names: Iterable[str]) -> bool:
+        sure = self._limits.sure
+        apart = [(self._ledger.used(level), sure.get(level, NOTHING)) for level in levels if level not in shared]
+        return any(all(use.get(name, 0) > own.get(name, 0) for use, own in apart) for name in names)
+
+    def _level_key(self, queue: QueueName, ask: Amounts) -> tuple[int, float, QueueName]:
+        use = self._ledger.used(queue)
+        sure = self._limits.sure.get(queue, NOTHING)
+        names = self._limits.within(queue, use, ask) if sure else None
+        if names:
+            return 0, shares.filled(use, sure, names), queue
+        known = self._limits.tree.queues.get(queue)
+        return 1, shares.borrowed_share(use, sure, self._cluster, known.weight if known else 1.0), queue
+
+    def _refused(self, gang: Gang, name: str, ask: int) -> Refusal | None:
+        """Why no more of one resource may be used."""
+        limits, ledger, leaf = self._limits, self._ledger, gang.queue
+        for queue, caps in limits.user_caps[leaf]:
+            limit = caps.get(name)
+            if limit is not None and (used := ledger.used_by(queue, gang.user).get(name, 0)) + ask > limit:
+                detail = sentences.user_over(gang.user, queue, name, ask=ask, used=used, limit=limit)
+                return Refusal(HoldReason.USER_LIMIT, queue, detail)
+        for queue, caps in limits.caps[leaf]:
+            limit = caps.get(name)
+            if limit is not None and (used := ledger.used(queue).get(name, 0)) + ask > limit:
+                sure = limits.sure[queue].get(name, 0)
+                detail = sentences.over_limit(limits.tree.queues[queue], name, ask=ask, used=used, limit=limit, sure=sure)
+                return Refusal(HoldReason.QUOTA, queue, detail)
+        if name in limits.kept_names and (left := self._open(leaf, name)) < ask:
+            detail = sentences.kept_back(leaf, name, ask=ask, left=left, keepers=self._keepers(leaf, name))
+            return Refusal(HoldReason.QUOTA, leaf, detail)
+        return None
+
+    def _open(self, leaf: QueueName, name: str) -> int:
+        """How much more the leaf may use without touching what others keep: at each level what it keeps for itself and does
+        not use, and beside that what is open above it and below the limit there (after Kueue's hierarchical cohorts)."""
+        ledger = self._ledger
+        left = self._cluster.get(name, 0) - ledger.taken(None, name)
+        for level in reversed(self._limits.paths[leaf]):
+            limit = self._limits.most[level].get(name)
+            if limit is not None:
+                left = min(left, limit - ledger.taken(level, name))
+            left = max(left, 0) + ledger.spare(level, name)
+        return left
+
+    def _keepers(self, leaf: QueueName, name: str) -> list[QueueName]:
+        above = self._limits.paths[leaf]
+        return sorted(queue for queue in self._limits.kept if queue not in above and self._ledger.spare(queue, name) > 0)
+
+    def _no_model(self, gang: Gang) -> Refusal | None:
+        """Why there is no model of GPU left that some role could use."""
+        closed = self.closed_models(gang)
+        for role in gang.roles if closed else ():
+            models = frozenset(model.lower() for model in role.resources.gpu_models) or frozenset(
+                model for model, _ in self._cards
+            )
+            if in_full(role.resources, self._cards) and models and models <= closed:
+                model = min(models)
+                refused = self._refused(gang, GPU_OF + model, self._could_use(gang, model))
+                assert refused is not None  # it is closed
+                return Refusal(refused.reason, refused.queue, refused.detail, closed)
+        return None
+
+    def _could_use(self, gang: Gang, model: str) -> int:
+        """Thousandths of GPUs of the model, if all roles that may use it do."""
+        found = 0
+        for role in gang.roles:
+            models = role.resources.gpu_models
+            if not models or model in [name.lower() for name in models]:
+                found += in_full(role.resources, self._cards) * role.replicas
+        return found
+
+
+def _fewest(gang: Gang) -> list[int]:
+    return [role.fewest for role in gang.roles]
