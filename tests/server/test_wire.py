@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from hopyard.domain.attempt import ReplicaStatus
+from hopyard.domain.gang import Closeness, Topology, Where
+from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, Run, RunSpec
 from hopyard.server.wire import (
@@ -18,6 +20,8 @@ from hopyard.server.wire import (
     RoleIn,
     RunOut,
     SpecIn,
+    TopologyIn,
+    WhereIn,
     to_spec,
 )
 
@@ -25,6 +29,8 @@ PAIRS = [
     (SpecIn, RunSpec),
     (RoleIn, RoleSpec),
     (ResourcesIn, Resources),
+    (WhereIn, Where),
+    (TopologyIn, Topology),
     (DatasetRefIn, DatasetRef),
     (EnvironmentIn, Environment),
     (GitIn, GitState),
@@ -46,7 +52,17 @@ def test_a_run_goes_out_with_all_its_fields() -> None:
 def test_a_spec_survives_the_way_there_and_back() -> None:
     spec = RunSpec(
         project="p",
-        roles=(RoleSpec(("python", "a.py"), "chief", 2, Resources(500, 2**30, 1, "A100")), RoleSpec(("b",))),
+        roles=(
+            RoleSpec(
+                ("python", "a.py"), "chief", 2, Resources(500, 2**30, 1, ("A100", "H100"), extras=(("fpga", 1),)), min_replicas=1
+            ),
+            RoleSpec(("b",), resources=Resources(gpu_milli=500), where=Where((PoolName("a"),), (("rack", "1"),))),
+            RoleSpec(("c",), "c", 4, Resources(gpu_memory_bytes=2**30), topology=Topology("node", Closeness.SAME, 2)),
+        ),
+        queue=QueueName("q"),
+        priority=0,
+        preemptible=False,
+        topology=Topology("rack", Closeness.BALANCED),
         datasets=(DatasetRef("mnist", 3),),
         params={"a": 1, "b": 0.5, "c": None, "d": True, "e": "x"},
         git=GitState("abc", dirty=True),

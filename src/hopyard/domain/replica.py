@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.launch import ReplicaLaunch
+from hopyard.domain.resources import WHOLE_GPU
 
 SPEC_FILE, STATUS_FILE, STOP_FILE, LOCK_FILE, TOKEN_FILE = "spec.json", "status.json", "stop", "lock", "token"
 STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system")
@@ -18,8 +19,11 @@ class NodeShare:
 
     cpus: the cores it is bound to, None binds it to none. cgroups: controller ("memory", "cpu") → the folder of the group that
     the replica makes for its process; empty where the kernel does not let us, memory is then watched.
-    nvml: the GPUs are real ones that the driver names (declared ones are not asked after). grace_s: between SIGTERM and SIGKILL
-    when the end comes from the replica itself (time limit, the server's word).
+    gang_folder: one that all replicas of the gang on this node see.
+    nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of each of
+    `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is not limited.
+    grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (time limit, the server's word);
+    preempt_grace_s: how long the server's word leaves it to save a checkpoint and make room.
     """
 
     id: str
@@ -27,13 +31,17 @@ class NodeShare:
     server_file: str
     master_port: int
     master_addr: str = "127.0.0.1"
+    gang_folder: str = ""
     gpus: tuple[int, ...] = ()
+    gpu_milli: int = WHOLE_GPU
+    gpu_memory_bytes: int = 0
     cpus: tuple[int, ...] | None = None
     cgroups: Mapping[str, str] = field(default_factory=dict)
     node_rank: int = 0
     local_rank: int = 0
     local_world_size: int = 1
     grace_s: float = 10.0
+    preempt_grace_s: float = 60.0
     nvml: bool = False
 
 
@@ -67,8 +75,22 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """The content of `stop`: end within `grace_s`, and say so with this kind and reason."""
+    """The content of `stop`: end within `grace_s`, and say so with this kind and reason.
+
+    at_safe_point: a script that has safe points leaves at its next one; SIGTERM comes to it only when the grace is nearly over.
+    """
 
     grace_s: float
     kind: ExitKind = ExitKind.STOPPED
     reason: str = "stopped by request"
+    at_safe_point: bool = False
+
+    @classmethod
+    def preempt(cls, grace_s: float) -> StopOrder:
+        """Make room, after saving a checkpoint where that can be."""
+        return cls(grace_s, ExitKind.PREEMPTED, "preempted", at_safe_point=True)
+
+    def followed_by(self, later: StopOrder) -> StopOrder:
+        """What holds when a second order comes: the smaller grace; and who is simply to end waits for no safe point."""
+        said = later if self.at_safe_point and not later.at_safe_point else self
+        return replace(said, grace_s=min(self.grace_s, later.grace_s))

@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from hopyard.domain.attempt import Exit, ReplicaPhase
-from hopyard.domain.ids import DEFAULT_QUEUE
+from hopyard.domain.gang import Closeness
+from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import MAX_REPLICAS, Attempt, Run, RunPhase, RunSpec
 
 NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?$"
@@ -23,7 +24,7 @@ DIGEST = r"^[0-9a-f]{64}$"
 RUN_ID = r"^[A-Za-z0-9-]{6,64}$"
 MAX_ROLES, MAX_DATASETS, MAX_NAMES = 64, 64, 1000
 # As large as the command line takes: what no node has is refused in words that say what is missing.
-MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS = 10**9, 2**60, 999_999
+MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS, MAX_EXTRAS, MAX_EXTRA_NAMES = 10**9, 2**60, 999_999, 10**9, 64
 MAX_SECONDS = 10 * 365 * 86400.0
 
 Name = Annotated[str, Meta(pattern=NAME, max_length=128)]
@@ -59,6 +60,24 @@ class ResourcesIn(In):
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS)] = 0
     gpu_models: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=TEXT)], ...], Meta(max_length=64)] = ()
     cpu_limited: bool = False
+    gpu_milli: Annotated[int, Meta(ge=0, lt=WHOLE_GPU)] = 0
+    gpu_memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
+    extras: Annotated[tuple[tuple[Name, Annotated[int, Meta(ge=1, le=MAX_EXTRAS)]], ...], Meta(max_length=MAX_EXTRA_NAMES)] = ()
+
+
+class WhereIn(In):
+    """Which nodes may be used: in one of these pools (none named: any), with all of these labels."""
+
+    pools: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    labels: Annotated[tuple[tuple[Key, Text], ...], Meta(max_length=64)] = ()
+
+
+class TopologyIn(In):
+    """How close replicas are to each other, within domains of a level: `node`, or the name of a label of nodes."""
+
+    level: Key
+    rule: Closeness
+    slice: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
 
 
 class RoleIn(In):
@@ -66,6 +85,9 @@ class RoleIn(In):
     name: Name = "worker"
     replicas: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
     resources: ResourcesIn = msgspec.field(default_factory=ResourcesIn)
+    min_replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] = 0
+    where: WhereIn = msgspec.field(default_factory=WhereIn)
+    topology: TopologyIn | None = None
 
 
 class DatasetRefIn(In):
@@ -97,7 +119,7 @@ class ResumeIn(In):
 
 
 class SpecIn(In):
-    """Everything that decides what a run does: `RunSpec` of the domain."""
+    """Everything that decides what a run does: `RunSpec` of the domain. queue, priority: null takes what the tree of queues says."""
 
     project: Name
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)]
@@ -109,8 +131,10 @@ class SpecIn(In):
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
     environment: EnvironmentIn = msgspec.field(default_factory=EnvironmentIn)
     git: GitIn | None = None
-    queue: Name = DEFAULT_QUEUE
-    priority: Annotated[int, Meta(ge=0, le=100)] = 50
+    queue: Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    preemptible: bool = True
+    topology: TopologyIn | None = None
     time_limit_s: Seconds | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 4
     forked_from: Id | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -10,17 +11,21 @@ from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, 
 from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.ids import AttemptId, NodeId, split_attempt
 from hopyard.domain.launch import Launch
+from hopyard.domain.resources import WHOLE_GPU
 from hopyard.errors import LaunchFailed
 from hopyard.interfaces.clock import Clock
 
 FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
+STOPPED = Exit(ExitKind.STOPPED, 143, "stopped by request")
+PREEMPTED = Exit(ExitKind.PREEMPTED, 75, "preempted")
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
     """What becomes of a replica: it prepares, runs, and ends like this, unless it is stopped before.
 
-    refuse: the launch of its attempt fails. ignores_stop: it takes the whole grace when asked to end.
+    refuse: the launch of its attempt fails. ignores_stop: it takes the whole grace when asked to end. saves: how long it takes
+    to save a checkpoint when it is to make room (at most the grace).
     """
 
     prepare: timedelta = timedelta(seconds=1)
@@ -28,6 +33,7 @@ class Fate:
     exit: Exit = FINISHED
     refuse: bool = False
     ignores_stop: bool = False
+    saves: timedelta = timedelta(0)
 
 
 @dataclass(slots=True)
@@ -35,12 +41,13 @@ class _Replica:
     fate: Fate
     launched_at: datetime
     stop_at: datetime | None = None  # when it ends because it was asked to
+    preempted: bool = False
 
     def status(self, rank: int, now: datetime) -> ReplicaStatus:
         running_at = self.launched_at + self.fate.prepare
         ends_at = running_at + self.fate.run
         if self.stop_at is not None and self.stop_at < ends_at and now >= self.stop_at:
-            return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=Exit(ExitKind.STOPPED, 143, "stopped by request"))
+            return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=PREEMPTED if self.preempted else STOPPED)
         if now >= ends_at:
             return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=self.fate.exit)
         return ReplicaStatus(rank, ReplicaPhase.RUNNING if now >= running_at else ReplicaPhase.PREPARING)
@@ -74,10 +81,15 @@ class FakeEngine:
         self._replicas[launch.attempt] = [_Replica(fate, now) for fate in fates]
         self._check()
 
-    async def stop(self, attempt: AttemptId, /, *, grace: timedelta) -> None:
+    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
         now = self.clock.now()
         for replica in self._replicas.get(attempt, ()):
-            ends = now + grace if replica.fate.ignores_stop else now
+            soonest = min(replica.fate.saves, grace) if preempt else timedelta(0)
+            ends = now + (grace if replica.fate.ignores_stop else soonest)
+            if replica.stop_at is None:
+                replica.preempted = preempt
+            elif now < replica.stop_at:
+                replica.preempted = replica.preempted and preempt
             replica.stop_at = min(ends, replica.stop_at or ends)
 
     async def observe(self) -> Observation:
@@ -108,19 +120,26 @@ class FakeEngine:
         if len(set(runs)) != len(runs):
             raise AssertionError(f"a run is started twice: {alive}")
         used: dict[NodeId, list[int]] = {node.id: [0, 0] for node in self.nodes}
-        gpus: set[tuple[NodeId, int]] = set()
+        gpus: Counter[tuple[NodeId, int]] = Counter()
+        extras: Counter[tuple[NodeId, str]] = Counter()
         for attempt in alive:
             placement = self.launches[attempt].placement
             for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
                 used[assignment.node][0] += role.resources.cpu_milli
                 used[assignment.node][1] += role.resources.memory_bytes
-                taken = {(assignment.node, gpu) for gpu in assignment.gpus}
-                if taken & gpus or len(taken) != role.resources.gpus:
-                    raise AssertionError(f"GPUs given twice, or not as many as asked for: {attempt}")
-                gpus |= taken
+                if len(set(assignment.gpus)) != (1 if role.resources.shares_gpu else role.resources.gpus):
+                    raise AssertionError(f"not as many GPUs as asked for: {attempt}")
+                for index in assignment.gpus:
+                    gpus[assignment.node, index] += assignment.gpu_milli
+                for name, count in role.resources.extras:
+                    extras[assignment.node, name] += count
         for node in self.nodes:
             cpu, memory = used[node.id]
             if cpu > node.cpu_milli or memory > node.memory_bytes:
                 raise AssertionError(
                     f"node {node.id} is over-committed: {cpu} of {node.cpu_milli} mCPU, {memory} of {node.memory_bytes} B"
                 )
+            if any(gpus[node.id, gpu.index] > WHOLE_GPU for gpu in node.gpus):
+                raise AssertionError(f"a GPU of node {node.id} is given out more than once: {gpus}")
+            if any(count > node.extras.get(name, 0) for (where, name), count in extras.items() if where == node.id):
+                raise AssertionError(f"node {node.id} has no more of an extra resource: {extras}")

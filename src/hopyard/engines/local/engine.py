@@ -162,6 +162,7 @@ class LocalEngine:
                 home=str(self._home.root),
                 server_file=str(self._home.server_file),
                 master_port=share.port,
+                gang_folder=str(self._home.attempts / launch.attempt),
                 gpus=place.gpus,
                 cpus=cores,
                 cgroups={name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}") for name, parent in self._cgroups.items()},
@@ -202,8 +203,9 @@ class LocalEngine:
 
     # -- stop, observe, forget ---------------------------------------------------------------------------------------
 
-    async def stop(self, attempt: AttemptId, /, *, grace: timedelta) -> None:
-        order = StopOrder(max(0.0, grace.total_seconds()))
+    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
+        seconds = max(0.0, grace.total_seconds())
+        order = StopOrder.preempt(seconds) if preempt else StopOrder(seconds)
         await asyncio.to_thread(self._order_stop, self._home.attempts / attempt, order)
 
     @staticmethod
@@ -272,10 +274,14 @@ class LocalEngine:
         states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
         if len(states) < 2:
             return
-        bad = next((f.rank for f, s in states if s is not None and s.exit is not None and not s.exit.ok), None)
+        bad = next(((f.rank, s.exit) for f, s in states if s is not None and s.exit is not None and not s.exit.ok), None)
         if bad is None:
             return
-        order = StopOrder(self._grace.total_seconds(), ExitKind.PEER_FAILED, f"ended because replica {bad} failed")
+        rank, ended = bad
+        if ended.kind is ExitKind.PREEMPTED:
+            order = StopOrder(self._grace.total_seconds(), ExitKind.PREEMPTED, f"preempted with replica {rank}")
+        else:
+            order = StopOrder(self._grace.total_seconds(), ExitKind.PEER_FAILED, f"ended because replica {rank} failed")
         for folder, state in states:
             if (state is None or state.exit is None) and not folder.has_stop():
                 folder.request_stop(order)

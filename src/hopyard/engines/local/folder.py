@@ -58,10 +58,10 @@ class ReplicaFolder:
         return False
 
     def request_stop(self, order: StopOrder) -> None:
-        """Leave the order and wake the replica. An order that is there already is only replaced by one with less grace."""
+        """Leave the order and wake the replica. With one that is there already: see `StopOrder.followed_by`."""
         earlier = self._read(STOP_FILE, StopOrder)
-        if earlier is None or order.grace_s < earlier.grace_s:
-            kept = order if earlier is None else StopOrder(order.grace_s, earlier.kind, earlier.reason)
+        kept = order if earlier is None else earlier.followed_by(order)
+        if kept != earlier:
             self._replace(STOP_FILE, msgspec.json.encode(kept))
         self.signal(signal.SIGTERM)
 
