@@ -1,0 +1,189 @@
+"""What every node has left under what runs: where a gang would go, and what taking its place leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hopyard.domain.cluster import HoldReason, Node
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import NodeId
+from hopyard.scheduler.placement.free import Free
+from hopyard.scheduler.placement.ground import Ground, Ints
+from hopyard.scheduler.placement.search import Search
+
+# What is taken of nodes, cards and extras that are not there: they may come back while their runs still hold them.
+Elsewhere = dict[tuple[NodeId, str, int | str], int]
+_LESS_THAN_NOTHING = -(1 << 60)  # whatever is given back leaves nothing
+
+
+class Capacity:
+    """Mutable, of one plan or of one Planner. Equal nodes and placements give equal places, in whatever order they came."""
+
+    def __init__(self, free: Free, elsewhere: Elsewhere) -> None:
+        self._free, self._elsewhere = free, elsewhere
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], running: Iterable[Placement] = ()) -> Capacity:
+        """What these nodes have left. Nothing is ever placed on those that are not open."""
+        found = cls(Free.whole(Ground(nodes)), {})
+        for placement in running:
+            found.take(placement)
+        return found
+
+    def place(
+        self,
+        gang: Gang,
+        *,
+        score: str = "fragmentation",
+        closed_models: frozenset[str] = frozenset(),
+        prefer: frozenset[NodeId] = frozenset(),
+    ) -> Placement | None:
+        """Where the gang would go, whole, or None; nothing is taken. An elastic gang is as large as fits.
+
+        score: the name of a rule of `placement.scores`. closed_models: models of GPUs that it may not use now. prefer: nodes
+        to use before others where they will do.
+        """
+        return Search(self._free, gang, score, closed_models, prefer).place()
+
+    def take(self, placement: Placement) -> None:
+        """Use up what a placement holds. Nodes that are not there are remembered: it holds them when they come back."""
+        self._book(placement, 1)
+
+    def give_back(self, placement: Placement) -> None:
+        """Exactly undo `take`."""
+        self._book(placement, -1)
+
+    def _book(self, placement: Placement, sign: int) -> None:
+        free, ground = self._free, self._free.ground
+        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+            request, node = role.resources, assignment.node
+            row = ground.row.get(node)
+            if row is None:
+                self._remember(node, "cpu", 0, sign * request.cpu_milli)
+                self._remember(node, "memory", 0, sign * request.memory_bytes)
+                columns: list[int] = []
+            else:
+                columns = [ground.column[row][index] for index in assignment.gpus if index in ground.column[row]]
+                free.use(row, request, tuple(columns), assignment.gpu_milli, sign)
+            if row is None or len(columns) < len(assignment.gpus):
+                for index in assignment.gpus:
+                    if row is None or index not in ground.column[row]:
+                        self._remember(node, "gpu", index, sign * assignment.gpu_milli)
+            for name, amount in request.extras:
+                if row is None or name not in free.extras:
+                    self._remember(node, "extra", name, sign * amount)
+
+    def _remember(self, node: NodeId, kind: str, which: int | str, amount: int) -> None:
+        key = (node, kind, which)
+        left = self._elsewhere.get(key, 0) + amount
+        if left:
+            self._elsewhere[key] = left
+        else:
+            self._elsewhere.pop(key, None)
+
+    def copy(self) -> Capacity:
+        """One that changes on its own from now on."""
+        return Capacity(self._free.copy(), dict(self._elsewhere))
+
+    def meet(self, other: Capacity, nodes: Iterable[NodeId] | None = None) -> None:
+        """Keep, of each node (of these nodes only, where they are named) and each of its GPUs, only what is free in both."""
+        mine, theirs = self._free, other._free
+        if mine.ground is not theirs.ground:
+            theirs = _aligned(theirs, mine.ground)
+        rows = slice(None) if nodes is None else self._rows(nodes)
+        mine.cpu[rows] = np.minimum(mine.cpu[rows], theirs.cpu[rows])
+        mine.memory[rows] = np.minimum(mine.memory[rows], theirs.memory[rows])
+        mine.gpu[rows] = np.minimum(mine.gpu[rows], theirs.gpu[rows])
+        for name, left in mine.extras.items():
+            left[rows] = np.minimum(left[rows], theirs.extras[name][rows])
+
+    def close(self, nodes: Iterable[NodeId]) -> None:
+        """Leave nothing free on these nodes. What runs there is not touched, and giving it back opens that much of them."""
+        free, rows = self._free, self._rows(nodes)
+        for left in (free.cpu, free.memory, free.gpu, *free.extras.values()):
+            left[rows] = np.minimum(left[rows], 0)
+
+    def only(self, nodes: Iterable[NodeId]) -> Capacity:
+        """One that changes on its own from now on, with nothing free on any other node."""
+        found, rows = self.copy(), self._rows(nodes)
+        for left in (found._free.cpu, found._free.memory, found._free.gpu, *found._free.extras.values()):
+            kept = left[rows]
+            left[:] = _LESS_THAN_NOTHING
+            left[rows] = kept
+        return found
+
+    def node(self, node: NodeId) -> Node | None:
+        """The node as it is in total, None where it is not there."""
+        row = self._free.ground.row.get(node)
+        return None if row is None else self._free.ground.nodes[row]
+
+    def _rows(self, nodes: Iterable[NodeId]) -> Ints:
+        row = self._free.ground.row
+        return np.array([row[node] for node in nodes if node in row], np.int64)
+
+    def set_node(self, node: Node) -> None:
+        """A node that came or changed; what is taken of it stays taken."""
+        self._move([*(n for n in self._free.ground.nodes if n.id != node.id), node])
+
+    def drop_node(self, node: NodeId) -> None:
+        """A node that went; what is taken of it is remembered."""
+        self._move([n for n in self._free.ground.nodes if n.id != node])
+
+    def _move(self, nodes: Iterable[Node]) -> None:
+        """Put what is taken onto other nodes."""
+        old, ground = self._free, Ground(nodes)
+        new = Free.whole(ground)
+        taken = dict(self._elsewhere)
+        self._free, self._elsewhere = new, {}
+        for row, node in enumerate(old.ground.nodes):
+            taken[node.id, "cpu", 0] = int(old.ground.cpu[row] - old.cpu[row])
+            taken[node.id, "memory", 0] = int(old.ground.memory[row] - old.memory[row])
+            for gpu, total, left in zip(old.ground.gpus[row], old.ground.gpu[row].tolist(), old.gpu[row].tolist(), strict=False):
+                taken[node.id, "gpu", gpu.index] = total - left
+            for name, array in old.extras.items():
+                taken[node.id, "extra", name] = int(old.ground.extras[name][row] - array[row])
+        for (node_id, kind, which), amount in taken.items():
+            if amount:
+                self._put(node_id, kind, which, amount)
+
+    def _put(self, node: NodeId, kind: str, which: int | str, amount: int) -> None:
+        free = self._free
+        row = free.ground.row.get(node)
+        if row is not None and kind == "cpu":
+            free.cpu[row] -= amount
+        elif row is not None and kind == "memory":
+            free.memory[row] -= amount
+        elif row is not None and kind == "gpu" and which in free.ground.column[row]:
+            free.gpu[row, free.ground.column[row][int(which)]] -= amount
+        elif row is not None and kind == "extra" and which in free.extras:
+            free.extras[str(which)][row] -= amount
+        else:
+            self._remember(node, kind, which, amount)
+
+    def why_not(self, gang: Gang) -> tuple[HoldReason, str]:
+        """Why `place` finds no place for it: the reason, and a sentence with the numbers."""
+        from hopyard.scheduler.placement.explain import why_not
+
+        return why_not(self._free, gang)
+
+
+def _aligned(free: Free, ground: Ground) -> Free:
+    """The same, in the rows of another ground; of nodes and cards that are not there nothing is free."""
+    found = Free.whole(ground)
+    found.cpu[:], found.memory[:], found.gpu[:] = 0, 0, 0
+    for name in found.extras:
+        found.extras[name][:] = 0
+    for row, node in enumerate(ground.nodes):
+        there = free.ground.row.get(node.id)
+        if there is None or not free.ground.open[there]:
+            continue
+        found.cpu[row], found.memory[row] = free.cpu[there], free.memory[there]
+        for column, gpu in enumerate(ground.gpus[row]):
+            if (other := free.ground.column[there].get(gpu.index)) is not None:
+                found.gpu[row, column] = free.gpu[there, other]
+        for name in found.extras:
+            if name in free.extras:
+                found.extras[name][row] = free.extras[name][there]
+    return found

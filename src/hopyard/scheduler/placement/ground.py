@@ -1,0 +1,101 @@
+"""The nodes as they are, without what runs on them, laid out as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopyard.domain.cluster import Node
+from hopyard.domain.gang import NODE_LEVEL, Where
+from hopyard.domain.ids import NodeId
+from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+NEVER = 1 << 30  # thousandths of a card that no card has: this card may not be used
+
+
+class Ground:
+    """Nodes in the order of their ids: row i of every array is node `nodes[i]`. Immutable, shared by all copies of a Capacity.
+
+    Row i: cpu[i], memory[i], extras[name][i] what it has; gpu[i, j] 1000 for its j-th card (by index), 0 where it has fewer;
+    card[i, j] the kind of that card as an index into `cards` (model in lower case, memory), -1 where it has fewer.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = tuple(sorted(nodes, key=lambda node: node.id))
+        self.row: Mapping[NodeId, int] = {node.id: row for row, node in enumerate(self.nodes)}
+        count, width = len(self.nodes), max((len(node.gpus) for node in self.nodes), default=0)
+        self.gpus: list[tuple[Gpu, ...]] = [tuple(sorted(node.gpus)) for node in self.nodes]
+        self.column: list[dict[int, int]] = [{gpu.index: j for j, gpu in enumerate(gpus)} for gpus in self.gpus]
+        self.cards: list[tuple[str, int]] = sorted(
+            {(gpu.model.casefold(), gpu.memory_bytes) for gpus in self.gpus for gpu in gpus}
+        )
+        kind = {card: k for k, card in enumerate(self.cards)}
+        self.cpu: Ints = np.array([node.cpu_milli for node in self.nodes], np.int64)
+        self.memory: Ints = np.array([node.memory_bytes for node in self.nodes], np.int64)
+        self.card: NDArray[np.int16] = np.full((count, width), -1, np.int16)
+        for row, gpus in enumerate(self.gpus):
+            self.card[row, : len(gpus)] = [kind[gpu.model.casefold(), gpu.memory_bytes] for gpu in gpus]
+        self.gpu: Ints = np.where(self.card >= 0, WHOLE_GPU, 0).astype(np.int64)
+        self.open: Bools = np.array([node.open for node in self.nodes], np.bool_)
+        self.extras: dict[str, Ints] = {}
+        for name in sorted({name for node in self.nodes for name in node.extras}):
+            self.extras[name] = np.array([node.extras.get(name, 0) for node in self.nodes], np.int64)
+        engines = sorted({node.engine for node in self.nodes})
+        self.engines: NDArray[np.int16] = np.array([engines.index(node.engine) for node in self.nodes], np.int16)
+        self._allowed: dict[Where, Bools] = {}
+        self._domains: dict[str, tuple[Ints, int]] = {}
+        self._holding: dict[str, Ints] = {}
+
+    def allowed(self, where: Where) -> Bools:
+        """Which open nodes are in one of the pools and have all the labels."""
+        found = self._allowed.get(where)
+        if found is None:
+            found = self.open.copy()
+            if where.pools or where.labels:
+                for row, node in enumerate(self.nodes):
+                    found[row] &= matches(where, node)
+            self._allowed[where] = found
+        return found
+
+    def domains(self, level: str) -> tuple[Ints, int]:
+        """The domain of each node at this level, numbered by name (-1: it is in none), and how many there are."""
+        found = self._domains.get(level)
+        if found is None:
+            if level == NODE_LEVEL:
+                found = np.arange(len(self.nodes)), len(self.nodes)
+            else:
+                names = [node.labels.get(level) for node in self.nodes]
+                number = {name: i for i, name in enumerate(sorted({name for name in names if name is not None}))}
+                found = np.array([-1 if name is None else number[name] for name in names], np.int64), len(number)
+            self._domains[level] = found
+        return found
+
+    def holding(self, key: str) -> Ints:
+        """1 for each node that holds this dataset or environment, else 0."""
+        found = self._holding.get(key)
+        if found is None:
+            found = self._holding[key] = np.array([key in node.holds for node in self.nodes], np.int64)
+        return found
+
+    def needs(self, request: Resources, closed_models: frozenset[str]) -> Ints:
+        """By kind of card: the thousandths of each card that one replica takes, NEVER where it may not use such a card. The
+        last entry, for kind -1, is NEVER."""
+        wanted = {model.casefold() for model in request.gpu_models}
+        closed = {model.casefold() for model in closed_models}
+        found = [NEVER] * (len(self.cards) + 1)
+        for k, (model, memory) in enumerate(self.cards):
+            if model not in closed and (not wanted or model in wanted):
+                share = request.milli_of(Gpu(0, model, memory))
+                found[k] = share if 1 <= share <= WHOLE_GPU else NEVER
+        return np.array(found, np.int64)
+
+
+def matches(where: Where, node: Node) -> bool:
+    """Whether the node is in one of the pools and has all the labels."""
+    if where.pools and node.pool not in where.pools:
+        return False
+    return all(node.labels.get(name) == value for name, value in where.labels)
