@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from hopyard.domain.attempt import Exit
-from hopyard.domain.gang import ANYWHERE, Role, Topology, Where
-from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId, RunName
+from hopyard.domain.gang import ANYWHERE, Gang, Role, Topology, Where
+from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, Digest, GangId, QueueName, RunId, RunName
 from hopyard.domain.resources import Resources
 
 ParamValue = str | int | float | bool | None
@@ -33,7 +33,7 @@ class RunPhase(StrEnum):
 
 _FINAL = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELLED})
 
-# Every legal change of phase. QUEUED is reached again from a lost attempt.
+# Every legal change of phase. QUEUED is reached again from a lost or preempted attempt.
 TRANSITIONS: Mapping[RunPhase, frozenset[RunPhase]] = {
     RunPhase.QUEUED: frozenset({RunPhase.STARTING, RunPhase.CANCELLED, RunPhase.FAILED}),
     RunPhase.STARTING: frozenset({RunPhase.RUNNING, RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL}),
@@ -142,10 +142,54 @@ class RunSpec:
         """What of its roles decides where replicas go."""
         return tuple(Role(role.name, role.replicas, role.resources, role.min_replicas, role.where, role.topology) for role in self.roles)
 
+    @property
+    def script(self) -> str:
+        """What it runs, in a few words: the project, and of the first role's command the script alone. Arguments and params
+        are left out: a search tries hundreds of them, and each would have a history of one."""
+        command = self.roles[0].command if self.roles else ()
+        return f"{self.project}:{_script_of(command)}"
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """As of `Gang.wants`: the manifests of its datasets, and the digests that name its environment."""
+        keys = [*(ref.manifest for ref in self.datasets), self.environment.lock, self.environment.requirements]
+        return tuple(key for key in keys if key is not None)
+
+    def as_gang(self, run: RunId, user: str, *, submitted_at: datetime, served_s: float = 0.0) -> Gang:
+        """What a policy sees of a run with this spec while it waits."""
+        return Gang(
+            GangId(run),
+            self.gang_roles(),
+            submitted_at,
+            queue=self.queue or DEFAULT_QUEUE,
+            priority=DEFAULT_PRIORITY if self.priority is None else self.priority,
+            user=user,
+            topology=self.topology,
+            time_limit_s=self.time_limit_s,
+            script=self.script,
+            preemptible=self.preemptible,
+            wants=self.wants,
+            served_s=served_s,
+        )
+
+
+def _script_of(command: Sequence[str]) -> str:
+    """`train.py` of `python -u train.py --lr 1`, `-m pkg.train` of `torchrun -m pkg.train`, else the program."""
+    for at, word in enumerate(command):
+        if at and word == "-m" and at + 1 < len(command):
+            return f"-m {command[at + 1]}"
+        if word.endswith((".py", ".sh", ".ipynb")):
+            return word
+    return command[0] if command else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One launch of a run. `nodes[i]` and `gpus[i]` belong to rank i."""
+    """One launch of a run. `nodes[i]`, `gpus[i]` and `gpu_milli[i]` (thousandths of each of these GPUs) belong to rank i.
+
+    counts: replicas of each role, which for an elastic run may be fewer than it asked for. preempted_for: the run that it was
+    asked to make room for, "" where that is none in particular; preempt_reason says why.
+    """
 
     id: AttemptId
     number: int
@@ -158,6 +202,26 @@ class Attempt:
     ended_at: datetime | None = None
     exit: Exit | None = None
     resumed_from_step: int | None = None
+    gpu_milli: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    saved_at: datetime | None = None  # its newest checkpoint
+    preempted_for: RunId | None = None
+    preempt_reason: str = ""
+
+
+class RunEventKind(StrEnum):
+    PROMISED = "promised"  # a start was promised
+    BREACHED = "breached"  # and could not be kept
+    PREEMPTED = "preempted"  # it was asked to make room
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """Something that was decided about a run, for people. `detail` is a sentence."""
+
+    at: datetime
+    kind: RunEventKind
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +229,10 @@ class Run:
     """A run as the store knows it.
 
     params: declared by the script's `hop.params` with overrides applied (starts as spec.params).
-    summary: what `hop.summary` said last, per name. position and hold: only while queued.
+    summary: what `hop.summary` said last, per name. preemptions: how often it made room. served_s: seconds that its ended
+    attempts ran.
+    Only while queued: position (in its queue), hold_reason and hold_detail, blocked_by and expected_at (as of `Hold`),
+    promised_at (when its start is promised for).
     """
 
     id: RunId
@@ -184,4 +251,9 @@ class Run:
     hold_reason: str = ""
     hold_detail: str = ""
     position: int | None = None
+    blocked_by: tuple[str, ...] = ()
+    expected_at: datetime | None = None
+    promised_at: datetime | None = None
+    preemptions: int = 0
+    served_s: float = 0.0
     offline: bool = False  # recorded by plain `python main.py`, synced later

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, literal_column, select, update
 
 from hopyard.domain.attempt import AttemptPhase, ExitKind
+from hopyard.domain.attempt_news import After, Before
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import RunPhase
 from hopyard.interfaces.cluster_store import Ended, Recorded
-from hopyard.stores.sql.attempt_news import After, Before
 from hopyard.stores.sql.codec import decode_placement, decode_replicas, encode_exit, encode_replicas
 from hopyard.stores.sql.counting import bump_version
 from hopyard.stores.sql.tables import attempts, runs
@@ -89,7 +89,7 @@ def _found(rows: Any) -> Iterator[Found]:
             phase=AttemptPhase(row.phase),
             replicas=decode_replicas(row.replicas),
             size=len(decode_placement(row.placement)),
-            number=row.number,
+            lost=row.number - 1,
             run_phase=RunPhase(row.run_phase),
             stop_requested=row.stop_requested,
             max_attempts=row.max_attempts,

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select, update
 
+from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus
 from hopyard.domain.cluster import Node, Observation, Plan, PlanResult, Running, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement
@@ -14,7 +15,7 @@ from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId
 from hopyard.domain.run import RunPhase
 from hopyard.errors import NotFound
 from hopyard.interfaces.cluster_store import Recorded
-from hopyard.stores.sql import attempt_news, attempt_rows, node_rows
+from hopyard.stores.sql import attempt_rows, node_rows
 from hopyard.stores.sql.apply_plan import apply_plan
 from hopyard.stores.sql.attempt_rows import Found
 from hopyard.stores.sql.codec import decode_placement, decode_replicas, decode_roles, encode_exit, from_us, from_us_or_none, to_us

@@ -10,6 +10,7 @@ from hopyard.domain.ids import AttemptId
 from hopyard.domain.run import RunPhase
 
 VANISHED = "the engine no longer finds its processes"
+_OF_LOST_PEERS = (ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.PEER_FAILED)
 CANCELLED_IN_QUEUE = Exit(ExitKind.STOPPED, 130, "stopped before it started")
 
 
@@ -21,26 +22,32 @@ class _Order(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A live attempt, the newest of its run, and what of the run decides its fate."""
+    """A live attempt, the newest of its run, and what of the run decides its fate.
+
+    lost: how many attempts before it were lost. preempted: it was asked to make room.
+    """
 
     attempt: AttemptId
     phase: AttemptPhase
     replicas: tuple[ReplicaStatus, ...]
     size: int
-    number: int
+    lost: int
     run_phase: RunPhase
     stop_requested: bool
     max_attempts: int
+    preempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What to write. `exit` is set exactly when the attempt is over; `requeued` when its run waits again."""
+    """What to write. `exit` is set exactly when the attempt is over; `requeued` when its run waits again. lost: it counts as
+    one of the attempts that a run may lose."""
 
     phase: AttemptPhase
     replicas: tuple[ReplicaStatus, ...]
     run_phase: RunPhase
     exit: Exit | None = None
+    lost: bool = False
 
     @property
     def requeued(self) -> bool:
@@ -66,7 +73,26 @@ def take_in(before: Before, news: AttemptStatus) -> After | None:
 
 def end(before: Before, phase: AttemptPhase, exit: Exit, *, replicas: tuple[ReplicaStatus, ...] | None = None) -> After:
     """The attempt is over: what becomes of its run."""
-    return After(phase, before.replicas if replicas is None else replicas, _fate(before, phase), exit)
+    known = before.replicas if replicas is None else replicas
+    left = _made_room(before, phase, exit, known)
+    if left is not None:
+        fate = RunPhase.CANCELLED if before.stop_requested else RunPhase.QUEUED
+        return After(AttemptPhase.STOPPED if phase is AttemptPhase.FAILED else phase, known, fate, left)
+    fate = _fate(before, phase)
+    return After(phase, known, fate, exit, lost=fate is RunPhase.QUEUED)
+
+
+def _made_room(before: Before, phase: AttemptPhase, exit: Exit, replicas: tuple[ReplicaStatus, ...]) -> Exit | None:
+    """Its exit when it ended because it made room; None when it ended otherwise.
+
+    Replicas that are asked to leave do not all leave at once, and whoever loses its peers ends with an error: where one
+    says that it was preempted, the attempt was.
+    """
+    if exit.kind is ExitKind.PREEMPTED or (before.preempted and phase in (AttemptPhase.STOPPED, AttemptPhase.LOST)):
+        return exit
+    if before.preempted and phase is AttemptPhase.FAILED and exit.kind in _OF_LOST_PEERS:
+        return next((one.exit for one in replicas if one.exit is not None and one.exit.kind is ExitKind.PREEMPTED), None)
+    return None
 
 
 def stop(before: Before) -> After:
@@ -107,4 +133,4 @@ def _fate(before: Before, phase: AttemptPhase) -> RunPhase:
     if before.stop_requested:
         return RunPhase.CANCELLED
     # Lost, or stopped though no user asked (its machine is going down): not the script's doing, so it is tried again.
-    return RunPhase.QUEUED if before.number < before.max_attempts else RunPhase.FAILED
+    return RunPhase.QUEUED if before.lost + 1 < before.max_attempts else RunPhase.FAILED
