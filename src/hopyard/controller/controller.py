@@ -17,7 +17,7 @@ from hopyard.controller.launcher import Launcher
 from hopyard.controller.launches import Composer
 from hopyard.controller.leader import LEASE, Leadership
 from hopyard.controller.turns import HOLDS_EVERY, Turns
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ReplicaPhase, ReplicaStatus
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Node, Observation, Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import Run
@@ -131,7 +131,7 @@ class Controller:
             self._said[attempt, status.rank] = status
             await self._react(recorded)
             if status.exit is not None and not status.exit.ok and attempt in self._live:
-                self._endings.ask(attempt)  # a gang ends together
+                self._endings.ask(attempt, preempt=status.exit.kind is ExitKind.PREEMPTED)  # a gang ends together
         if attempt not in self._live:
             await self._look_what_lives()
         return attempt in self._endings or attempt not in self._live
@@ -139,6 +139,14 @@ class Controller:
     def preempts(self, attempt: AttemptId) -> bool:
         """Whether an attempt that should end is to save a checkpoint first, because it makes room for another."""
         return self._endings.preempts(attempt)
+
+    def grace(self, attempt: AttemptId) -> timedelta:
+        """How long an attempt that should end may take."""
+        return self._endings.grace(attempt)
+
+    async def look(self) -> None:
+        """Look at the engine now: something may have changed of which nobody tells, such as a node that is gone."""
+        await guard_step(self._observe_once)
 
     async def resign(self) -> None:
         """This server ends on purpose: another one may decide at once."""

@@ -51,6 +51,10 @@ class Endings:
         """Whether it was asked to save a checkpoint and make room, and not simply to end."""
         return attempt in self._asked and self._asked[attempt].preempt
 
+    def grace(self, attempt: AttemptId) -> timedelta:
+        """How long it is given to end once it is asked."""
+        return self._graces.get(attempt, self._preempt_grace if self.preempts(attempt) else DEFAULT_GRACE)
+
     def ask(self, attempt: AttemptId, *, preempt: bool = False) -> None:
         """A stop that follows a preemption is asked at once: the user wants it to end, whatever becomes of the checkpoint."""
         now, before = self._clock.now(), self._asked.get(attempt)

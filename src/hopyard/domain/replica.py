@@ -22,8 +22,8 @@ class NodeShare:
     gang_folder: one that all replicas of the gang on this node see.
     nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of each of
     `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is not limited.
-    grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (time limit, the server's word);
-    preempt_grace_s: how long the server's word leaves it to save a checkpoint and make room.
+    grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (time limit, the server's word without a
+    grace).
     """
 
     id: str
@@ -41,7 +41,6 @@ class NodeShare:
     local_rank: int = 0
     local_world_size: int = 1
     grace_s: float = 10.0
-    preempt_grace_s: float = 60.0
     nvml: bool = False
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+from hopyard.domain.attempt import ExitKind
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerUnavailable, StorageFull
 from hopyard.replica.diary import say
@@ -81,7 +82,7 @@ class Checkpoints:
                 say(f"checkpoint waits: {failed}")
                 if not self.folder.is_there():
                     return
-                if isinstance(failed, StorageFull) and self.folder.read_stop() is not None:  # somebody wants this to end
+                if isinstance(failed, StorageFull) and self._is_unwanted():
                     self._skip(event, failed)
                     return
                 if not self.server.look_again():
@@ -94,6 +95,11 @@ class Checkpoints:
                     return  # it changed because the script saved the same step anew, which is sent next
                 self._skip(event, failed)
                 return
+
+    def _is_unwanted(self) -> bool:
+        """Somebody wants the run to end, and not only to make room: then it goes on from this checkpoint."""
+        order = self.folder.read_stop()
+        return order is not None and order.kind is not ExitKind.PREEMPTED
 
     def _skip(self, event: dict[str, Any], why: Exception) -> None:
         say(f"checkpoint skipped: {why}")

@@ -17,11 +17,22 @@ import msgspec
 from hopyard.config.home import write_atomically
 from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, TOKEN_FILE, ReplicaSpec, ReplicaState, StopOrder
 from hopyard.errors import IntegrityError
+from hopyard.sdk.safepoint import LEFT_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a script says that leaves at a safe point. step: of the checkpoint that holds all it did, None without one."""
+
+    rank: int
+    step: int | None
+
 
 # Made once: the spawner has them ready before it forks.
 _read_spec = msgspec.json.Decoder(ReplicaSpec).decode
 _read_state = msgspec.json.Decoder(ReplicaState).decode
 _read_stop = msgspec.json.Decoder(StopOrder).decode
+_read_left = msgspec.json.Decoder(Left).decode
 _SPARE_BYTES = 64 * 1024
 LOCK_WITHIN_S = 0.5  # the engine looks at a lock by taking it for a moment; that is not "held"
 
@@ -94,6 +105,21 @@ class Folder:
             return None
         except (OSError, msgspec.MsgspecError):
             return StopOrder(10.0)  # the file is the order; only its details are lost
+
+    def request_stop(self, order: StopOrder) -> None:
+        """Leave an order where the engine would, for the script to see. With one that is there already: see
+        `StopOrder.followed_by`. Raises OSError."""
+        earlier = self.read_stop()
+        kept = order if earlier is None else earlier.followed_by(order)
+        if kept != earlier:
+            write_atomically(self.root / STOP_FILE, msgspec.json.encode(kept), mode=0o600)
+
+    def read_left(self) -> Left | None:
+        """What the script said as it left to make room; None when it did not."""
+        try:
+            return _read_left((self.root / LEFT_FILE).read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     def read_token(self) -> str | None:
         """A token that the server renewed, which outlives the one in the spec."""

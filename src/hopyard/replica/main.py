@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from hopyard.replica.outbox import differs, push_files, written
 from hopyard.replica.prepare import Preparation, tree_cache
 from hopyard.replica.rendezvous import variables
 from hopyard.replica.server import ServerLine
-from hopyard.replica.ship import Shipper
+from hopyard.replica.ship import Shipper, StopWord
 from hopyard.replica.supervise import Periodic, Supervisor, Wakeup
 from hopyard.replica.system import FIRST_S, SystemMetrics
 
@@ -165,6 +165,7 @@ class Replica:
             self._wakeup,
             time_limit_s=spec.launch.time_limit_s,
             grace_s=spec.node.grace_s,
+            gang_folder=Path(spec.node.gang_folder or self._folder.root),
             periodic=[
                 Periodic(now + FIRST_S, system.sample),
                 Periodic(now + _CHECKPOINTS_EVERY_S, self._poll_checkpoints),
@@ -265,9 +266,12 @@ class Replica:
         self._wakeup.listen()  # once is enough: a second signal must not interrupt what the first one began
         raise StopRequested(self._folder.read_stop() or StopOrder(0.0))
 
-    def _stop_from_server(self) -> None:
-        """In the shipper's thread: the server wants this attempt to end."""
-        self._server_stop = StopOrder(self._spec.node.grace_s)
+    def _stop_from_server(self, word: StopWord) -> None:
+        """In the shipper's thread: the server wants this attempt to end. Said where an engine would say it: a script looks there."""
+        grace_s = self._spec.node.grace_s if word.grace_s is None else word.grace_s
+        self._server_stop = StopOrder.preempt(grace_s) if word.preempt else StopOrder(grace_s)
+        with suppress(OSError):  # a full disk: it ends all the same
+            self._folder.request_stop(self._server_stop)
         supervisor = self._supervisor
         if supervisor is not None:
             supervisor.server_stop = self._server_stop

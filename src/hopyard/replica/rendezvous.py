@@ -43,6 +43,7 @@ def variables(
         "HOPYARD_RUN_ID": launch.run,
         "HOPYARD_ATTEMPT": launch.attempt,
         "HOPYARD_REPLICA_DIR": str(folder.root),
+        "HOPYARD_GANG_DIR": node.gang_folder or str(folder.root),
         "HOPYARD_PARAMS": json.dumps(dict(launch.params)),
         "HOPYARD_TAGS": json.dumps(dict(launch.tags)),
         "HOPYARD_DATASETS": json.dumps({name: str(path) for name, path in datasets.items()}),

@@ -55,19 +55,29 @@ class Pace:
         self._due = max(self._due, now) + self._every
 
 
+@dataclass(frozen=True, slots=True)
+class StopWord:
+    """What the server's answers say of the attempt's end. grace_s: None leaves it to the node."""
+
+    stop: bool = False
+    preempt: bool = False
+    grace_s: float | None = None
+
+
 class Shipper:
     """A thread that keeps the server's copy of the streams and the status up to date.
 
-    on_stop is called (in the thread) when the server asks for the end of the attempt. resume: an earlier replica has shipped some
+    on_stop is called (in the thread) when the server asks for the end of the attempt, and again when it says something else of it.
+    resume: an earlier replica has shipped some
     already; the server is asked how much before anything is sent.
     """
 
     def __init__(
-        self, folder: Folder, server: ServerLine, attempt: AttemptId, rank: int, *, on_stop: Callable[[], None], resume: bool = False
+        self, folder: Folder, server: ServerLine, attempt: AttemptId, rank: int, *, on_stop: Callable[[StopWord], None], resume: bool = False
     ) -> None:
         self._folder, self._server, self._rank = folder, server, rank
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
-        self._on_stop, self._asked_to_stop = on_stop, False
+        self._on_stop, self._stop_word = on_stop, StopWord()
         self._streams = {name: _Stream() for name in STREAMS}
         self._status = ReplicaStatus(rank, ReplicaPhase.PREPARING)
         self._told: ReplicaStatus | None = None
@@ -189,9 +199,11 @@ class Shipper:
         token = answer.get("token")
         if isinstance(token, str) and token:
             self._server.renew(token)
-        if answer.get("stop") and not self._asked_to_stop:
-            self._asked_to_stop = True
-            self._on_stop()
+        grace = answer.get("grace_s")
+        word = StopWord(bool(answer.get("stop")), bool(answer.get("preempt")), float(grace) if isinstance(grace, (int, float)) else None)
+        if word.stop and word != self._stop_word:
+            self._stop_word = word
+            self._on_stop(word)
 
 
 def whole_records(stream: str, data: bytes) -> int:

@@ -9,14 +9,16 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.replica import StopOrder
 from hopyard.replica import tree
 from hopyard.replica.diary import say
+from hopyard.replica.ending import Ending
 from hopyard.replica.folder import Folder
 from hopyard.replica.limits import Groups, MemoryWatch
-from hopyard.replica.reasons import TIME_LIMIT_CODE, code_of, exit_of, node_oom_kills, seconds_in_words
+from hopyard.replica.reasons import TIME_LIMIT_CODE, node_oom_kills, seconds_in_words
 
 _LAST_WORDS_S = 0.5  # after SIGKILL of the tree, before an unkillable process (state D) is left to the kernel
 
@@ -71,7 +73,8 @@ class Periodic:
 class Supervisor:
     """Watches one process until it has ended and nothing of it is left.
 
-    time_limit_s counts from the start of `run`. grace_s: between SIGTERM and SIGKILL at the time limit and at the server's stop.
+    time_limit_s counts from the start of `run`. grace_s: between SIGTERM and SIGKILL at the time limit.
+    gang_folder: where processes with safe points show themselves.
     """
 
     folder: Folder
@@ -81,15 +84,18 @@ class Supervisor:
     wakeup: Wakeup
     time_limit_s: float | None
     grace_s: float
+    gang_folder: Path
     periodic: list[Periodic] = field(default_factory=list)
     server_stop: StopOrder | None = None
-    _verdict: Exit | None = None
-    _kill_at: float = math.inf
+    _ending: Ending = field(init=False)
     _status: int | None = None
+
+    def __post_init__(self) -> None:
+        self._ending = Ending(self.folder, self.pid, self.gang_folder, self.grace_s)
 
     def run(self) -> Exit:
         """Returns when the process has exited, however it came to that, and its stragglers are gone."""
-        begun = time.monotonic()
+        begun, ending = time.monotonic(), self._ending
         node_kills = node_oom_kills()
         limit_at = math.inf if self.time_limit_s is None else begun + self.time_limit_s
         memory_at = begun + self.memory.next_s
@@ -99,17 +105,18 @@ class Supervisor:
             if now >= memory_at:
                 self._look_at_memory(now)
                 memory_at = now + self.memory.next_s
-            if now >= limit_at and self._verdict is None and self.time_limit_s is not None:
+            if now >= limit_at and ending.verdict is None and self.time_limit_s is not None:
                 reason = f"time limit of {seconds_in_words(self.time_limit_s)} reached"
-                self._end(Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, reason), now + self.grace_s)
-            if now >= self._kill_at:
+                ending.end(Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, reason), now, kill_at=now + self.grace_s)
+            ending.tell_if_due(now)
+            if now >= ending.kill_at:
                 self._kill_tree()
-                self._kill_at = now + _LAST_WORDS_S
+                ending.kill_at = now + _LAST_WORDS_S
             for each in self.periodic:
                 each.run_if_due(now)
-            due = [memory_at, self._kill_at, *(p.due_at for p in self.periodic)]
-            self.wakeup.wait(min(due + ([limit_at] if self._verdict is None else [])) - time.monotonic())
-        over_memory = self._verdict is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
+            due = [memory_at, ending.term_at, ending.kill_at, *(p.due_at for p in self.periodic)]
+            self.wakeup.wait(min(due + ([limit_at] if ending.verdict is None else [])) - time.monotonic())
+        over_memory = ending.verdict is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
         peak = self.groups.peak_bytes() if over_memory else 0
         self._leave_time_to_end()
         self._kill_tree()
@@ -117,16 +124,8 @@ class Supervisor:
         self.groups.remove()
         if over_memory:
             return Exit(ExitKind.OUT_OF_MEMORY, 137, self.memory.in_words(peak))
-        return self._exit(node_oom_kills() > node_kills)
-
-    def _exit(self, node_out_of_memory: bool) -> Exit:
-        ended = self._verdict
         assert self._status is not None
-        if ended is None:
-            return exit_of(self._status, self.folder.streams / "stderr", node_out_of_memory=node_out_of_memory)
-        if ended.kind in (ExitKind.STOPPED, ExitKind.PEER_FAILED):
-            return Exit(ended.kind, code_of(self._status), ended.reason)
-        return ended
+        return ending.exit(self._status, node_out_of_memory=node_oom_kills() > node_kills)
 
     def _reap(self) -> bool:
         """Take in every child that ended (orphans of the user's process are ours, too); whether the process itself did."""
@@ -142,38 +141,26 @@ class Supervisor:
 
     def _look_for_stop(self, now: float) -> None:
         order = self.folder.read_stop() or self.server_stop
-        if order is None:
-            return
-        if self._verdict is None:
-            self._end(Exit(order.kind, 143, order.reason), now + order.grace_s)
-        elif self._verdict.kind is order.kind:
-            self._kill_at = min(self._kill_at, now + order.grace_s)  # a second order with less patience
+        if order is not None:
+            self._ending.obey(order, now)
 
     def _look_at_memory(self, now: float) -> None:
         reason = self.memory.check()
-        if reason is not None and (self._verdict is None or self._verdict.kind is not ExitKind.OUT_OF_MEMORY):
-            self._verdict = Exit(ExitKind.OUT_OF_MEMORY, 137, reason)
-            self._kill_at = now
-
-    def _end(self, verdict: Exit, kill_at: float) -> None:
-        """Ask the process to end; its own children are its to tell, unless it does not listen."""
-        self._verdict, self._kill_at = verdict, kill_at
-        try:
-            os.kill(self.pid, signal.SIGTERM)
-        except ProcessLookupError:
-            return
+        verdict = self._ending.verdict
+        if reason is not None and (verdict is None or verdict.kind is not ExitKind.OUT_OF_MEMORY):
+            self._ending.end(Exit(ExitKind.OUT_OF_MEMORY, 137, reason), now, kill_at=now)
 
     def _leave_time_to_end(self) -> None:
         """A wrapper such as a shell script dies of SIGTERM and leaves the real program behind: that one is asked as well, and has
         what is left of the grace."""
-        if self._verdict is None or not self._has_children():
+        if self._ending.verdict is None or not self._has_children():
             return
         for stat in tree.descendants(os.getpid()):
             try:
                 os.kill(stat.pid, signal.SIGTERM)
             except (ProcessLookupError, PermissionError):
                 continue
-        while self._has_children() and (left := self._kill_at - time.monotonic()) > 0:
+        while self._has_children() and (left := self._ending.kill_at - time.monotonic()) > 0:
             self._look_for_stop(time.monotonic())
             self.wakeup.wait(left)
             self._reap()

@@ -22,6 +22,7 @@ from hopyard.sdk.checkpoints import Contents, Position
 from hopyard.sdk.loop import Loop, Trail
 from hopyard.sdk.metrics import MetricStream, Number, as_number, as_step
 from hopyard.sdk.offline import FOLDER_VARIABLE, KEPT_CHECKPOINTS, OfflineRun
+from hopyard.sdk.safepoint import MadeRoom, SafePoints
 from hopyard.sdk.speak import say
 from hopyard.sdk.state import put_chance, take_chance
 from hopyard.sdk.streams import Events, sizes
@@ -53,6 +54,8 @@ class Session:
         self._last_step: int | None = None  # of the newest checkpoint, here or restored
         self._progress_at = 0.0
         self._saves, self._saving_s, self._looping_since = 0, 0.0, 0.0
+        self._safe_points: SafePoints | None = None
+        self._unsaved = False  # whether turns were made since the newest checkpoint
 
     # -- what a script declares ----------------------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class Session:
             say(f"no checkpoint of step {number}: {broken.strerror or broken}; the script goes on", once=f"save-{broken.errno}")
             return None
         self._saves, self._saving_s = self._saves + 1, self._saving_s + time.monotonic() - began
-        self._last_step = number
+        self._last_step, self._unsaved = number, False
         self.events.tell("checkpoint", step=number, folder=os.path.relpath(folder, self.folder), offsets=offsets, metrics=latest)
         if self.offline:
             checkpoints.keep_newest(root, KEPT_CHECKPOINTS)
@@ -154,6 +157,7 @@ class Session:
 
     def entered(self, loop: Loop[Any]) -> Position | None:
         self.check_overrides()
+        self._meet()
         keeps = binding.holds_state(self.bound)
         if self._restore_dir is not None and self._restored is None:
             if keeps:
@@ -186,12 +190,14 @@ class Session:
 
     def turned(self, loop: Loop[Any]) -> None:
         self._trail.turn(loop)
-        loop.unsaved = True
+        loop.unsaved = self._unsaved = True
         if loop.done % loop.every == 0 and binding.holds_state(self.bound):
             self._save_turn()
             loop.unsaved = False
         if loop is self._trail.active[0] and (loop.done == loop.total or time.monotonic() - self._progress_at >= _PROGRESS_EVERY_S):
             self._tell_progress(loop)
+        if self._safe_points is not None and self._safe_points.turned():
+            self._make_room(self._safe_points)
 
     def left(self, loop: Loop[Any], *, finished: bool) -> None:
         if finished and loop in self._trail.active:
@@ -210,6 +216,38 @@ class Session:
         spent = time.monotonic() - self._looping_since
         if self._saves == _COSTLY_SAVES and self._saving_s > spent / 2:
             say("most of the time goes into checkpoints; hop.loop(…, every=N) saves them less often", once="every")
+
+    def _meet(self) -> None:
+        """From now on this process has safe points, at which its run can be asked to make room."""
+        if self.offline or (self._safe_points is not None and self._safe_points.pid == os.getpid()):
+            return
+        gang = self._environ.get("HOPYARD_GANG_DIR") or self.folder
+        try:
+            self._safe_points = SafePoints(self.folder, gang, self.rank(), self._world())
+        except OSError as broken:
+            say(f"no safe points: {broken.strerror or broken}; the script goes on", once="safe-points")
+            return
+        if self._safe_points.over:
+            raise MadeRoom
+
+    def _make_room(self, agreed: SafePoints) -> None:
+        """All processes of the gang are at this turn: save it, and end."""
+        if self.rank() == 0:
+            if self._unsaved and binding.holds_state(self.bound):
+                self.save(None, {})
+            step = None if self._unsaved else self._last_step
+            told = "nothing could be saved" if step is None else f"the checkpoint of step {step} is saved"
+            say(f"making room for another run: {told}; this one goes on when there is room", once="room")
+            agreed.leave(step)
+        else:
+            agreed.leave(None)
+        raise MadeRoom
+
+    def _world(self) -> int:
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_world_size())
+        return _int(self._environ.get("WORLD_SIZE"), 1)
 
     def _tell_progress(self, loop: Loop[Any]) -> None:
         self._progress_at = time.monotonic()

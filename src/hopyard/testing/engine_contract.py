@@ -31,6 +31,18 @@ from hopyard.testing.replica_sink import ReplicaSink
 PATIENCE_S = 90.0  # for anything that must happen at all; nothing here measures speed
 LOOK_EVERY_S = 0.02
 WAITS = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); time.sleep(600)"
+LOOPS = """
+import hopyard as hop, os, time
+seen = []
+hop.bind(seen=seen)
+for turn in hop.loop(range(100_000), every=100_000):
+    seen.append(turn)
+    if turn == 2:
+        print('up', flush=True)
+    time.sleep(0.002 * (1 + int(os.environ['RANK'])))
+"""
+FREEZES = LOOPS + "    if turn == 3: os.kill(os.getpid(), 19)\n"
+DAWDLES = LOOPS + "    if turn == 3: time.sleep(600)\n"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 
 
@@ -240,6 +252,71 @@ class EngineContract(ABC):
             await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.2))
             (ended,) = await bench.exits("a.1")
             assert (ended.kind, ended.code) == (ExitKind.STOPPED, 137)
+
+        self.play(tmp_path, scenario)
+
+    def test_preempted_at_a_safe_point_with_its_checkpoint(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", LOOPS)
+            await bench.output("a.1", b"up")
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
+            (ended,) = await bench.exits("a.1")
+            (saved,) = bench.sink.checkpoints
+            assert (ended.kind, ended.reason) == (ExitKind.PREEMPTED, f"preempted at step {saved['step']}, checkpoint saved")
+            assert saved["step"] >= 3
+
+        self.play(tmp_path, scenario)
+
+    def test_a_preempted_gang_leaves_at_one_turn(self, tmp_path: Path) -> None:
+        # Whose replicas are of different speed, and end each other's waiting when the first one leaves too early.
+        script = LOOPS + "    print('turn', turn, flush=True)\n"
+
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", script, script, script)
+            for rank in range(3):
+                await bench.output("a.1", b"up", rank=rank)
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
+            ended = await bench.exits("a.1")
+            assert [one.kind for one in ended] == [ExitKind.PREEMPTED] * 3
+            last = {bench.sink.stream("a.1", rank, "stdout").split()[-1] for rank in range(3)}
+            assert len(last) == 1
+            (saved,) = bench.sink.checkpoints
+            assert saved["step"] == int(last.pop()) + 1
+            assert ended[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
+
+        self.play(tmp_path, scenario)
+
+    def test_preempted_without_safe_points_is_asked_at_once_and_killed_later(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", WAITS)
+            await bench.launch("b.1", DEAF)
+            await bench.output("a.1", b"up")
+            await bench.output("b.1", b"up")
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
+            await bench.engine.stop(AttemptId("b.1"), grace=timedelta(seconds=0.2), preempt=True)
+            assert await bench.exits("a.1") == [Exit(ExitKind.PREEMPTED, 0, "preempted")]
+            assert await bench.exits("b.1") == [Exit(ExitKind.PREEMPTED, 137, "preempted")]
+
+        self.play(tmp_path, scenario)
+
+    def test_a_frozen_script_is_killed_when_the_grace_of_a_preemption_ends(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", FREEZES)
+            await bench.output("a.1", b"up")
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.5), preempt=True)
+            (ended,) = await bench.exits("a.1")
+            assert ended == Exit(ExitKind.PREEMPTED, 137, "preempted: it came to no safe point within 0.5 s")
+
+        self.play(tmp_path, scenario)
+
+    def test_a_stop_waits_for_no_safe_point(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", DAWDLES)
+            await bench.output("a.1", b"up")
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600))
+            (ended,) = await bench.exits("a.1")
+            assert (ended.kind, ended.code) == (ExitKind.STOPPED, 143)
 
         self.play(tmp_path, scenario)
 

@@ -38,6 +38,8 @@ class ReplicaSink:
         self.tokens_seen: set[str] = set()
         self.renewed_token: str | None = None
         self.stop_requested = False
+        self.preempt_requested = False  # the stop is to make room
+        self.grace_s: float | None = None
         self.refused_segments = 0
         self.full_for = 0  # how many more packs of blobs are refused for want of space
         self._change = threading.Condition()
@@ -131,7 +133,7 @@ class ReplicaSink:
                 self.finals[attempt, rank] = head["status"]
             self._change.notify_all()
             offsets = {name: len(data) for (a, r, name), data in self.streams.items() if (a, r) == (attempt, rank)}
-            return {"offsets": offsets, "token": self.renewed_token, "stop": self.stop_requested}
+            return {"offsets": offsets, "token": self.renewed_token, "stop": self.stop_requested, "preempt": self.preempt_requested, "grace_s": self.grace_s}
 
     def take(self, path: list[str], body: bytes) -> dict[str, Any]:
         """Everything else that is posted as JSON."""

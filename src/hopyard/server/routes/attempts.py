@@ -42,11 +42,13 @@ class SyncIn(In):
 
 class SyncOut(Struct, frozen=True):
     """offsets: how long each stream is here: the replica goes on from there. token: a fresh one where the old one has used
-    up half of its life. stop: the replica is to end."""
+    up half of its life. stop: the replica is to end, within `grace_s`; preempt: to make room, after saving a checkpoint."""
 
     offsets: Mapping[str, int]
     token: str | None
     stop: bool
+    preempt: bool = False
+    grace_s: float | None = None
 
 
 class CheckpointIn(In):
@@ -92,7 +94,10 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await parts.ingest.settle(attempt, rank)
         stop = await _hear(parts, attempt, status)
         token = parts.tokens.renewed(bearer(ask.request.headers.get("authorization")))
-        return answer(SyncOut(offsets, token, stop))
+        if not stop:
+            return answer(SyncOut(offsets, token, stop))
+        grace_s = parts.controller.grace(attempt).total_seconds()
+        return answer(SyncOut(offsets, token, stop, parts.controller.preempts(attempt), grace_s))
 
     async def checkpoint(ask: Ask[Nothing, CheckpointIn]) -> Checkpoint:
         """Record a checkpoint whose blobs are all here; 409 `missing_blobs` names those that are not."""

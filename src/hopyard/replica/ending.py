@@ -1,0 +1,107 @@
+"""How a process is made to end: left to a safe point, asked, killed; and what is said of it afterwards."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.replica import StopOrder
+from hopyard.replica import tree
+from hopyard.replica.folder import Folder, Left
+from hopyard.replica.reasons import code_of, exit_of, seconds_in_words
+from hopyard.sdk.safepoint import FOLDER
+
+_LAST_PART = 0.25  # of the grace: for a script that comes to no safe point to do what it does at SIGTERM
+
+
+@dataclass(slots=True)
+class Ending:
+    """Of one process. gang_folder: where processes with safe points show themselves. grace_s: at most how much of an order's
+    grace is kept for SIGTERM.
+
+    verdict: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and killed.
+    """
+
+    folder: Folder
+    pid: int
+    gang_folder: Path
+    grace_s: float
+    verdict: Exit | None = None
+    term_at: float = math.inf
+    kill_at: float = math.inf
+    _order: StopOrder | None = None
+    _waits: bool = False  # for a safe point
+    _told: bool = False  # by SIGTERM
+
+    def obey(self, order: StopOrder, now: float) -> None:
+        """Do what an order says; harmless to repeat."""
+        if self.verdict is None:
+            self.verdict, self._order, self.kill_at = Exit(order.kind, 143, order.reason), order, now + order.grace_s
+            self._waits = order.at_safe_point and self._has_safe_points()
+            self.term_at = self._latest_term(order) if self._waits else now
+        elif self._order is not None and order != self._order:  # a second one with less patience
+            self._order, self.kill_at = order, min(self.kill_at, now + order.grace_s)
+            if self._waits and not order.at_safe_point:
+                self.verdict, self._waits, self.term_at = Exit(order.kind, 143, order.reason), False, now
+            self.term_at = min(self.term_at, self._latest_term(order))
+        elif self._waits and self.folder.read_left() is not None:  # what goes on is what started the script, or does not end
+            self._waits, self.term_at = False, min(self.term_at, now + self.grace_s)
+
+    def end(self, verdict: Exit, now: float, *, kill_at: float) -> None:
+        """Not by an order but by a limit."""
+        self.verdict, self._order, self._waits = verdict, None, False
+        self.term_at, self.kill_at = now, kill_at
+
+    def tell_if_due(self, now: float) -> None:
+        """SIGTERM, once; its own children are its to tell, unless it does not listen."""
+        if now < self.term_at:
+            return
+        self.term_at = math.inf
+        if not self._told:
+            self._told = True
+            try:
+                os.kill(self.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                return
+
+    def exit(self, status: int, *, node_out_of_memory: bool) -> Exit:
+        """How it ended, from what waitpid gave."""
+        own = exit_of(status, self.folder.streams / "stderr", node_out_of_memory=node_out_of_memory)
+        if self.verdict is None:
+            return own
+        if self._order is None:
+            return self.verdict
+        left = self.folder.read_left()
+        if left is not None:
+            return Exit(ExitKind.PREEMPTED, code_of(status), _in_words(left))
+        reason = self.verdict.reason
+        if self.verdict.kind is ExitKind.PREEMPTED:
+            # A bad end of its own may come of a peer that left; where it does not, it comes again.
+            if own.ok and not self._told:
+                return own
+            if not self._told:
+                reason += f"; it ended by itself: {own.reason}"
+            elif self._waits:
+                reason += f": it came to no safe point within {seconds_in_words(self._order.grace_s)}"
+        return Exit(self.verdict.kind, code_of(status), reason)
+
+    def _latest_term(self, order: StopOrder) -> float:
+        return self.kill_at - min(self.grace_s, _LAST_PART * order.grace_s)
+
+    def _has_safe_points(self) -> bool:
+        try:
+            names = os.listdir(self.gang_folder / FOLDER)
+        except OSError:
+            return False
+        pids = {name.partition("-")[2] for name in names}
+        return any(str(stat.pid) in pids for stat in tree.descendants(os.getpid()))
+
+
+def _in_words(left: Left) -> str:
+    if left.rank:
+        return "preempted"
+    return "preempted; nothing could be saved" if left.step is None else f"preempted at step {left.step}, checkpoint saved"

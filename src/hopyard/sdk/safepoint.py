@@ -1,0 +1,146 @@
+"""Safe points: where a run that is to make room leaves, all processes of its gang at the same turn. Standard library only.
+
+No process may wait at a safe point for one that waits for it inside its next turn, as in a collective operation. So each publishes how
+many turns it has passed; asked to leave, it parks at its safe point, and goes on for one turn more whenever another one is seen to have
+passed that point already. All being parked at the same turn is what they agree on, once and under a lock. What they share are
+files of eight-byte cells in a folder that all see:
+
+    turns/lock           one cell: the turn that was agreed on
+    turns/<rank>-<pid>   of each process: turns passed; the turn it is parked at, or 0; whether its checkpoint is saved
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+FOLDER, LEFT_FILE = "turns", "left.json"
+EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
+_STOP_FILE = "stop"  # domain.replica.STOP_FILE, which would be slow to import
+_LOOK_EVERY_S, _POLL_S, _MISSING_S = 0.02, 0.002, 2.0
+_PASSED, _PARKED, _SAVED, _CELLS = 0, 1, 2, 3
+
+
+class MadeRoom(SystemExit):
+    """Ends the script at a safe point. A SystemExit, so that `except Exception` lets it through and `finally` is run."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_CODE)
+
+
+class SafePoints:
+    """This process's part. replica: the folder where the order to make room appears. gang: the folder that its `world`
+    processes see. Making one tells the replica that this process has safe points. Raises OSError."""
+
+    def __init__(self, replica: str, gang: str, rank: int, world: int) -> None:
+        self.rank, self.pid = rank, os.getpid()
+        self._replica, self._world = replica, world
+        self._stop, self._look_at, self._asked = os.path.join(replica, _STOP_FILE), 0.0, False
+        self._folder = os.path.join(gang, FOLDER)
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self._lock = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with self._locked():
+            self._agreed = _cells(self._lock)
+        self._peers: dict[str, memoryview] = {}
+        self._name = f"{rank}-{self.pid}"
+        self._mine = _open(os.path.join(self._folder, self._name), os.O_RDWR | os.O_CREAT)
+
+    def turned(self) -> bool:
+        """A turn is over; whether this process is to save its checkpoint, call `leave`, and end."""
+        if not self._asked:
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._look_at = now + _LOOK_EVERY_S
+                self._asked = self._is_asked()
+        if not self._asked:
+            self._mine[_PASSED] += 1
+            return False
+        return self._world == 1 or self._agree()
+
+    @property
+    def over(self) -> bool:
+        """Whether this gang has left already: a process that is started again now, as torchrun does, has nothing to do."""
+        return self._agreed[0] > 0 or os.path.exists(os.path.join(self._replica, LEFT_FILE))
+
+    def leave(self, step: int | None) -> None:
+        """Tell the replica that this process leaves. step: of the checkpoint that holds all that was done, where there is one.
+
+        Returns when the process of rank 0 has done the same: what is left of a gang is ended soon after its first goes.
+        """
+        path = os.path.join(self._replica, LEFT_FILE)
+        if self.rank == 0 or not os.path.exists(path):
+            scratch = f"{path}.{self.pid}"
+            with suppress(OSError):  # a full disk; the exit code tells as much
+                with open(scratch, "w", encoding="utf-8") as file:
+                    json.dump({"rank": self.rank, "step": step}, file)
+                os.replace(scratch, path)
+        self._mine[_SAVED] = 1
+        while any(name.startswith("0-") and not cells[_SAVED] for name, cells in self._others()):
+            time.sleep(_POLL_S)
+
+    def _is_asked(self) -> bool:
+        try:
+            with open(self._stop, "rb") as file:
+                return bool(json.loads(file.read()).get("at_safe_point"))
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def _agree(self) -> bool:
+        """Park until all are at this turn (then they leave), or another one is in the next (then this one goes there as well)."""
+        mine, turn = self._mine, self._mine[_PASSED] + 1
+        patience = time.monotonic() + _MISSING_S  # for processes that have no safe points, or have not come so far
+        mine[_PARKED] = turn
+        while True:
+            with self._locked():
+                if self._agreed[0]:
+                    return True
+                others = [(cells[_PASSED], cells[_PARKED]) for _, cells in self._others()]
+                if any(passed >= turn for passed, _ in others):
+                    mine[_PARKED], mine[_PASSED] = 0, turn
+                    return False
+                complete = len(others) + 1 >= self._world or time.monotonic() > patience
+                if complete and all(parked == turn for _, parked in others):
+                    self._agreed[0] = turn
+                    return True
+            time.sleep(_POLL_S)
+
+    def _others(self) -> Iterator[tuple[str, memoryview]]:
+        """The cells of every other process that lives."""
+        for name in os.listdir(self._folder):
+            if name in ("lock", self._name):
+                continue
+            try:
+                os.kill(int(name.partition("-")[2]), 0)
+                if name not in self._peers:
+                    self._peers[name] = _open(os.path.join(self._folder, name), os.O_RDWR)
+            except (OSError, ValueError):
+                continue
+            yield name, self._peers[name]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+def _open(path: str, how: int) -> memoryview:
+    descriptor = os.open(path, how | os.O_CLOEXEC, 0o600)
+    try:
+        return _cells(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cells(descriptor: int) -> memoryview:
+    """The file's cells in shared memory. One is read and written in one go, so nobody sees half of a number."""
+    if os.fstat(descriptor).st_size < 8 * _CELLS:
+        os.pwrite(descriptor, bytes(8 * _CELLS), 0)  # not truncated to size: a hole on a full disk would be found by a signal later
+    return memoryview(mmap.mmap(descriptor, 8 * _CELLS)).cast("q")
