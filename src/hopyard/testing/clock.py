@@ -1,46 +1,5 @@
-"""A clock that stands still until it is moved."""
+"""The clock of the simulator, for tests of loops."""
 
-from __future__ import annotations
+from hopyard.simulator.clock import START, ManualClock
 
-import asyncio
-import heapq
-from datetime import UTC, datetime, timedelta
-from itertools import count
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class ManualClock:
-    """Implements `hopyard.interfaces.clock.Clock`. Whoever sleeps is woken by `advance` and by nothing else."""
-
-    def __init__(self, start: datetime = START) -> None:
-        self._now = start
-        self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
-        self._order = count()
-
-    def now(self) -> datetime:
-        return self._now
-
-    async def sleep_until(self, when: datetime, /) -> None:
-        if when <= self._now:
-            await asyncio.sleep(0)
-            return
-        waiting = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (when, next(self._order), waiting))
-        await waiting
-
-    def next_at(self) -> datetime | None:
-        """When the next sleeper wants to wake; None when nobody sleeps."""
-        while self._sleepers and self._sleepers[0][2].done():
-            heapq.heappop(self._sleepers)
-        return self._sleepers[0][0] if self._sleepers else None
-
-    def move_to(self, when: datetime) -> None:
-        """Set the time (never back) and wake those who slept until then."""
-        self._now = max(self._now, when)
-        while (at := self.next_at()) is not None and at <= self._now:
-            _, _, waiting = heapq.heappop(self._sleepers)
-            waiting.set_result(None)
-
-    def advance(self, span: timedelta) -> None:
-        self.move_to(self._now + span)
+__all__ = ["START", "ManualClock"]

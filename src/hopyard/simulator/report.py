@@ -1,0 +1,239 @@
+"""What a simulation showed, as numbers. Times in seconds of the workload, GPUs as numbers of whole ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hopyard.domain.ids import RunId
+from hopyard.domain.resources import WHOLE_GPU
+from hopyard.simulator.fairness import jain
+from hopyard.simulator.record import Record, Sample, Story
+from hopyard.simulator.workload import Workload
+
+CLASSES = ((0, "no GPU"), (1, "1 GPU"), (4, "2-4 GPUs"), (8, "5-8 GPUs"), (1 << 62, "over 8 GPUs"))  # up to so many
+CURVE_POINTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of a number of values. All 0 where there is none."""
+
+    count: int = 0
+    mean: float = 0.0
+    median: float = 0.0
+    p99: float = 0.0
+    most: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one size: how long they waited for their first start, and took from submission to end."""
+
+    name: str
+    wait: Spread
+    completion: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """received, entitled: GPU hours (core hours on a cluster without GPUs); see `fairness.entitlements`."""
+
+    name: str
+    runs: int
+    received: float
+    entitled: float
+    wait: Spread
+    completion: Spread
+
+    @property
+    def ratio(self) -> float:
+        return self.received / self.entitled if self.entitled else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """preemptions, node_losses: how many. gpu_seconds: what machines did in vain for runs that ended early, with the starting
+    and restoring that followed; seconds: the same without counting the GPUs."""
+
+    preemptions: int
+    preempted_runs: int
+    killed: int
+    node_losses: int
+    seconds: float
+    gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """given; kept: started by then; late: not, without a word; broken: by cause; first: some of the breaches, in words."""
+
+    given: int
+    kept: int
+    late: int
+    broken: Mapping[str, int]
+    first: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Our own seconds: not a part of what is compared."""
+
+    wall_s: float
+    policy_s: float
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """gpu_use, cpu_use: mean part in use, from the first submission to the last end; fragmentation: mean over the same time of
+    the part of what is free that is of no use (see `fragments`). unfinished: runs that had not ended, by the reason of their
+    wait; refused: larger than the cluster, never submitted. waits, completions: sorted, thinned out, for curves."""
+
+    policy: str
+    workload: str
+    runs: int
+    ended: int
+    refused: Mapping[str, int]
+    unfinished: Mapping[str, int]
+    makespan_s: float
+    gpu_use: float
+    cpu_use: float
+    fragmentation: float
+    wait: Spread
+    completion: Spread
+    groups: tuple[Group, ...]
+    queues: tuple[QueueShare, ...]
+    jain: float
+    losses: Losses
+    promises: Promises
+    gpu_hours: float
+    samples: tuple[Sample, ...] = ()
+    waits: tuple[float, ...] = ()
+    completions: tuple[float, ...] = ()
+    timing: Timing = field(default=Timing(0.0, 0.0, 0), compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; `timing` differs from one play to the next, nothing else does."""
+        plain = asdict(self)
+        for queue, share in zip(plain["queues"], self.queues, strict=True):
+            queue["ratio"] = share.ratio
+        return plain
+
+
+def report_of(
+    policy: str, workload: Workload, record: Record, *, waiting: Mapping[str, str], refused: Mapping[RunId, str], timing: Timing
+) -> Report:
+    stories = record.stories
+    done = [story for story in stories.values() if story.ended_at is not None]
+    first, last = record.first_at or record.start, record.last_end or record.now
+    makespan_s = max((last - first).total_seconds(), 0.0)
+    open_runs = {run: story for run, story in stories.items() if story.ended_at is None}
+    span_us = makespan_s * 1e6
+    ledger = record.ledger
+    began_s, ended_s = (first - record.start).total_seconds(), (last - record.start).total_seconds()
+    within = [sample for sample in record.samples if began_s <= sample.at_s <= ended_s]
+    queues = _queues(record, done)
+    return Report(
+        policy=policy,
+        workload=workload.name,
+        runs=len(workload.runs),
+        ended=len(done),
+        refused=dict(Counter(refused.values())),
+        unfinished=dict(
+            Counter(
+                "running" if story.started_at and run not in waiting else waiting.get(run, "waiting")
+                for run, story in open_runs.items()
+            )
+        ),
+        makespan_s=makespan_s,
+        gpu_use=record.gpu_time / (ledger.gpu_total * span_us) if ledger.gpu_total and span_us else 0.0,
+        cpu_use=record.cpu_time / (ledger.cpu_total * span_us) if ledger.cpu_total and span_us else 0.0,
+        fragmentation=sum(sample.fragmentation for sample in within) / len(within) if within else 0.0,
+        wait=spread(map(_wait, done)),
+        completion=spread(map(_completion, done)),
+        groups=_groups(done),
+        queues=queues,
+        jain=jain([queue.ratio for queue in queues if queue.entitled > 0]),
+        losses=_losses(record),
+        promises=_promises(record),
+        gpu_hours=record.gpu_time / WHOLE_GPU / 3.6e9,
+        samples=tuple(record.samples),
+        waits=_curve(map(_wait, done)),
+        completions=_curve(map(_completion, done)),
+        timing=timing,
+    )
+
+
+def spread(values: Iterable[float]) -> Spread:
+    ordered = sorted(values)
+    if not ordered:
+        return Spread()
+    return Spread(len(ordered), sum(ordered) / len(ordered), quantile(ordered, 0.5), quantile(ordered, 0.99), ordered[-1])
+
+
+def quantile(ordered: Sequence[float], part: float) -> float:
+    """Linear between the neighbours."""
+    at = part * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def _wait(story: Story) -> float:
+    return (story.started_at - story.submitted_at).total_seconds() if story.started_at is not None else 0.0
+
+
+def _completion(story: Story) -> float:
+    return (story.ended_at - story.submitted_at).total_seconds() if story.ended_at is not None else 0.0
+
+
+def _curve(values: Iterable[float]) -> tuple[float, ...]:
+    ordered = sorted(values)
+    if len(ordered) <= CURVE_POINTS:
+        return tuple(ordered)
+    return tuple(quantile(ordered, point / (CURVE_POINTS - 1)) for point in range(CURVE_POINTS))
+
+
+def _groups(done: Sequence[Story]) -> tuple[Group, ...]:
+    found: dict[str, list[Story]] = {name: [] for _, name in CLASSES}
+    for story in done:
+        found[next(name for most, name in CLASSES if story.gpus <= most)].append(story)
+    return tuple(
+        Group(name, spread(map(_wait, group)), spread(map(_completion, group))) for name, group in found.items() if group
+    )
+
+
+def _queues(record: Record, done: Sequence[Story]) -> tuple[QueueShare, ...]:
+    by_queue: dict[str, list[Story]] = {}
+    for story in done:
+        by_queue.setdefault(story.queue, []).append(story)
+    runs = Counter(story.queue for story in record.stories.values())
+    hour: Callable[[float], float] = lambda amount: amount / WHOLE_GPU / 3.6e9  # noqa: E731
+    shares = record.shares
+    return tuple(
+        QueueShare(
+            name, runs[name], hour(shares.received.get(name, 0.0)), hour(shares.entitled.get(name, 0.0)),
+            spread(map(_wait, by_queue.get(name, []))), spread(map(_completion, by_queue.get(name, []))),
+        )
+        for name in sorted(runs)
+    )  # fmt: skip
+
+
+def _losses(record: Record) -> Losses:
+    stories = list(record.stories.values())
+    return Losses(
+        preemptions=sum(story.preempted for story in stories),
+        preempted_runs=sum(story.preempted > 0 for story in stories),
+        killed=sum(story.killed for story in stories),
+        node_losses=record.node_losses,
+        seconds=sum(story.lost.total_seconds() for story in stories),
+        gpu_seconds=sum(story.lost.total_seconds() * story.gpus for story in stories),
+    )
+
+
+def _promises(record: Record) -> Promises:
+    first = tuple(f"after {at:.0f} s: {gang} ({cause}): {detail}" for at, cause, gang, detail in record.breaches[:10])
+    return Promises(record.promises_given, record.promises_kept, record.promises_late, dict(sorted(record.causes.items())), first)

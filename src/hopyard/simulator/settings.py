@@ -1,0 +1,68 @@
+"""How a simulation is played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hopyard.domain.cluster import Node
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where a workload is played. queues: None makes one leaf for each queue that the workload names, all alike."""
+
+    nodes: tuple[Node, ...]
+    queues: QueueTree | None = None
+    reservations: tuple[Reservation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What starting, saving and losing costs, in seconds.
+
+    start_s: from a placement until the script runs. save_s: a checkpoint, when a run is asked to make room. restore_s: reading
+    it back in the next attempt. checkpoint_every_s: runs save one by themselves that often (at no cost); 0: never.
+    """
+
+    start_s: float = 0.0
+    save_s: float = 0.0
+    restore_s: float = 0.0
+    checkpoint_every_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a simulation is, for whoever watches."""
+
+    policy: str
+    now: datetime
+    ended: int
+    runs: int
+    running: int
+    waiting: int
+    used: float  # of the cluster's GPUs (its CPUs where it has none), 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """seed: of node losses. mtbf_s: mean seconds between two losses of one node, 0: none is lost; repair_s: how long it is away.
+    limits: the policy is told the time limits of the trace. until_s: end after so many seconds of the workload's time.
+    observe_every_s: how often the controller looks at the engine, beside what it is told. speed: so many seconds of the
+    workload in one second of ours; 0: as fast as it can. store: `memory` or `sqlite`. watch: told now and then.
+    """
+
+    seed: int = 0
+    costs: Costs = field(default_factory=Costs)
+    mtbf_s: float = 0.0
+    repair_s: float = 3600.0
+    limits: bool = False
+    until_s: float | None = None
+    observe_every_s: float = 3600.0
+    speed: float = 0.0
+    store: str = "memory"
+    watch: Callable[[Progress], None] | None = None
+    watch_every: timedelta = timedelta(milliseconds=200)

@@ -1,0 +1,258 @@
+"""Playing a workload on a cluster: the real controller over an engine whose runs only take time.
+
+Time jumps to the next event when nothing is left to do, and not before. Equal arguments give equal reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hopyard.controller.controller import Controller
+from hopyard.controller.launches import Composer
+from hopyard.domain.attempt import ReplicaStatus
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, new_run_id
+from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
+from hopyard.domain.run import RunSpec
+from hopyard.interfaces.policy import SchedulingPolicy
+from hopyard.interfaces.run_store import NewRun
+from hopyard.scheduler.fit import never_fits
+from hopyard.simulator.agenda import Agenda, Happening
+from hopyard.simulator.clock import ManualClock
+from hopyard.simulator.engine import Live, TimeEngine
+from hopyard.simulator.fairness import FairShares
+from hopyard.simulator.fragments import Shapes
+from hopyard.simulator.ledger import Ledger
+from hopyard.simulator.loop import Stillness, run
+from hopyard.simulator.policies import DEFAULT, new_policy
+from hopyard.simulator.record import Record
+from hopyard.simulator.report import Report, Timing, report_of
+from hopyard.simulator.settings import Cluster, Progress, Settings
+from hopyard.simulator.stores import Stores, open_stores
+from hopyard.simulator.workload import Workload
+
+FOR_EVER = timedelta(days=36500)
+PATIENCE = timedelta(days=30)  # nothing happened for so long: nothing will
+MOST_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
+
+
+def simulate(
+    workload: Workload, cluster: Cluster, policy: str | SchedulingPolicy = DEFAULT, settings: Settings | None = None
+) -> Report:
+    """Play the workload once. Raises SpecError for an unknown policy or store, and whatever the policy raises."""
+    chosen = new_policy(policy) if isinstance(policy, str) else policy
+    name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
+    return run(lambda stillness: Simulation(workload, cluster, name, chosen, settings or Settings(), stillness).play())
+
+
+class Simulation:
+    """One play. Implements what the engine tells (`hopyard.simulator.engine.Hears`)."""
+
+    def __init__(
+        self, workload: Workload, cluster: Cluster, name: str, policy: SchedulingPolicy, settings: Settings, stillness: Stillness
+    ) -> None:
+        self._workload, self._cluster, self._name, self._settings, self._stillness = workload, cluster, name, settings, stillness
+        self._policy = Watched(policy, self._planned)
+        self._tree = cluster.queues or tree_of(workload)
+        self._clock, self._agenda = ManualClock(workload.begin), Agenda()
+        self._chance = random.Random(settings.seed)
+        self._takes: dict[RunId, timedelta] = {}
+        self._refused: dict[RunId, str] = {}
+        self._to_come = 0
+        self._ledger = Ledger(cluster.nodes)
+        capacity = self._ledger.gpu_total or self._ledger.cpu_total
+        shapes = Shapes(role for one in workload.runs for role in one.spec.gang_roles())
+        self._record = Record(
+            workload.begin, self._ledger, shapes, FairShares(self._tree, capacity=capacity, by_gpu=bool(self._ledger.gpu_total))
+        )
+        self._engine = TimeEngine(self._clock, self._agenda, cluster.nodes, self._takes, settings.costs, self)
+        self._watched_at = 0.0
+
+    async def play(self) -> Report:
+        began = time.perf_counter()
+        async with open_stores(self._settings.store, self._stillness) as stores:
+            await self._prepare(stores)
+            controller = self._controller = self._new_controller(stores)
+            self._stores = stores
+            loops = asyncio.get_running_loop().create_task(controller.run())
+            try:
+                await self._drive(loops)
+            finally:
+                loops.cancel()
+                with suppress(asyncio.CancelledError):
+                    await loops
+        waiting: dict[str, str] = (
+            {} if controller.latest is None else {hold.gang: hold.reason.value for hold in controller.latest[1].hold}
+        )
+        timing = Timing(time.perf_counter() - began, self._policy.spent_s, self._policy.turns)
+        return report_of(self._name, self._workload, self._record, waiting=waiting, refused=self._refused, timing=timing)
+
+    async def _prepare(self, stores: Stores) -> None:
+        await stores.prepare(self._tree, self._cluster.reservations)
+        fits: dict[object, str | None] = {}
+        for index, one in enumerate(self._workload.runs):
+            at = self._workload.begin + timedelta(seconds=one.at_s)
+            run_id = new_run_id(at, index.to_bytes(7, "big")[::-1])
+            spec = self._played(one.spec)
+            shape = (spec.gang_roles(), spec.topology)
+            if shape not in fits:
+                fits[shape] = never_fits(Gang(GangId(""), shape[0], at, topology=spec.topology), self._cluster.nodes)
+            why = fits[shape]
+            if why is not None:
+                self._refused[run_id] = why
+                continue
+            self._takes[run_id] = timedelta(seconds=one.duration_s)
+            self._to_come += 1
+            self._agenda.at(at, self._submission(NewRun(run_id, one.user, spec)))
+        for node in self._cluster.nodes if self._settings.mtbf_s else ():
+            self._plan_loss(node.id, self._workload.begin)
+
+    def _played(self, spec: RunSpec) -> RunSpec:
+        limit_s = spec.time_limit_s if self._settings.limits else None
+        return replace(spec, time_limit_s=limit_s, max_attempts=MOST_ATTEMPTS)
+
+    def _new_controller(self, stores: Stores) -> Controller:
+        return Controller(
+            cluster=stores.cluster,
+            runs=stores.runs,
+            engine=self._engine,
+            policy=self._policy,
+            clock=self._clock,
+            composer=Composer(stores.runs, server_url="", sign=lambda _: ""),
+            observe_every=timedelta(seconds=self._settings.observe_every_s),
+            holder="simulator",
+            lease=FOR_EVER,
+            preempt_grace=timedelta(seconds=max(self._settings.costs.save_s, 60.0)),
+            holds_every=None,
+        )
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    async def _drive(self, loops: asyncio.Task[None]) -> None:
+        until = self._until()
+        last = self._clock.now()
+        while True:
+            await self._stillness.wait()
+            self._policy.check()
+            if loops.done():
+                loops.result()
+            if not self._to_come and self._record.ended == len(self._record.stories):
+                return
+            event_at = self._agenda.next_at()
+            moments = [at for at in (event_at, self._clock.next_at()) if at is not None]
+            if not moments or min(moments) > until or (event_at is None and min(moments) > last + PATIENCE):
+                return
+            await self._move_to(min(moments))
+            while (happening := self._agenda.due(self._clock.now())) is not None:
+                last = self._clock.now()
+                await happening()
+
+    def _until(self) -> datetime:
+        return self._workload.begin + (FOR_EVER if self._settings.until_s is None else timedelta(seconds=self._settings.until_s))
+
+    async def _move_to(self, when: datetime) -> None:
+        if self._settings.speed and when > self._clock.now():
+            await asyncio.sleep((when - self._clock.now()).total_seconds() / self._settings.speed)
+        if when > self._record.now:
+            self._record.pass_to(when)
+        self._clock.move_to(when)
+        self._show()
+
+    def _show(self) -> None:
+        if self._settings.watch is None or time.monotonic() - self._watched_at < self._settings.watch_every.total_seconds():
+            return
+        self._watched_at = time.monotonic()
+        record, ledger = self._record, self._ledger
+        used = ledger.gpu_used / ledger.gpu_total if ledger.gpu_total else ledger.cpu_used / max(ledger.cpu_total, 1)
+        runs = len(self._takes)
+        self._settings.watch(Progress(self._name, self._clock.now(), record.ended, runs, record.running, record.waiting, used))
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def _submission(self, new: NewRun) -> Happening:
+        async def submit() -> None:
+            (made,) = await self._stores.runs.create([new], now=self._clock.now())
+            queue = new.spec.queue or self._tree.default
+            gang = Gang(GangId(made.id), new.spec.gang_roles(), self._clock.now(), queue=queue)
+            self._to_come -= 1
+            self._record.submitted(made.id, gang, self._takes[made.id])
+            self._controller.wake()
+
+        return submit
+
+    def _plan_loss(self, node: NodeId, after: datetime) -> None:
+        at = after + timedelta(seconds=self._chance.expovariate(1 / self._settings.mtbf_s))
+
+        async def lose() -> None:
+            self._record.node_losses += 1
+            self._ledger.set_ready(node, False)
+            self._agenda.at(self._clock.now() + timedelta(seconds=self._settings.repair_s), repair)
+            await self._engine.lose_node(node)
+
+        async def repair() -> None:
+            self._ledger.set_ready(node, True)
+            await self._engine.return_node(node)
+            self._plan_loss(node, self._clock.now())
+
+        self._agenda.at(at, lose)
+
+    def _planned(self, _snapshot: Snapshot, plan: Plan) -> None:
+        self._record.planned(plan)
+
+    async def status(self, attempt: AttemptId, status: ReplicaStatus) -> None:
+        await self._controller.hear(attempt, status)
+
+    async def checkpoint(self, checkpoint: Checkpoint) -> None:
+        await self._stores.runs.record_checkpoint(checkpoint)
+
+    async def nodes_changed(self) -> None:
+        await self._controller.look()
+
+    def started(self, live: Live) -> None:
+        self._record.started(live)
+
+    def ended(self, live: Live, kept: timedelta) -> None:
+        self._record.stopped(live, kept)
+
+
+class Watched:
+    """A policy whose plans are counted and told. A fault of it ends the simulation, where a server would try again."""
+
+    def __init__(self, policy: SchedulingPolicy, planned: Callable[[Snapshot, Plan], None]) -> None:
+        self._policy, self._planned = policy, planned
+        self._fault: Exception | None = None
+        self.spent_s, self.turns = 0.0, 0
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        began = time.perf_counter()
+        try:
+            plan = self._policy(snapshot)
+        except Exception as fault:
+            self._fault = fault
+            raise
+        self.spent_s += time.perf_counter() - began
+        self.turns += 1
+        self._planned(snapshot, plan)
+        return plan
+
+    def check(self) -> None:
+        """Raises what the policy raised."""
+        if self._fault is not None:
+            raise self._fault
+
+
+def tree_of(workload: Workload) -> QueueTree:
+    """A leaf for each queue that the workload names, all alike."""
+    names: Sequence[QueueName] = sorted({one.spec.queue for one in workload.runs if one.spec.queue is not None})
+    if not names:
+        return ONE_QUEUE
+    queues = {name: Queue(name) for name in [*names, ONE_QUEUE.default]}
+    return QueueTree(queues)

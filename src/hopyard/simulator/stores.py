@@ -1,0 +1,91 @@
+"""The stores of a simulation, by name."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopyard.config.suggest import hints_for
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.errors import SpecError
+from hopyard.interfaces.cluster_store import ClusterStore
+from hopyard.interfaces.queue_store import QueueStore
+from hopyard.interfaces.reservation_store import ReservationStore
+from hopyard.interfaces.run_store import RunStore
+from hopyard.simulator.loop import Stillness
+from hopyard.stores.memory.cluster import MemoryClusterStore
+from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
+from hopyard.stores.memory.runs import MemoryRunStore
+from hopyard.stores.memory.state import State
+
+KINDS = ("memory", "sqlite")
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """One truth, seen through the contracts that a simulation needs."""
+
+    runs: RunStore
+    cluster: ClusterStore
+    queues: QueueStore
+    reservations: ReservationStore
+
+    async def prepare(self, tree: QueueTree, reservations: Sequence[Reservation]) -> None:
+        await self.queues.replace(tree)
+        for reservation in reservations:
+            await self.reservations.create(reservation)
+
+
+@asynccontextmanager
+async def open_stores(kind: str, stillness: Stillness) -> AsyncIterator[Stores]:
+    """Empty ones. Raises SpecError for a kind that there is not."""
+    if kind == "memory":
+        state = State()
+        yield Stores(MemoryRunStore(state), MemoryClusterStore(state), MemoryQueueStore(state), MemoryReservationStore(state))
+    elif kind == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="hopyard-simulation-") as folder:
+            async with _sqlite(Path(folder), stillness) as stores:
+                yield stores
+    else:
+        raise SpecError(f"--store: there is no store `{kind}`", hints=hints_for(kind, KINDS, what="stores"))
+
+
+@asynccontextmanager
+async def _sqlite(folder: Path, stillness: Stillness) -> AsyncIterator[Stores]:
+    from hopyard.stores.sql.cluster import SqlClusterStore
+    from hopyard.stores.sql.database import Database
+    from hopyard.stores.sql.queues import SqlQueueStore
+    from hopyard.stores.sql.reservations import SqlReservationStore
+    from hopyard.stores.sql.runs import SqlRunStore
+
+    database: Any = _Counted(Database.open(folder / "simulation.db"), stillness)
+    try:
+        yield Stores(SqlRunStore(database), SqlClusterStore(database), SqlQueueStore(database), SqlReservationStore(database))
+    finally:
+        await database.close()
+
+
+class _Counted:
+    """A database whose calls are counted while they are under way in its threads: time stands still until they are done."""
+
+    def __init__(self, database: Any, stillness: Stillness) -> None:
+        self._database, self._stillness = database, stillness
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._database, name)
+        if name not in ("read", "write", "write_together", "close"):
+            return found
+
+        async def call(*arguments: Any) -> Any:
+            self._stillness.elsewhere += 1
+            try:
+                return await found(*arguments)
+            finally:
+                self._stillness.elsewhere -= 1
+
+        return call

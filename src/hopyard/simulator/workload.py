@@ -1,0 +1,49 @@
+"""What a simulation plays: runs with the time at which they are submitted, and how long they really take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from hopyard.domain.run import RunSpec
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # when a workload begins that does not say so
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One run of a workload.
+
+    at_s: seconds after the workload's beginning. duration_s: how long it computes, known to nobody but the engine.
+    line: where in the file it stands, 0 where there is none.
+    """
+
+    spec: RunSpec
+    at_s: float
+    duration_s: float
+    user: str = "user"
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A row that is not played, and why."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out."""
+
+    name: str
+    runs: tuple[Submission, ...]
+    begin: datetime = EPOCH
+    problems: tuple[Problem, ...] = ()
+
+
+def in_order(name: str, runs: Iterable[Submission], *, begin: datetime = EPOCH, problems: Iterable[Problem] = ()) -> Workload:
+    """A workload whose runs are sorted by submission; those of one moment stay as they stood."""
+    return Workload(name, tuple(sorted(runs, key=lambda run: run.at_s)), begin, tuple(problems))

@@ -1,0 +1,115 @@
+"""What news of an attempt changes of it, of its run, and of what is learnt from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from hopyard.domain.amounts import decayed, dominant_share
+from hopyard.domain.attempt import AttemptPhase, ExitKind
+from hopyard.domain.attempt_news import After, Before
+from hopyard.domain.durations import KEPT, history_keys
+from hopyard.domain.ids import RunId
+from hopyard.domain.queue import Used
+from hopyard.domain.run import RunPhase
+from hopyard.interfaces.cluster_store import Ended, Recorded
+from hopyard.stores.memory.rows import AttemptRow, RunRow
+from hopyard.stores.memory.state import State
+
+# Ends that only something that ran can come to.
+_RAN = frozenset({ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT})
+
+
+class Changes:
+    """Gathers what to tell of the changes made at `now`."""
+
+    def __init__(self, state: State, now: datetime) -> None:
+        self._state, self._now = state, now
+        self._changed: list[RunId] = []
+        self._ended: list[Ended] = []
+        self._requeued: list[RunId] = []
+        self.seen_by_policy = False
+
+    def before(self, run: RunRow) -> Before:
+        """The run's newest attempt as it stands."""
+        attempt = run.attempts[-1]
+        return Before(
+            attempt=attempt.id,
+            phase=attempt.phase,
+            replicas=attempt.replicas,
+            size=len(attempt.placement.assignments),
+            lost=sum(not one.preempted for one in run.attempts[:-1]),
+            run_phase=run.phase,
+            stop_requested=run.stop_requested,
+            max_attempts=run.spec.max_attempts,
+            preempted=attempt.preempted,
+        )
+
+    def make(self, run: RunRow, after: After | None) -> None:
+        """Carry out one change of the run's newest attempt (None: there is none)."""
+        if after is None:
+            return
+        attempt = run.attempts[-1]
+        attempt.replicas = after.replicas
+        if after.exit is None and after.phase is attempt.phase:
+            return
+        started_at = self._started_at(attempt, after)
+        attempt.phase, attempt.started_at = after.phase, started_at
+        if after.exit is None:
+            self._state.show_running(attempt)
+            self.seen_by_policy = True
+        else:
+            attempt.ended_at, attempt.exit = self._now, after.exit
+            self._state.hide_running(attempt)
+            self._account(run, attempt)
+            self._ended.append(Ended(run.id, attempt.id))
+        self._follow(run, after, started_at)
+
+    def finish(self) -> Recorded:
+        if self._ended or self.seen_by_policy:
+            self._state.changed()
+        return Recorded(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
+
+    def _follow(self, run: RunRow, after: After, started_at: datetime | None) -> None:
+        """The run follows its attempt."""
+        before, run.phase = run.phase, after.run_phase
+        run.lost += after.lost
+        run.started_at = run.started_at or started_at
+        if run.phase is not before:
+            self._changed.append(run.id)
+        if run.phase.final:
+            run.ended_at, run.exit = self._now, after.exit
+            self._remember(run)
+        elif after.requeued:
+            self._requeued.append(run.id)
+            self._state.wait(run.gang)
+
+    def _started_at(self, attempt: AttemptRow, after: After) -> datetime | None:
+        if attempt.started_at is not None or attempt.phase is not AttemptPhase.STARTING:
+            return attempt.started_at
+        if after.phase is AttemptPhase.RUNNING:
+            return self._now
+        # It ran and ended between two words of its replica: when it began is not known better than by its placement.
+        return attempt.placed_at if after.exit is not None and after.exit.kind in _RAN else None
+
+    def _account(self, run: RunRow, attempt: AttemptRow) -> None:
+        """What the attempt used is its user's past from now on."""
+        state, gang = self._state, run.gang
+        served_s = (self._now - attempt.started_at).total_seconds() if attempt.started_at is not None else 0.0
+        held_s = (self._now - attempt.placed_at).total_seconds()
+        if served_s:
+            run.gang = replace(gang, served_s=gang.served_s + served_s)
+        share = dominant_share(attempt.amounts, state.totals.get())
+        key = (gang.queue, gang.user)
+        before = state.used.get(key)
+        past = 0.0 if before is None else decayed(before, self._now, state.tree.half_life_s)
+        state.used[key] = Used(past + share * held_s, self._now)
+        state.seen_used.stale()
+
+    def _remember(self, run: RunRow) -> None:
+        """How long it took, for the next one alike."""
+        if run.phase is RunPhase.CANCELLED or run.started_at is None:
+            return
+        for key in history_keys(run.gang):
+            self._state.durations[key] = (*self._state.durations.get(key, ()), run.gang.served_s)[-KEPT:]
+        self._state.seen_durations.stale()

@@ -1,0 +1,272 @@
+"""The truth about what waits and what runs, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hopyard.domain import attempt_news
+from hopyard.domain.amounts import placed
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus
+from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Preemption, Snapshot
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version, attempt_id
+from hopyard.domain.run import RunPhase
+from hopyard.domain.sane_node import sane_node
+from hopyard.errors import Conflict, NotFound, NotLeader
+from hopyard.interfaces.cluster_store import Lease, Recorded
+from hopyard.stores.memory.changes import Changes
+from hopyard.stores.memory.rows import AttemptRow, RunRow
+from hopyard.stores.memory.state import State
+
+
+class MemoryClusterStore:
+    """Implements `hopyard.interfaces.cluster_store.ClusterStore`. No call ever waits, so each is one atomic step."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    # -- who decides ------------------------------------------------------------------------------------------------
+
+    async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
+        state, lease = self._state, self._state.lease
+        if lease is not None and lease.holder != holder and now < lease.expires_at:
+            return None
+        if lease is None or lease.holder != holder:
+            state.epoch += 1
+        state.lease = Lease(holder, state.epoch, now + ttl)
+        return state.lease
+
+    async def resign(self, holder: str, /) -> None:
+        if self._state.lease is not None and self._state.lease.holder == holder:
+            self._state.lease = None
+
+    def _check_leader(self, epoch: int) -> None:
+        if self._state.lease is None or self._state.lease.epoch != epoch:
+            raise NotLeader("another server decides now")
+
+    # -- plans ------------------------------------------------------------------------------------------------------
+
+    async def snapshot(self, *, now: datetime) -> Snapshot:
+        return self._state.snapshot(now)
+
+    async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
+        self._check_leader(epoch)
+        state = self._state
+        applied: list[GangId] = []
+        attempts: list[AttemptId] = []
+        rejected: dict[GangId, str] = {}
+        for placement in plan.place:
+            row, reason = self._start(placement, now)
+            if row is None:
+                rejected[placement.gang.id] = reason
+            else:
+                applied.append(placement.gang.id)
+                attempts.append(row.id)
+        preempted = [one.attempt for one in plan.preempt if self._preempt(one, now)]
+        promises = {promise.gang: promise for promise in plan.promises if promise.gang in state.pending}
+        if promises != state.promises:
+            state.promises = promises
+            state.seen_promises.stale()
+        if applied or preempted:
+            state.changed()
+        return PlanResult(tuple(applied), rejected, Version(state.version), tuple(attempts), tuple(preempted))
+
+    def _start(self, placement: Placement, now: datetime) -> tuple[AttemptRow | None, str]:
+        state = self._state
+        gang = state.pending.get(placement.gang.id)
+        if gang is None:
+            return None, "it no longer waits"
+        counts = [role.replicas for role in placement.gang.roles]
+        if len(counts) != len(gang.roles) or any(
+            not role.fewest <= count <= role.replicas for count, role in zip(counts, gang.roles, strict=False)
+        ):
+            return None, f"the plan places {counts} replicas of a gang that asks for {[role.replicas for role in gang.roles]}"
+        sized = Placement(gang.sized(counts), placement.assignments)
+        reason = state.holdings.take(sized)
+        if reason is not None:
+            return None, reason
+        amounts = placed(sized, state.nodes)
+        reason = state.charges.refusal(gang.queue, gang.user, amounts)
+        if reason is not None:
+            state.holdings.hold(sized, -1)
+            return None, reason
+        state.charges.charge(gang.queue, gang.user, amounts)
+        run = state.runs[RunId(gang.id)]
+        number = len(run.attempts) + 1
+        step = run.checkpoints[-1].step if run.checkpoints else run.spec.resume.step if run.spec.resume is not None else None
+        engine = state.nodes[sized.assignments[0].node].engine
+        row = AttemptRow(attempt_id(run.id, number), number, sized, amounts, engine, now, resumed_from_step=step)
+        run.attempts.append(row)
+        run.phase = RunPhase.STARTING
+        state.wait_no_more(gang.id)
+        state.show_running(row)
+        return row, ""
+
+    def _preempt(self, wanted: Preemption, now: datetime) -> bool:
+        """Whether the attempt is asked to make room: it lives, nobody asked it to end, and its run allows it."""
+        run = self._live_run(wanted.attempt)
+        if run is None or run.attempts[-1].phase is AttemptPhase.STOPPING or not run.gang.preemptible:
+            return False
+        run.attempts[-1].preempted_for = wanted.for_gang
+        self._make_room(run, now)
+        return True
+
+    def _make_room(self, run: RunRow, now: datetime) -> Recorded:
+        changes = Changes(self._state, now)
+        run.attempts[-1].preempted = True
+        changes.make(run, attempt_news.stop(changes.before(run)))
+        return changes.finish()
+
+    async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
+        self._check_leader(epoch)
+        state, before = self._state, self._state.holds()
+        state.note_holds(holds)
+        return [RunId(hold.gang) for hold in holds if hold.gang in state.pending and _differs(before.get(hold.gang), hold)]
+
+    # -- news -------------------------------------------------------------------------------------------------------
+
+    async def record(self, engine: str, seen: Observation, /, *, now: datetime, complete: bool = True) -> Recorded:
+        changes = Changes(self._state, now)
+        if complete and self._replace_nodes(engine, seen.nodes):
+            changes.seen_by_policy = True
+        news = {status.attempt: status for status in seen.attempts}
+        attempts: Iterable[AttemptId] = sorted(self._state.live) if complete else [one for one in news if one in self._state.live]
+        for attempt in attempts:
+            run = self._live_run(attempt)
+            if run is None or run.attempts[-1].engine != engine:
+                continue
+            if attempt in news:
+                changes.make(run, attempt_news.take_in(changes.before(run), news[attempt]))
+            elif complete and run.attempts[-1].phase is not AttemptPhase.STARTING:
+                changes.make(run, _lost(changes.before(run), attempt_news.VANISHED))
+        return changes.finish()
+
+    async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> Recorded:
+        run = self._live_run(status.attempt)
+        if run is None:
+            return Recorded()
+        changes = Changes(self._state, now)
+        changes.make(run, attempt_news.take_in(changes.before(run), status))
+        return changes.finish()
+
+    async def replicas(self, attempt: AttemptId, /) -> AttemptStatus:
+        run = self._state.runs.get(_run_of(attempt))
+        for row in () if run is None else run.attempts:
+            if row.id == attempt:
+                return AttemptStatus(attempt, row.replicas)
+        raise NotFound(f"there is no attempt {attempt}")
+
+    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime) -> Recorded:
+        run = self._live_run(attempt)
+        if run is None:
+            return Recorded()
+        changes = Changes(self._state, now)
+        changes.make(run, _lost(changes.before(run), reason))
+        return changes.finish()
+
+    async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:
+        row = self._existing(run)
+        if row.phase.final:
+            return Recorded()
+        row.stop_requested = True
+        if row.phase is RunPhase.QUEUED:
+            row.phase, row.ended_at, row.exit = RunPhase.CANCELLED, now, attempt_news.CANCELLED_IN_QUEUE
+            self._state.wait_no_more(row.gang.id)
+            self._state.changed()
+            return Recorded(changed=(run,))
+        changes = Changes(self._state, now)
+        if row.attempts[-1].phase is not AttemptPhase.STOPPING:
+            changes.make(row, attempt_news.stop(changes.before(row)))
+        return changes.finish()
+
+    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:  # noqa: ARG002
+        row = self._existing(run)
+        if row.attempt is None or row.attempt.id not in self._state.live or row.attempt.phase is AttemptPhase.STOPPING:
+            return Recorded()
+        return self._make_room(row, now)
+
+    async def live_attempts(self) -> Mapping[AttemptId, str]:
+        return dict(self._state.live)
+
+    # -- nodes ------------------------------------------------------------------------------------------------------
+
+    async def nodes(self) -> Sequence[Node]:
+        return list(self._state.seen_nodes.get().values())
+
+    async def cordon(self, node: NodeId, on: bool, /) -> Node:
+        found = self._node(node)
+        (self._state.cordoned.add if on else self._state.cordoned.discard)(node)
+        if found.cordoned != on:
+            found = replace(found, cordoned=on)
+            self._set_node(found)
+            self._state.changed()
+        return found
+
+    async def remove_node(self, node: NodeId, /) -> None:
+        state = self._state
+        if self._node(node).ready:
+            raise Conflict(f"node {node} is there", hints=("its engine sees it; end the engine first",))
+        if state.holdings.held_on(node):
+            raise Conflict(f"node {node} is held by a run", hints=("wait until its run has ended, or stop it",))
+        del state.nodes[node]
+        state.cordoned.discard(node)
+        state.holdings.drop_node(node)
+        state.seen_nodes.stale()
+        state.totals.stale()
+        state.changed()
+
+    def _node(self, node: NodeId) -> Node:
+        found = self._state.nodes.get(node)
+        if found is None:
+            raise NotFound(f"there is no node `{node}`")
+        return found
+
+    def _replace_nodes(self, engine: str, seen: Sequence[Node]) -> bool:
+        """The nodes of an engine are those it sees; one that it no longer sees is kept as not ready. Whether anything changed."""
+        state = self._state
+        wanted = {node.id: replace(sane_node(node)[0], engine=engine, cordoned=node.id in state.cordoned) for node in seen}
+        for node in state.nodes.values():
+            if node.engine == engine and node.id not in wanted:
+                wanted[node.id] = replace(node, ready=False) if node.ready else node
+        changed = [node for node in wanted.values() if state.nodes.get(node.id) != node]
+        for node in changed:
+            self._set_node(node)
+        return bool(changed)
+
+    def _set_node(self, node: Node) -> None:
+        self._state.nodes[node.id] = node
+        self._state.holdings.set_node(node)
+        self._state.seen_nodes.stale()
+        self._state.totals.stale()
+
+    # -- rows -------------------------------------------------------------------------------------------------------
+
+    def _existing(self, run: RunId) -> RunRow:
+        row = self._state.runs.get(run)
+        if row is None:
+            raise NotFound(f"no run has the id {run}")
+        return row
+
+    def _live_run(self, attempt: AttemptId) -> RunRow | None:
+        """The run whose newest attempt this is, while it is live."""
+        return self._state.runs[_run_of(attempt)] if attempt in self._state.live else None
+
+
+def _run_of(attempt: AttemptId) -> RunId:
+    return RunId(attempt.rpartition(".")[0])
+
+
+def _lost(before: attempt_news.Before, reason: str) -> attempt_news.After:
+    return attempt_news.end(before, AttemptPhase.LOST, attempt_news.lost(reason))
+
+
+def _differs(before: Hold | None, after: Hold) -> bool:
+    """Beside the position: that everybody moved up is no news."""
+    return before is None or (before.reason, before.detail, before.blocked_by, before.expected_at) != (
+        after.reason,
+        after.detail,
+        after.blocked_by,
+        after.expected_at,
+    )

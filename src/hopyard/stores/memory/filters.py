@@ -1,0 +1,36 @@
+"""Which runs a listing shows."""
+
+from __future__ import annotations
+
+from hopyard.domain.ids import RunId
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.stores.memory.rows import RunRow
+
+
+def matches(row: RunRow, where: RunFilter) -> bool:
+    """Whether everything that the filter names holds; `before` and `limit` are the caller's."""
+    spec = row.spec
+    return (
+        (where.phases is None or row.phase in where.phases)
+        and (where.user is None or row.name.user == where.user)
+        and (where.project is None or spec.project == where.project)
+        and (where.label is None or spec.label == where.label)
+        and all(spec.tags.get(key) == value for key, value in (where.tags or {}).items())
+        and (where.dataset is None or any(ref.name == where.dataset for ref in spec.datasets))
+        and (not where.text or where.text.lower() in _searched(row))
+        and (where.number is None or row.name.number == where.number)
+        and (where.ids is None or row.id in where.ids)
+        and (where.id_prefix is None or row.id.startswith(where.id_prefix))
+    )
+
+
+def older_than(row: RunRow, before: RunId, cursor: RunRow | None) -> bool:
+    """Older than a run that may have been deleted since the last page: then its id, which sorts by time, must do."""
+    if cursor is None:
+        return row.id < before
+    return (row.submitted_at, row.id) < (cursor.submitted_at, cursor.id)
+
+
+def _searched(row: RunRow) -> str:
+    tags = (f"{key}={value}" for key, value in row.spec.tags.items())
+    return "\n".join([str(row.name), row.spec.label, *tags]).lower()

@@ -1,0 +1,80 @@
+"""The tree of queues and reservations, in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from hopyard.domain.ids import QueueName, Version
+from hopyard.domain.queue import QueueTree, Used
+from hopyard.domain.reservation import Reservation
+from hopyard.errors import Conflict, NotFound
+from hopyard.stores.memory.state import State
+
+
+class MemoryQueueStore:
+    """Implements `hopyard.interfaces.queue_store.QueueStore`."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def tree(self) -> QueueTree:
+        return self._state.tree
+
+    async def replace(self, tree: QueueTree, /) -> None:
+        parents = {queue.parent for queue in tree.queues.values()}
+        for queue, count in (await self.waiting()).items():
+            if queue not in tree.queues or queue in parents:
+                runs = "1 run waits" if count == 1 else f"{count} runs wait"
+                raise Conflict(f"{runs} in the queue `{queue}`", hints=("keep it, or stop them first",))
+        if tree != self._state.tree:
+            self._state.tree = tree
+            self._state.charges.set_tree(tree)
+            self._state.changed()
+
+    async def waiting(self) -> Mapping[QueueName, int]:
+        return dict(Counter(gang.queue for gang in self._state.pending.values()))
+
+    async def used(self) -> Mapping[tuple[QueueName, str], Used]:
+        return self._state.seen_used.get()
+
+
+class MemoryReservationStore:
+    """Implements `hopyard.interfaces.reservation_store.ReservationStore`."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._changed_at = 0
+
+    async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
+        if reservation.name in self._state.reservations:
+            raise Conflict(f"there is a reservation `{reservation.name}` already", hints=("choose another name",))
+        if based_on is not None and based_on < self._changed_at:
+            raise Conflict("reservations were changed meanwhile", hints=("look again",))
+        self._state.reservations[reservation.name] = reservation
+        self._touch()
+
+    async def list(self) -> Sequence[Reservation]:
+        return list(self._state.seen_reservations.get())
+
+    async def get(self, name: str, /) -> Reservation:
+        found = self._state.reservations.get(name)
+        if found is None:
+            close = get_close_matches(name, self._state.reservations, n=3)
+            raise NotFound(
+                f"there is no reservation `{name}`",
+                hints=(f"did you mean {' or '.join(f'`{one}`' for one in close)}?",) if close else (),
+            )
+        return found
+
+    async def delete(self, name: str, /) -> Reservation:
+        found = await self.get(name)
+        del self._state.reservations[name]
+        self._touch()
+        return found
+
+    def _touch(self) -> None:
+        self._state.seen_reservations.stale()
+        self._state.changed()
+        self._changed_at = self._state.version

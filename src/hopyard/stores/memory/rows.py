@@ -1,0 +1,101 @@
+"""What the memory store keeps of a run and of its attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hopyard.domain.attempt import AttemptPhase, Exit, ReplicaStatus
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.cluster import Hold
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
+from hopyard.domain.queue import Amounts
+from hopyard.domain.run import Attempt, ParamValue, Run, RunPhase, RunSpec
+
+
+@dataclass(slots=True)
+class AttemptRow:
+    """amounts: what it uses of its queue's limits."""
+
+    id: AttemptId
+    number: int
+    placement: Placement
+    amounts: Amounts
+    engine: str
+    placed_at: datetime
+    phase: AttemptPhase = AttemptPhase.STARTING
+    replicas: tuple[ReplicaStatus, ...] = ()
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit: Exit | None = None
+    resumed_from_step: int | None = None
+    saved_at: datetime | None = None
+    preempted: bool = False  # asked to make room, for somebody or nobody in particular
+    preempted_for: GangId | None = None
+
+    def noun(self) -> Attempt:
+        return Attempt(
+            id=self.id,
+            number=self.number,
+            phase=self.phase.value,
+            nodes=tuple(one.node for one in self.placement.assignments),
+            gpus=tuple(one.gpus for one in self.placement.assignments),
+            engine=self.engine,
+            placed_at=self.placed_at,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            exit=self.exit,
+            resumed_from_step=self.resumed_from_step,
+        )
+
+
+@dataclass(slots=True)
+class RunRow:
+    """asked: the spec as it was submitted. gang: as a policy sees it."""
+
+    id: RunId
+    name: RunName
+    asked: RunSpec
+    spec: RunSpec
+    gang: Gang
+    submitted_at: datetime
+    phase: RunPhase = RunPhase.QUEUED
+    attempts: list[AttemptRow] = field(default_factory=list)
+    lost: int = 0  # attempts that count as such
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit: Exit | None = None
+    params: Mapping[str, ParamValue] = field(default_factory=dict)
+    summary: Mapping[str, float] = field(default_factory=dict)
+    latest: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    artifact: Digest | None = None
+    stop_requested: bool = False
+    offline: bool = False
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+
+    @property
+    def attempt(self) -> AttemptRow | None:
+        return self.attempts[-1] if self.attempts else None
+
+    def noun(self, hold: Hold | None) -> Run:
+        return Run(
+            id=self.id,
+            name=self.name,
+            spec=self.spec,
+            phase=self.phase,
+            submitted_at=self.submitted_at,
+            attempt=self.attempts[-1].noun() if self.attempts else None,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            exit=self.exit,
+            params=self.params,
+            summary=self.summary,
+            artifact=self.artifact,
+            stop_requested=self.stop_requested,
+            hold_reason="" if hold is None else str(hold.reason),
+            hold_detail="" if hold is None else hold.detail,
+            position=None if hold is None else hold.position,
+            offline=self.offline,
+        )

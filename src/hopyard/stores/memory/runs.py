@@ -1,0 +1,188 @@
+"""Runs and what belongs to them, in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import Digest, GangId, RunId, RunName, attempt_id
+from hopyard.domain.run import DEFAULT_PRIORITY, Attempt, ParamValue, Run, RunPhase
+from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.interfaces.run_store import NewRun, RunFilter, Summarised
+from hopyard.stores.memory.filters import matches, older_than
+from hopyard.stores.memory.rows import AttemptRow, RunRow
+from hopyard.stores.memory.state import State
+
+_UNFINISHED = Exit(ExitKind.LOST, 1, "recorded offline; its record was not completed")
+_OFFLINE_ENDS = {
+    AttemptPhase.SUCCEEDED: RunPhase.SUCCEEDED,
+    AttemptPhase.FAILED: RunPhase.FAILED,
+    AttemptPhase.LOST: RunPhase.FAILED,
+    AttemptPhase.STOPPED: RunPhase.CANCELLED,
+}
+
+
+class MemoryRunStore:
+    """Implements `hopyard.interfaces.run_store.RunStore`."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
+        for new in runs:
+            there = self._state.runs.get(new.id)
+            if there is not None and (there.name.user, there.asked) != (new.user, new.spec):
+                raise Conflict(f"another run has the id {new.id}", hints=("submit it again under a new id",))
+        return [self._noun(self._state.runs.get(new.id) or self._accept(new, now)) for new in runs]
+
+    def _accept(self, new: NewRun, now: datetime) -> RunRow:
+        state, spec = self._state, new.spec
+        number = state.numbers[new.user, spec.project] = state.numbers.get((new.user, spec.project), 0) + 1
+        row = RunRow(new.id, RunName(new.user, spec.project, number), spec, spec, self._gang(new, now), now, params=spec.params)
+        state.runs[new.id] = row
+        state.by_name[row.name] = new.id
+        if new.offline:
+            row.offline, row.phase, row.ended_at, row.exit = True, RunPhase.FAILED, now, _UNFINISHED
+        else:
+            state.wait(row.gang)
+        state.changed()
+        return row
+
+    def _gang(self, new: NewRun, now: datetime) -> Gang:
+        spec, tree = new.spec, self._state.tree
+        queue = spec.queue or tree.default
+        asked = tree.queues.get(queue)
+        default = DEFAULT_PRIORITY if asked is None else asked.default_priority
+        return Gang(
+            id=GangId(new.id),
+            roles=self._state.shape(spec.gang_roles()),
+            submitted_at=now,
+            queue=queue,
+            priority=default if spec.priority is None else spec.priority,
+            user=new.user,
+            topology=spec.topology,
+            time_limit_s=spec.time_limit_s,
+            script=" ".join(spec.roles[0].command),
+            preemptible=spec.preemptible,
+        )
+
+    async def get(self, run: RunId, /) -> Run:
+        return self._noun(self._existing(run))
+
+    async def find_by_name(self, name: RunName, /) -> Run | None:
+        run = self._state.by_name.get(name)
+        return None if run is None else self._noun(self._state.runs[run])
+
+    async def list(self, where: RunFilter, /) -> Sequence[Run]:
+        """Newest first."""
+        newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
+        if where.before is not None:
+            cursor = self._state.runs.get(where.before)
+            newest = [row for row in newest if older_than(row, where.before, cursor)]
+        return [self._noun(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
+
+    async def count(self) -> Mapping[RunPhase, int]:
+        return dict(Counter(row.phase for row in self._state.runs.values()))
+
+    async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
+        return [one.noun() for one in self._existing(run).attempts]
+
+    async def delete(self, run: RunId, /) -> None:
+        row = self._existing(run)
+        if not row.phase.final:
+            raise Conflict("the run is not over", hints=("stop it first: hop stop",))
+        del self._state.runs[run], self._state.by_name[row.name]
+
+    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /) -> None:
+        row = self._existing(run)
+        row.params = {**row.params, **params}
+
+    async def record_summary(self, run: RunId, values: Mapping[str, float], /) -> None:
+        row = self._existing(run)
+        row.summary = {**row.summary, **values}
+
+    async def record_metrics(self, run: RunId, latest: Mapping[str, tuple[int, float]], /) -> None:
+        row = self._existing(run)
+        row.latest = {**row.latest, **latest}
+
+    async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
+        known = self._state.runs
+        return {run: known[run].latest if run in known else {} for run in runs}
+
+    async def record_artifact(self, run: RunId, manifest: Digest, /) -> None:
+        self._existing(run).artifact = manifest
+
+    async def record_lock(self, run: RunId, lock: Digest, packages: Mapping[str, str], /) -> None:
+        row = self._existing(run)
+        row.spec = replace(row.spec, environment=replace(row.spec.environment, lock=lock, packages=dict(packages)))
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
+        row = self._existing(checkpoint.run)
+        key = (checkpoint.attempt, checkpoint.rank, checkpoint.step)
+        if any((one.attempt, one.rank, one.step) == key for one in row.checkpoints):
+            return
+        row.checkpoints.append(checkpoint)
+        attempt = row.attempt
+        if attempt is not None and attempt.id == checkpoint.attempt and attempt.id in self._state.live:
+            attempt.saved_at = checkpoint.created_at
+            self._state.show_running(attempt)
+            self._state.changed()
+
+    async def checkpoints(self, run: RunId, /) -> Sequence[Checkpoint]:
+        return list(self._existing(run).checkpoints)
+
+    async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
+        known = self._state.runs
+        return {run: known[run].checkpoints[-1].step for run in runs if run in known and known[run].checkpoints}
+
+    async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None:
+        row = self._existing(run)
+        if all(one.step != step for one in row.checkpoints):
+            raise NotFound(f"the run has no checkpoint at step {step}")
+        row.checkpoints = [replace(one, kept=kept) if one.step == step else one for one in row.checkpoints]
+
+    async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None:
+        row = self._state.runs.get(run)
+        if row is not None:
+            row.checkpoints = [one for one in row.checkpoints if one.step not in steps]
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
+    async def finish_offline(
+        self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
+    ) -> None:
+        if phase not in _OFFLINE_ENDS:
+            raise SpecError(f"phase: an offline run has not ended while `{phase}`", hints=(f"one of {', '.join(_OFFLINE_ENDS)}",))
+        row = self._existing(run)
+        if not row.offline:
+            raise Conflict("the run was not recorded offline")
+        if row.attempts:
+            return
+        nowhere = Placement(row.gang, ())
+        row.attempts.append(
+            AttemptRow(
+                attempt_id(run, 1), 1, nowhere, {}, "", started_at, phase, started_at=started_at, ended_at=ended_at, exit=exit
+            )
+        )
+        row.phase, row.exit, row.started_at, row.ended_at = _OFFLINE_ENDS[phase], exit, started_at, ended_at
+
+    async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
+        newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
+        found = [row for row in newest if row.summary and any(ref.name == dataset for ref in row.spec.datasets)]
+        return [Summarised(row.id, row.submitted_at, row.summary) for row in found[:limit]]
+
+    def _noun(self, row: RunRow) -> Run:
+        return row.noun(self._state.hold_of(row))
+
+    def _existing(self, run: RunId) -> RunRow:
+        row = self._state.runs.get(run)
+        if row is None:
+            raise NotFound(f"no run has the id {run}", hints=("`hop ps -a` lists all runs",))
+        return row

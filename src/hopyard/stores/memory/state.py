@@ -1,0 +1,145 @@
+"""What the memory stores share. What a policy sees is kept ready, so that a snapshot copies nothing that has not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from hopyard.domain.amounts import totals
+from hopyard.domain.charges import Charges
+from hopyard.domain.cluster import Hold, Node, Promise, Running, Snapshot
+from hopyard.domain.gang import Gang, Role
+from hopyard.domain.holdings import Holdings
+from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, RunName, Version
+from hopyard.domain.queue import ONE_QUEUE, QueueTree, Used
+from hopyard.domain.reservation import Reservation
+from hopyard.interfaces.cluster_store import Lease
+from hopyard.stores.memory.rows import AttemptRow, RunRow
+
+T = TypeVar("T")
+
+
+class Cached(Generic[T]):
+    """A value that is made anew after it was marked stale, and is the same object until then."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._value: T = make()
+        self._stale = False
+
+    def stale(self) -> None:
+        self._stale = True
+
+    def get(self) -> T:
+        if self._stale:
+            self._value, self._stale = self._make(), False
+        return self._value
+
+
+class State:
+    """Every fact, by id. Changed only by the stores of this folder, which mark what a policy sees as stale."""
+
+    def __init__(self) -> None:
+        self.runs: dict[RunId, RunRow] = {}
+        self.by_name: dict[RunName, RunId] = {}
+        self.numbers: dict[tuple[str, str], int] = {}
+        self.version = 0
+        self.lease: Lease | None = None
+        self.epoch = 0
+        self.nodes: dict[NodeId, Node] = {}
+        self.cordoned: set[NodeId] = set()
+        self.holdings = Holdings()
+        self.charges = Charges()
+        self.pending: dict[GangId, Gang] = {}
+        self.running: dict[AttemptId, Running] = {}
+        self.live: dict[AttemptId, str] = {}
+        self.tree: QueueTree = ONE_QUEUE
+        self.reservations: dict[str, Reservation] = {}
+        self.used: dict[tuple[QueueName, str], Used] = {}
+        self.promises: dict[GangId, Promise] = {}
+        self.durations: dict[str, tuple[float, ...]] = {}
+        self._holds: Mapping[GangId, Hold] = {}
+        self._unread: Sequence[Hold] = ()
+        self._shapes: dict[tuple[Role, ...], tuple[Role, ...]] = {}
+        self.seen_nodes = Cached(lambda: dict(sorted(self.nodes.items())))
+        self.totals = Cached(lambda: totals(self.nodes.values()))
+        self.seen_pending = Cached(lambda: tuple(self.pending.values()))
+        self.seen_running = Cached(lambda: tuple(self.running.values()))
+        self.seen_reservations = Cached(
+            lambda: tuple(sorted(self.reservations.values(), key=lambda one: (one.start_at, one.name)))
+        )
+        self.seen_used = Cached(lambda: dict(self.used))
+        self.seen_promises = Cached(lambda: dict(self.promises))
+        self.seen_durations = Cached(lambda: dict(self.durations))
+
+    def snapshot(self, now: datetime) -> Snapshot:
+        return Snapshot(
+            version=Version(self.version),
+            now=now,
+            nodes=self.seen_nodes.get(),
+            pending=self.seen_pending.get(),
+            running=self.seen_running.get(),
+            queues=self.tree,
+            used=self.seen_used.get(),
+            reservations=self.seen_reservations.get(),
+            promises=self.seen_promises.get(),
+            durations=self.seen_durations.get(),
+        )
+
+    def changed(self) -> None:
+        """A policy sees something else now."""
+        self.version += 1
+
+    def shape(self, roles: tuple[Role, ...]) -> tuple[Role, ...]:
+        """One object for all gangs that ask for the same."""
+        return self._shapes.setdefault(roles, roles)
+
+    # -- what waits and what runs -----------------------------------------------------------------------------------
+
+    def wait(self, gang: Gang) -> None:
+        self.pending[gang.id] = gang
+        self.seen_pending.stale()
+
+    def wait_no_more(self, gang: GangId) -> None:
+        del self.pending[gang]
+        self.seen_pending.stale()
+        if self.promises.pop(gang, None) is not None:
+            self.seen_promises.stale()
+
+    def show_running(self, row: AttemptRow) -> None:
+        """A live attempt as a policy sees it."""
+        self.live[row.id] = row.phase.value
+        self.running[row.id] = Running(
+            row.placement,
+            row.placed_at,
+            row.id,
+            row.started_at,
+            row.saved_at,
+            stopping=row.phase.value == "stopping",
+            preempted_for=row.preempted_for,
+        )
+        self.seen_running.stale()
+
+    def hide_running(self, row: AttemptRow) -> None:
+        """It is over: what it held is free again."""
+        del self.live[row.id], self.running[row.id]
+        self.holdings.hold(row.placement, -1)
+        gang = row.placement.gang
+        self.charges.charge(gang.queue, gang.user, row.amounts, -1)
+        self.seen_running.stale()
+
+    # -- why runs wait ----------------------------------------------------------------------------------------------
+
+    def note_holds(self, holds: Sequence[Hold]) -> None:
+        """Kept as they come: the holds of a long queue are told often and read seldom."""
+        self._holds, self._unread = {}, holds
+
+    def holds(self) -> Mapping[GangId, Hold]:
+        """Those told last, of gangs that may have left since."""
+        if self._unread:
+            self._holds, self._unread = {hold.gang: hold for hold in self._unread}, ()
+        return self._holds
+
+    def hold_of(self, run: RunRow) -> Hold | None:
+        return self.holds().get(run.gang.id) if run.gang.id in self.pending else None
