@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from hopyard.domain.cluster import HoldReason, Node
-from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.gang import ANYWHERE, Gang, Placement
 from hopyard.domain.ids import NodeId
-from hopyard.scheduler.placement.free import Free
+from hopyard.domain.resources import Resources
+from hopyard.scheduler.placement.free import Free, Shape
 from hopyard.scheduler.placement.ground import Ground, Ints
 from hopyard.scheduler.placement.search import Search
 
@@ -104,6 +105,18 @@ class Capacity:
         free, rows = self._free, self._rows(nodes)
         for left in (free.cpu, free.memory, free.gpu, *free.extras.values()):
             left[rows] = np.minimum(left[rows], 0)
+
+    def hold_back(self, node: NodeId, request: Resources, count: int) -> None:
+        """Use up so many times this request on one node; all that is left of it where that is more."""
+        row = self._free.ground.row.get(node)
+        shape = Shape(request, ANYWHERE)
+        for _ in range(count if row is not None else 0):
+            assert row is not None
+            cards = self._free.cards(shape, row)
+            if cards is None or not self._free.room(shape, 1, np.array([row]))[0]:
+                self.close([node])
+                return
+            self._free.use(row, request, *cards)
 
     def only(self, nodes: Iterable[NodeId]) -> Capacity:
         """One that changes on its own from now on, with nothing free on any other node."""

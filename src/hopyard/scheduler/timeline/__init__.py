@@ -1,0 +1,6 @@
+"""The future in layers: what ends when, what is promised, what is reserved, and what may be placed without being in the way."""
+
+from hopyard.scheduler.timeline.future import End, Future
+from hopyard.scheduler.timeline.timeline import Blocked, Timeline
+
+__all__ = ["Blocked", "End", "Future", "Timeline"]

@@ -1,0 +1,81 @@
+"""Reservations as they come up: when, on which nodes, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import QueueName
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+
+HORIZON_S = 14 * 86400.0  # how far ahead a plan looks
+AHEAD = 16  # times that one reservation comes up which a plan looks at
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """One time that a reservation comes up, in seconds from now; `from_s` <= 0 where it has begun."""
+
+    reservation: Reservation
+    from_s: float
+    until_s: float
+
+
+def occurrences(reservation: Reservation, after: datetime, before: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """When it begins and ends, each time, of those that end after `after` and begin before `before`, in order."""
+    length = reservation.end_at - reservation.start_at
+    if reservation.every_s <= 0:
+        if reservation.end_at > after and reservation.start_at < before:
+            yield reservation.start_at, reservation.end_at
+        return
+    every = timedelta(seconds=reservation.every_s)
+    gone = max((after - reservation.end_at) // every + 1, 0)
+    start = reservation.start_at + gone * every
+    while start < before and (reservation.until is None or start < reservation.until):
+        yield start, start + length
+        start += every
+
+
+def bookings(reservations: Iterable[Reservation], now: datetime) -> list[Booking]:
+    """Those that have begun or come up within the horizon, by start, then name."""
+    found = []
+    for reservation in reservations:
+        for count, (start, end) in enumerate(occurrences(reservation, now, now + timedelta(seconds=HORIZON_S))):
+            if count == AHEAD:
+                break
+            found.append(Booking(reservation, (start - now).total_seconds(), (end - now).total_seconds()))
+    return sorted(found, key=lambda booking: (booking.from_s, booking.reservation.name, booking.reservation.id))
+
+
+def owns(gang: Gang, reservation: Reservation, queues: QueueTree) -> bool:
+    """Whether the gang may use what is reserved: its user is named, or its queue is the reservation's or below it."""
+    if gang.user and gang.user in reservation.users:
+        return True
+    at: QueueName | None = gang.queue
+    while at is not None and reservation.queue is not None:
+        if at == reservation.queue:
+            return True
+        above = queues.queues.get(at)
+        at = above.parent if above else None
+    return False
+
+
+def next_change(reservations: Iterable[Reservation], now: datetime) -> datetime | None:
+    """When one begins or ends next."""
+    times = [
+        at
+        for reservation in reservations
+        for start, end in list(_first(occurrences(reservation, now, now + timedelta(seconds=HORIZON_S))))
+        for at in (start, end)
+        if at > now
+    ]
+    return min(times, default=None)
+
+
+def _first(found: Iterator[tuple[datetime, datetime]]) -> Iterator[tuple[datetime, datetime]]:
+    one = next(found, None)
+    if one is not None:
+        yield one

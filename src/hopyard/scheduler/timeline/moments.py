@@ -1,0 +1,51 @@
+"""Points in the future at which somebody must find what it was promised or has reserved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hopyard.domain.cluster import Promise
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import GangId
+from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+
+SLACK_S = 0.001  # times that are nearer than this are one: they went through floats
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`; `high_s` is when it is expected
+    to start at the latest. needed: runs whose end it waits for, the last first."""
+
+    promise: Promise
+    placement: Placement
+    at_s: float
+    high_s: float
+    until_s: float
+    needed: tuple[GangId, ...] = ()
+
+    def there(self, at_s: float) -> bool:
+        return self.at_s <= at_s + SLACK_S and at_s < self.until_s - SLACK_S
+
+
+@dataclass(slots=True)
+class Moment:
+    """Who is expected to be there after `from_s` must fit what is free at `at_s`.
+
+    They differ where what was promised for `from_s` is late: nobody may take what it waits for. capacity: what is free then,
+    right on the nodes that anybody was promised or has reserved, before anything is held for reservations; None until it is
+    asked for, and so are the accounts. ended: what is taken to have ended in it. gang: whose promise it is, None for a
+    reservation.
+    """
+
+    from_s: float
+    at_s: float
+    gang: GangId | None = None
+    capacity: Capacity | None = None
+    accounts: Accounts | None = None
+    ended: set[GangId] = field(default_factory=set)
+
+    def overlaps(self, begin_s: float, until_s: float) -> bool:
+        """Whether what is there from `begin_s` until `until_s` has to fit beside what comes at this moment."""
+        return self.at_s > begin_s + SLACK_S and self.from_s < until_s - SLACK_S

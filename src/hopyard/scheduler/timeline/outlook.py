@@ -1,0 +1,246 @@
+"""The cluster now and at the moments that matter later: what a gang may use without being in anybody's way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.predict import Expected
+from hopyard.scheduler.timeline.booked import Booking, bookings, owns
+from hopyard.scheduler.timeline.future import End, Future
+from hopyard.scheduler.timeline.held import hold
+from hopyard.scheduler.timeline.ladder import Ladder
+from hopyard.scheduler.timeline.moments import SLACK_S, Moment, Stay
+
+MOST_SINCE = 64  # gangs started since a ladder was made, before it is made anew
+Owned = frozenset[int]  # indices of reservations
+
+
+class Outlook:
+    """Mutable, of one turn. `capacity` and `accounts` are what there is now, and are changed by `start`."""
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        accounts: Accounts,
+        future: Future,
+        reservations: Sequence[Reservation],
+        now: datetime,
+        queues: QueueTree,
+    ) -> None:
+        self.capacity, self.accounts, self.future, self.now = capacity, accounts, future, now
+        self.reservations, self.queues = tuple(reservations), queues
+        self.bookings = bookings(reservations, now)
+        self.moments = [Moment(booking.from_s, booking.from_s) for booking in self.bookings if booking.from_s > 0]
+        self.stays: dict[GangId, Stay] = {}
+        self.started: dict[GangId, End] = {}
+        self._reserved = {node for booking in self.bookings for node in booking.reservation.nodes}
+        self._special = dict.fromkeys(sorted(self._reserved))  # nodes that anybody has reserved or was promised
+        self._views: dict[tuple[frozenset[int], Owned], tuple[Capacity, list[Moment]]] = {}
+        self._owned: dict[tuple[str, str], Owned] = {}
+        self._strict: Accounts | None = None
+        self._ladders: tuple[Ladder[Capacity] | None, Ladder[Accounts] | None] = (None, None)
+
+    # What a gang may use
+
+    def overlapped(self, begin_s: float, until_s: float) -> list[Moment]:
+        return [moment for moment in self.moments if moment.overlaps(begin_s, until_s)]
+
+    def owned(self, gang: Gang) -> Owned:
+        """The reservations that it may use."""
+        if not self.reservations:
+            return frozenset()
+        key = (gang.user, gang.queue)
+        found = self._owned.get(key)
+        if found is None:
+            found = frozenset(i for i, reservation in enumerate(self.reservations) if owns(gang, reservation, self.queues))
+            self._owned[key] = found
+        return found
+
+    def foreign(self, owned: Owned, at_s: float) -> list[Booking]:
+        """What others have reserved at that time."""
+        mine = [self.reservations[i] for i in owned]
+        return [
+            booking
+            for booking in self.bookings
+            if booking.from_s <= at_s + SLACK_S and at_s < booking.until_s - SLACK_S and booking.reservation not in mine
+        ]
+
+    def in_way(self, gang: Gang, until_s: float) -> list[Booking]:
+        """What others have reserved that it would meet, if it started now and were there until then."""
+        mine = [self.reservations[i] for i in self.owned(gang)]
+        return [booking for booking in self.bookings if booking.from_s < until_s - SLACK_S and booking.reservation not in mine]
+
+    def view(self, gang: Gang, until_s: float) -> Capacity:
+        """What is free for it now, if it is there until then. Not the caller's own."""
+        overlapped, owned = self.overlapped(0.0, until_s), self.owned(gang)
+        if not overlapped and not self.foreign(owned, 0.0):
+            return self.capacity
+        key = (frozenset(id(moment) for moment in overlapped), owned)
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = (self.capacity.copy(), overlapped)
+            self.restrict(found[0], owned, 0.0, overlapped)
+        return found[0]
+
+    def restrict(self, view: Capacity, owned: Owned, at_s: float, overlapped: Sequence[Moment]) -> None:
+        """Leave in `view`, the state at `at_s`, what is neither reserved for others nor in the way at these moments."""
+        self._hold(view, owned, at_s)
+        special = tuple(self._special)
+        for moment in overlapped:
+            capacity = self._capacity_at(moment)
+            if self.foreign(owned, moment.at_s):
+                capacity = capacity.copy()
+                self._hold(capacity, owned, moment.at_s)
+            view.meet(capacity, special)
+
+    def refusing(self, gang: Gang, moments: Sequence[Moment]) -> list[Accounts]:
+        """Accounts at those of these moments where its queue or user may be refused more than it is now; those that have
+        enough left even if nothing ended until then are left out."""
+        if not moments or self.admits_all(gang):
+            return []
+        return [self._accounts_at(moment) for moment in moments]
+
+    def admits_all(self, gang: Gang) -> bool:
+        """Whether its queue and user could have it now even beside all that is promised, and what cards it may use is the same."""
+        if self._strict is None:
+            self._strict = self.accounts.copy()
+            for stay in self.stays.values():
+                self._strict.charge(stay.placement)
+        strict = self._strict
+        return strict.refusal(gang) is None and strict.closed_models(gang) <= self.accounts.closed_models(gang)
+
+    def _hold(self, view: Capacity, owned: Owned, at_s: float) -> None:
+        for booking in self.foreign(owned, at_s):
+            hold(view, booking.reservation, self._users_of(booking.reservation, at_s))
+
+    def _users_of(self, reservation: Reservation, at_s: float) -> list[Placement]:
+        """Gangs of the owner that are on its nodes at that time."""
+        there = [end.placement for end in self.ends_on(reservation.nodes) if end.mid_s > at_s]
+        there += [stay.placement for stay in self.stays.values() if stay.there(at_s)]
+        return [placement for placement in there if owns(placement.gang, reservation, self.queues)]
+
+    # Who is there
+
+    def ends_on(self, nodes: Collection[NodeId]) -> list[End]:
+        """Of those on these nodes, those that started in this turn included, by expected end, then id."""
+        on = frozenset(nodes)
+        new = [end for end in self.started.values() if any(a.node in on for a in end.placement.assignments)]
+        found = self.future.ends_on(nodes)
+        return sorted([*found, *new], key=lambda end: (end.mid_s, end.gang)) if new else found
+
+    def start(self, placement: Placement, expected: Expected) -> None:
+        """It starts now, and uses up what it holds."""
+        end = End(placement, expected.mid_s, expected.high_s, expected.certain)
+        self.started[placement.gang.id] = end
+        self.capacity.take(placement)
+        self.accounts.charge(placement)
+        for ladder in self._ladders:
+            if ladder is not None:
+                ladder.started.append((end.mid_s, placement))
+        for moment in self.moments:
+            if moment.from_s < end.high_s - SLACK_S:
+                if moment.capacity is not None:
+                    moment.capacity.take(placement)
+                if moment.accounts is not None:
+                    moment.accounts.charge(placement)
+        if self._strict is not None:
+            self._strict.charge(placement)
+        self._narrow_views(end)
+
+    def add_stay(self, stay: Stay, *, from_s: float) -> None:
+        """From now on nobody is in its way. `from_s`: not later than `stay.at_s`; who ends until then need not care."""
+        gang = stay.placement.gang.id
+        new = [a.node for a in stay.placement.assignments if a.node not in self._special]
+        self._special.update(dict.fromkeys(new))
+        self.stays[gang] = stay
+        for moment in self.moments:
+            if moment.capacity is not None:
+                self._let_end(moment, moment.capacity, new)
+            if stay.there(moment.at_s):
+                if moment.capacity is not None:
+                    moment.capacity.take(stay.placement)
+                if moment.accounts is not None:
+                    moment.accounts.charge(stay.placement)
+        if stay.at_s > 0:
+            self.moments.append(Moment(min(from_s, stay.at_s), stay.at_s, gang))
+            self.moments.sort(key=lambda moment: (moment.from_s, moment.at_s, moment.gang or ""))
+        if self._strict is not None:
+            self._strict.charge(stay.placement)
+        self._views.clear()
+
+    def remove_stay(self, gang: GangId) -> None:
+        if self.stays.pop(gang, None) is not None:
+            self.moments = [moment for moment in self.moments if moment.gang != gang]
+            for moment in self.moments:
+                moment.capacity, moment.accounts = None, None
+                moment.ended.clear()
+            self._strict = None
+            self._views.clear()
+
+    # States in the future
+
+    def capacity_ladder(self) -> Ladder[Capacity]:
+        """What is free as everything ends when it is expected to, promised gangs and reservations left out."""
+        found = self._ladders[0]
+        if found is None or len(found.started) > MOST_SINCE:
+            found = Ladder(self.capacity, self._times(), Capacity.take, Capacity.give_back)
+            self._ladders = (found, self._ladders[1])
+        return found
+
+    def accounts_ladder(self) -> Ladder[Accounts]:
+        found = self._ladders[1]
+        if found is None or len(found.started) > MOST_SINCE:
+            found = Ladder(self.accounts, self._times(), Accounts.charge, Accounts.credit)
+            self._ladders = (self._ladders[0], found)
+        return found
+
+    def _times(self) -> list[tuple[float, Placement]]:
+        ends = [(end.mid_s, end.placement) for end in self.future.ends()]
+        if self.started:
+            ends += [(end.mid_s, end.placement) for end in self.started.values()]
+            ends.sort(key=lambda pair: (pair[0], pair[1].gang.id))
+        return ends
+
+    def _capacity_at(self, moment: Moment) -> Capacity:
+        if moment.capacity is None:
+            moment.capacity = self.capacity.copy()
+            self._let_end(moment, moment.capacity, list(self._special))
+            for end in self.started.values():
+                if end.high_s <= moment.from_s + SLACK_S and end.gang not in moment.ended:
+                    moment.capacity.give_back(end.placement)
+            for stay in self.stays.values():
+                if stay.there(moment.at_s):
+                    moment.capacity.take(stay.placement)
+        return moment.capacity
+
+    def _let_end(self, moment: Moment, capacity: Capacity, nodes: Collection[NodeId]) -> None:
+        """Give back what is expected to have ended on these nodes by then."""
+        for end in self.future.ends_on(nodes):
+            if end.mid_s <= moment.at_s + SLACK_S and end.gang not in moment.ended:
+                moment.ended.add(end.gang)
+                capacity.give_back(end.placement)
+
+    def _accounts_at(self, moment: Moment) -> Accounts:
+        if moment.accounts is None:
+            moment.accounts = self.accounts_ladder().at(moment.at_s)
+            for stay in self.stays.values():
+                if stay.there(moment.at_s):
+                    moment.accounts.charge(stay.placement)
+        return moment.accounts
+
+    def _narrow_views(self, end: End) -> None:
+        """A view stays right where the placement is in the way of all that it looks at, or of nothing; others are made anew."""
+        nodes = {a.node for a in end.placement.assignments}
+        shared, reserved = nodes & self._special.keys(), nodes & self._reserved
+        for key, (view, moments) in list(self._views.items()):
+            if reserved or (shared and any(moment.from_s >= end.high_s - SLACK_S for moment in moments)):
+                del self._views[key]
+            else:
+                view.take(end.placement)

@@ -1,0 +1,120 @@
+"""The earliest time at which a gang finds a place that is in nobody's way."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hopyard.domain.gang import Gang, Placement
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.timeline.ladder import Ladder
+from hopyard.scheduler.timeline.moments import SLACK_S, Moment
+from hopyard.scheduler.timeline.outlook import Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place that is free from `at_s` on, in seconds from now."""
+
+    placement: Placement
+    at_s: float
+
+
+class Search:
+    """For one gang of a fixed size that would stay for `high_s`. ladder: what is free as time goes on, on the nodes to look at.
+
+    Between the times at which something is taken (a promised gang starts, a reservation begins) or gets in its way, more and
+    more becomes free: there it is enough to look at the end of the stretch, and then to halve it.
+    """
+
+    def __init__(self, outlook: Outlook, gang: Gang, high_s: float, ladder: Ladder[Capacity]) -> None:
+        self._outlook, self._gang, self._high_s, self._ladder = outlook, gang, high_s, ladder
+        self._owned = outlook.owned(gang)
+        self._limited = not outlook.admits_all(gang) or bool(outlook.accounts.closed_models(gang))
+
+    def earliest(self, *, after_s: float = 0.0) -> Spot | None:
+        """None where it finds no place even when all has ended that is expected to end."""
+        times = self._times(after_s)
+        first = _first(times, self._fits_alone)
+        if first is None:
+            return None
+        for stretch in self._stretches(times[first:]):
+            overlapped = self._outlook.overlapped(stretch[0], stretch[0] + self._high_s)
+            spot = self._in_stretch(stretch, overlapped)
+            if spot is not None:
+                return spot
+        return None
+
+    def _in_stretch(self, stretch: Sequence[float], overlapped: Sequence[Moment]) -> Spot | None:
+        accounts = self._outlook.refusing(self._gang, overlapped)
+        if any(later.refusal(self._gang) for later in accounts):
+            return None
+        closed = frozenset(model for later in accounts for model in later.closed_models(self._gang))
+        placements: dict[float, Placement | None] = {}
+
+        def fits(at_s: float) -> bool:
+            placements[at_s] = self._place(at_s, overlapped, closed)
+            return placements[at_s] is not None
+
+        found = _first(stretch, fits) if fits(stretch[-1]) else None
+        placement = None if found is None else placements[stretch[found]]
+        return None if found is None or placement is None else Spot(placement, stretch[found])
+
+    def _place(self, at_s: float, overlapped: Sequence[Moment], closed: frozenset[str]) -> Placement | None:
+        outlook, gang = self._outlook, self._gang
+        there = [stay.placement for stay in outlook.stays.values() if stay.there(at_s)]
+        if self._limited:
+            accounts = outlook.accounts_ladder().at(at_s)
+            for placement in there:
+                accounts.charge(placement)
+            if accounts.refusal(gang):
+                return None
+            closed |= accounts.closed_models(gang)
+        state = self._ladder.at(at_s)
+        for placement in there:
+            state.take(placement)
+        outlook.restrict(state, self._owned, at_s, overlapped)
+        return state.place(gang, closed_models=closed)
+
+    def _fits_alone(self, at_s: float) -> bool:
+        """Whether it would fit if nothing were promised and nothing reserved: else it does not fit anyway."""
+        if self._limited and self._outlook.accounts_ladder().at(at_s).refusal(self._gang):
+            return False
+        return self._ladder.at(at_s).place(self._gang) is not None
+
+    def _times(self, after_s: float) -> list[float]:
+        """Now, and whenever something ends."""
+        outlook = self._outlook
+        found = {after_s, *self._ladder.times}
+        if self._limited:
+            found.update(outlook.accounts_ladder().times)
+        found.update(stay.until_s for stay in outlook.stays.values())
+        found.update(booking.until_s for booking in outlook.bookings)
+        return sorted(at_s for at_s in found if at_s >= after_s)
+
+    def _stretches(self, times: Sequence[float]) -> list[list[float]]:
+        outlook = self._outlook
+        turns = [moment.at_s - SLACK_S for moment in outlook.moments]
+        turns += [moment.from_s - self._high_s + SLACK_S for moment in outlook.moments]
+        turns += [stay.until_s - SLACK_S for stay in outlook.stays.values()]
+        turns += [booking.until_s - SLACK_S for booking in outlook.bookings]
+        turns.sort()
+        return [list(stretch) for _, stretch in groupby(times, lambda at_s: bisect_right(turns, at_s))]
+
+
+def _first(times: Sequence[float], fits: Callable[[float], bool]) -> int | None:
+    """The index of the first that fits, where all after one that fits do too. Those near the beginning are looked at first:
+    the later, the more work they are."""
+    low, high = 0, 0
+    while high < len(times) and not fits(times[high]):
+        low, high = high + 1, 2 * high + 1
+    if high >= len(times):
+        if low >= len(times) or not fits(times[-1]):
+            return None
+        high = len(times) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(times[middle]) else (middle + 1, high)
+    return high

@@ -1,0 +1,210 @@
+"""Who may start now without being in anybody's way, and when the others will."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hopyard.domain.cluster import Breach, HoldReason, Promise, Snapshot
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.predict import NEVER_S, Expected
+from hopyard.scheduler.timeline.breach import breach
+from hopyard.scheduler.timeline.future import End, Future
+from hopyard.scheduler.timeline.ladder import Ladder
+from hopyard.scheduler.timeline.moments import Stay
+from hopyard.scheduler.timeline.outlook import Outlook
+from hopyard.scheduler.timeline.search import Search, Spot
+
+NAMED = 3  # of what blocks a gang, so many are named
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why a gang does not start now: as a Hold says it, without a position."""
+
+    reason: HoldReason
+    detail: str
+    blocked_by: tuple[str, ...] = ()
+
+
+class Timeline:
+    """The future of one turn: what runs and when it ends, what is promised, what is reserved (Mu'alem and Feitelson, TPDS 2001,
+    for backfilling in nobody's way; conservative for those that were promised a start, free for all others).
+
+    Mutable. `capacity` and `accounts` are shared with the caller: `start` takes from them and charges them, so the caller does
+    not. Gangs that were promised a start are dealt with first, in the order of their promises: `try_now`, and where that
+    fails `promise` again.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        accounts: Accounts,
+        future: Future,
+        reservations: Sequence[Reservation],
+        now: datetime,
+        queues: QueueTree,
+    ) -> None:
+        """future: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue."""
+        self._outlook = Outlook(capacity, accounts, future, reservations, now, queues)
+        self._now = now
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Timeline:
+        """From a snapshot alone, for those who keep nothing between turns."""
+        nodes = snapshot.nodes.values()
+        return cls(
+            Capacity.of(nodes, (running.placement for running in snapshot.running)),
+            Accounts.of(snapshot.queues, nodes, snapshot.running, snapshot.used, snapshot.now),
+            Future.of(snapshot.running, snapshot.durations, snapshot.now),
+            snapshot.reservations,
+            snapshot.now,
+            snapshot.queues,
+        )
+
+    def try_now(
+        self, gang: Gang, expected: Expected, *, score: str = "fragmentation", prefer: frozenset[NodeId] = frozenset()
+    ) -> Placement | Blocked:
+        """Where it may start now, or why it may not. Nothing is taken. Its own promise, if it has one in this turn, is
+        withdrawn: promise again where it does not start.
+
+        It may go wherever it delays nobody: it ends for sure, or by the upper end of its band, before the promised start or
+        the reservation, or fits beside it.
+        """
+        outlook = self._outlook
+        outlook.remove_stay(gang.id)
+        refused = outlook.accounts.refusal(gang)
+        if refused is not None:
+            return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+        asked, closed = outlook.accounts.bounded(gang), outlook.accounts.closed_models(gang)
+        moments = outlook.overlapped(0.0, expected.high_s)
+        for accounts in outlook.refusing(gang, moments):
+            if (refused := accounts.refusal(gang)) is not None:
+                return Blocked(
+                    HoldReason.BEHIND, f"what its queue may use is promised: {refused.detail}", (f"queue:{refused.queue}",)
+                )
+            asked, closed = accounts.bounded(asked), closed | accounts.closed_models(gang)
+        placement = outlook.view(gang, expected.high_s).place(asked, score=score, closed_models=closed, prefer=prefer)
+        return placement or self._blocked(gang, expected, closed)
+
+    def start(self, placement: Placement, expected: Expected) -> None:
+        """It is placed now: what it holds is taken and charged."""
+        self._outlook.remove_stay(placement.gang.id)
+        self._outlook.start(placement, expected)
+
+    def promise(self, gang: Gang, expected: Expected, *, before: Promise | None = None) -> Promise | None:
+        """The earliest start of a gang that cannot start now; nobody may be placed in its way from now on. None where it finds
+        no place even when everything has ended.
+
+        before: what it was promised in an earlier turn. It keeps to those nodes, so that what is drained for it does not
+        wander, and to that time as long as it can be kept; where it cannot, the promise that is returned is later (see
+        `breach`). `start_at` is when it starts at the latest as far as can be expected; `expected_at` says when it probably
+        does.
+        """
+        outlook = self._outlook
+        outlook.remove_stay(gang.id)
+        gang = gang.sized([role.fewest for role in gang.roles])
+        spot = self._kept(gang, expected, before)
+        if spot is None:
+            return None
+        nodes = tuple(sorted({a.node for a in spot.placement.assignments}))
+        last_s = self._at_the_latest(gang, expected, nodes, spot)
+        start_at = self._time(last_s)
+        from_s = spot.at_s
+        if before is not None and self._time(spot.at_s) <= before.start_at:
+            start_at = before.start_at
+        elif before is not None:
+            from_s = max((before.start_at - self._now).total_seconds(), 0.0)
+        promise = Promise(gang.id, start_at, before.given_at if before and start_at == before.start_at else self._now, nodes)
+        needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
+        stay = Stay(promise, spot.placement, spot.at_s, last_s, spot.at_s + expected.high_s, tuple(reversed(needed)))
+        outlook.add_stay(stay, from_s=from_s)
+        return promise
+
+    def breach(self, before: Promise, after: Promise | None) -> Breach | None:
+        """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it is kept."""
+        return breach(self._outlook, before, after)
+
+    def expected_at(self, gang: GangId) -> datetime | None:
+        """When a gang that was promised a start in this turn probably starts."""
+        stay = self._outlook.stays.get(gang)
+        return None if stay is None else self._time(stay.at_s)
+
+    def waits_for(self, gang: GangId) -> tuple[str, ...]:
+        """What a gang that was promised a start in this turn waits for, as a Hold names it: the runs on its nodes, the last
+        to end first, the first few."""
+        stay = self._outlook.stays.get(gang)
+        return tuple(f"run:{needed}" for needed in stay.needed[:NAMED]) if stay else ()
+
+    def _kept(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
+        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere."""
+        here = self._earliest_on(gang, expected, before.nodes) if before is not None and before.nodes else None
+        if before is not None and here is not None and self._time(here.at_s) <= before.start_at:
+            return here
+        anywhere = Search(self._outlook, gang, expected.high_s, self._outlook.capacity_ladder()).earliest()
+        if here is None or anywhere is None or before is None:
+            return here or anywhere
+        return anywhere if self._time(anywhere.at_s) <= before.start_at else here
+
+    def _earliest_on(
+        self, gang: Gang, expected: Expected, nodes: Sequence[NodeId], *, latest: bool = False, after_s: float = 0.0
+    ) -> Spot | None:
+        ends = sorted(((end.high_s if latest else end.mid_s, end) for end in self._outlook.ends_on(nodes)), key=_by_time)
+        state = self._outlook.capacity.only(nodes)
+        ladder = Ladder(state, [(at_s, end.placement) for at_s, end in ends], Capacity.take, Capacity.give_back)
+        return Search(self._outlook, gang, expected.high_s, ladder).earliest(after_s=after_s)
+
+    def _at_the_latest(self, gang: Gang, expected: Expected, nodes: Sequence[NodeId], spot: Spot) -> float:
+        """When it has its place if everything takes as long as can be expected."""
+        if all(end.mid_s == end.high_s for end in self._outlook.ends_on(nodes)):
+            return spot.at_s
+        last = self._earliest_on(gang, expected, nodes, latest=True, after_s=spot.at_s)
+        return spot.at_s if last is None else min(last.at_s, NEVER_S)
+
+    def _blocked(self, gang: Gang, expected: Expected, closed: frozenset[str]) -> Blocked:
+        outlook = self._outlook
+        placement = outlook.capacity.place(gang, closed_models=closed)
+        if placement is None:
+            if closed and outlook.capacity.place(gang) is not None:
+                models = ", ".join(sorted(closed))
+                return Blocked(
+                    HoldReason.QUOTA,
+                    f"what is free are GPUs of which its queue may use no more: {models}",
+                    (f"queue:{gang.queue}",),
+                )
+            return Blocked(*outlook.capacity.why_not(gang))
+        nodes = {a.node for a in placement.assignments}
+        names = sorted(
+            {
+                booking.reservation.name
+                for booking in outlook.in_way(gang, expected.high_s)
+                if nodes & {*booking.reservation.nodes}
+            }
+        )
+        if names:
+            return Blocked(
+                HoldReason.RESERVED,
+                f"what is free is reserved, or will be before it could end: {', '.join(names[:NAMED])}",
+                tuple(f"reservation:{name}" for name in names[:NAMED]),
+            )
+        ahead = sorted(stay.promise.gang for stay in outlook.stays.values() if nodes & {*stay.promise.nodes}) or sorted(
+            outlook.stays
+        )
+        return Blocked(
+            HoldReason.BEHIND,
+            "what is free now is promised to runs that wait longer, and it could still be there when they start",
+            tuple(f"run:{gang}" for gang in ahead[:NAMED]),
+        )
+
+    def _time(self, in_s: float) -> datetime:
+        return self._now + timedelta(seconds=in_s)
+
+
+def _by_time(pair: tuple[float, End]) -> tuple[float, GangId]:
+    return pair[0], pair[1].gang
