@@ -16,6 +16,9 @@ NodeId = NewType("NodeId", str)
 QueueName = NewType("QueueName", str)
 PoolName = NewType("PoolName", str)
 ReservationId = NewType("ReservationId", str)
+TrialId = NewType("TrialId", str)
+WorkerId = NewType("WorkerId", str)
+PartitionId = NewType("PartitionId", int)
 Digest = NewType("Digest", str)  # BLAKE3, 64 lower-case hex digits
 Version = NewType("Version", int)
 

@@ -1,0 +1,50 @@
+"""One epoch played through with known times, and the time below which no schedule can end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from typing import Protocol
+
+from hopyard.domain.ids import PartitionId, TrialId, WorkerId
+from hopyard.mop.events import Event, HopFinished, Instruction, TrainHop, TrialAdmitted, WorkerJoined
+
+
+class Coordinator(Protocol):
+    def handle(self, *events: Event) -> list[Instruction]: ...
+
+
+def play_epoch(
+    coordinator: Coordinator, costs: Mapping[TrialId, float], speeds: Mapping[WorkerId, float], *, tell_times: bool
+) -> float:
+    """Seconds until every trial was on every worker, each of which holds one partition: worker i partition i.
+
+    costs and speeds: a hop takes cost / speed seconds. tell_times: the coordinator is told both beforehand.
+    Hops that end in the same moment are told together.
+    """
+    workers = sorted(speeds)
+    ends: list[tuple[float, int, float]] = []
+    now = 0.0
+
+    def tell(*events: Event) -> None:
+        for said in coordinator.handle(*events):
+            if isinstance(said, TrainHop):
+                seconds = costs[said.trial] / speeds[said.worker]
+                heappush(ends, (now + seconds, said.hop, seconds))
+
+    tell(*(WorkerJoined(w, frozenset({PartitionId(i)}), speeds[w] if tell_times else None) for i, w in enumerate(workers)))
+    tell(*(TrialAdmitted(trial, 1, "start", costs[trial] if tell_times else None) for trial in sorted(costs)))
+    while ends:
+        now = ends[0][0]
+        over: list[Event] = []
+        while ends and ends[0][0] <= now:
+            _, hop, seconds = heappop(ends)
+            over.append(HopFinished(hop, "next", seconds))
+        tell(*over)
+    return now
+
+
+def bound(costs: Mapping[TrialId, float], speeds: Mapping[WorkerId, float]) -> float:
+    """The longest trial's total or the busiest worker's, whichever is larger (open shop)."""
+    slowness = sum(1.0 / speed for speed in speeds.values())
+    return max(max(costs.values()) * slowness, sum(costs.values()) / min(speeds.values()))
