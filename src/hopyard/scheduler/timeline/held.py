@@ -18,10 +18,10 @@ def hold(view: Capacity, reservation: Reservation, used: Sequence[Placement]) ->
         view.close(reservation.nodes)
         return
     for node, pieces in zip(reservation.nodes, reservation.pieces, strict=True):
-        view.hold_back(node, reservation.resources, pieces - _pieces_used(node, reservation.resources, used))
+        view.hold_back(node, reservation.resources, pieces - pieces_used(node, reservation.resources, used))
 
 
-def _pieces_used(node: NodeId, piece: Resources, used: Sequence[Placement]) -> int:
+def pieces_used(node: NodeId, piece: Resources, used: Sequence[Placement]) -> int:
     """How many whole pieces these gangs use on the node."""
     sums: Counter[str] = Counter()
     for placement in used:

@@ -1,0 +1,106 @@
+"""Who stands in the way of a reservation that begins soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hopyard.domain.cluster import Node, Preemption, Running
+from hopyard.domain.gang import Gang, Role
+from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.timeline.booked import Booking, bookings, owns
+from hopyard.scheduler.timeline.future import Future
+from hopyard.scheduler.timeline.held import pieces_used
+
+NOTICE_S = 180.0  # how long before it begins runs are asked to leave: longer than they get to save a checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """ask: runs to ask now. look_again_at: when the next must be asked or a reservation begins or ends; None where nothing
+    is reserved."""
+
+    ask: tuple[Preemption, ...] = ()
+    look_again_at: datetime | None = None
+
+
+def leave(
+    reservations: Sequence[Reservation], future: Future, nodes: Mapping[NodeId, Node], queues: QueueTree, now: datetime
+) -> Leave:
+    """Runs that are not the owner's, may be preempted, and might still be there when it begins, as few as make the room.
+
+    Those that may not be preempted stay; a reservation that would have met them for certain was not granted.
+    """
+    found: dict[GangId, Preemption] = {}
+    looks: list[datetime] = []
+    for booking in bookings(reservations, now):
+        turns = (booking.from_s - NOTICE_S, booking.from_s, booking.until_s)
+        looks += [now + timedelta(seconds=at_s) for at_s in turns if at_s > 0]
+        if booking.from_s <= NOTICE_S:
+            for running in _in_way(booking, future, nodes, queues, now, frozenset(found)):
+                when = "has begun" if booking.from_s <= 0 else f"begins in {booking.from_s:.0f} s"
+                reason = f"reservation {booking.reservation.name}, which {when}, needs what it uses"
+                found[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), reason)
+    return Leave(tuple(found.values()), min(looks, default=None))
+
+
+def _in_way(
+    booking: Booking, future: Future, nodes: Mapping[NodeId, Node], queues: QueueTree, now: datetime, asked: frozenset[GangId]
+) -> Iterable[Running]:
+    reservation, chosen = booking.reservation, set(asked)
+    for index, node in enumerate(reservation.nodes):
+        there = [future.running(end.gang) for end in future.ends_on([node]) if end.high_s > max(booking.from_s, 0.0)]
+        running = [one for one in there if one is not None]
+        owners = [one for one in running if owns(one.gang, reservation, queues)]
+        others = [one for one in running if one not in owners]
+        leaving = [one for one in others if one.stopping or one.gang.id in chosen]
+        can_go = sorted((one for one in others if one not in leaving and one.gang.preemptible), key=lambda one: _lost(one, now))
+        if reservation.resources is not None:
+            pieces = reservation.pieces[index] - pieces_used(node, reservation.resources, [one.placement for one in owners])
+            kept = [one for one in running if one not in leaving]
+            can_go = _fewest(nodes.get(node), reservation.resources, pieces, kept, can_go)
+        for one in can_go:
+            chosen.add(one.gang.id)
+            yield one
+
+
+def _fewest(
+    node: Node | None, piece: Resources, pieces: int, there: Sequence[Running], can_go: Sequence[Running]
+) -> list[Running]:
+    """The first of those that can go whose room is enough for the pieces; all where none is."""
+    if node is None or pieces <= 0:
+        return []
+    free = Capacity.of([node], (one.placement for one in there))
+    wanted = Gang(GangId("reserved"), (Role("reserved", pieces, piece),), datetime.min)
+    gone: list[Running] = []
+    for one in can_go:
+        if free.place(wanted) is not None:
+            break
+        free.give_back(one.placement)
+        gone.append(one)
+    return _without_needless(free, wanted, gone)
+
+
+def _without_needless(free: Capacity, wanted: Gang, gone: list[Running]) -> list[Running]:
+    """Leave those where they are whose room turned out not to be needed."""
+    if free.place(wanted) is None:
+        return gone
+    needed = []
+    for one in reversed(gone):
+        free.take(one.placement)
+        if free.place(wanted) is None:
+            free.give_back(one.placement)
+            needed.append(one)
+    return needed[::-1]
+
+
+def _lost(running: Running, now: datetime) -> tuple[float, GangId]:
+    """GPU-seconds, or seconds where it has no GPU, since its last checkpoint."""
+    since = running.saved_at or running.started_at or now
+    gpus = sum(len(assignment.gpus) for assignment in running.placement.assignments)
+    return max((now - since).total_seconds(), 0.0) * max(gpus, 1), running.gang.id
