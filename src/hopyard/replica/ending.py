@@ -44,10 +44,10 @@ class Ending:
             self._waits = order.at_safe_point and self._has_safe_points()
             self.term_at = self._latest_term(order) if self._waits else now
         elif self._order is not None and order != self._order:  # a second one with less patience
-            self._order, self.kill_at = order, min(self.kill_at, now + order.grace_s)
-            if self._waits and not order.at_safe_point:
-                self.verdict, self._waits, self.term_at = Exit(order.kind, 143, order.reason), False, now
-            self.term_at = min(self.term_at, self._latest_term(order))
+            self._order, self.verdict = order, Exit(order.kind, 143, order.reason)
+            self.kill_at = min(self.kill_at, now + order.grace_s)
+            self._waits = self._waits and order.at_safe_point
+            self.term_at = min(self.term_at, self._latest_term(order) if self._waits else now)
         elif self._waits and self.folder.read_left() is not None:  # what goes on is what started the script, or does not end
             self._waits, self.term_at = False, min(self.term_at, now + self.grace_s)
 
