@@ -87,6 +87,7 @@ class TimeEngine:
         self._nodes = {node.id: node for node in nodes}
         self._start, self._save = timedelta(seconds=costs.start_s), timedelta(seconds=costs.save_s)
         self._restore, self._every = timedelta(seconds=costs.restore_s), timedelta(seconds=costs.checkpoint_every_s)
+        self._seen = tuple(nodes)  # the same object until a node changes
         self._known: dict[AttemptId, Live] = {}
 
     @property
@@ -124,16 +125,14 @@ class TimeEngine:
                 self._plan(live, now + grace, lambda: self._end(live, KILLED))
 
     async def observe(self) -> Observation:
-        return Observation(
-            tuple(self._nodes.values()), tuple(AttemptStatus(attempt, live.statuses()) for attempt, live in self._known.items())
-        )
+        return Observation(self._seen, tuple(AttemptStatus(attempt, live.statuses()) for attempt, live in self._known.items()))
 
     async def forget(self, attempt: AttemptId, /) -> None:
         self._known.pop(attempt, None)
 
     async def lose_node(self, node: NodeId) -> None:
         """The machine is gone, and every gang with a replica on it."""
-        self._nodes[node] = replace(self._nodes[node], ready=False)
+        self._set_ready(node, False)
         hit = [
             live
             for live in self._known.values()
@@ -146,8 +145,12 @@ class TimeEngine:
             await self._tell(live)
 
     async def return_node(self, node: NodeId) -> None:
-        self._nodes[node] = replace(self._nodes[node], ready=True)
+        self._set_ready(node, True)
         await self._hears.nodes_changed()
+
+    def _set_ready(self, node: NodeId, ready: bool) -> None:
+        self._nodes[node] = replace(self._nodes[node], ready=ready)
+        self._seen = tuple(self._nodes.values())
 
     # -- a run's life -----------------------------------------------------------------------------------------------
 

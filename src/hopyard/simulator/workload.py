@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from hopyard.domain.run import RunSpec
@@ -24,6 +24,10 @@ class Submission:
     duration_s: float
     user: str = "user"
     line: int = 0
+
+    def after(self, first_s: float) -> Submission:
+        """With its time counted from `first_s`."""
+        return replace(self, at_s=self.at_s - first_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +51,9 @@ class Workload:
 def in_order(name: str, runs: Iterable[Submission], *, begin: datetime = EPOCH, problems: Iterable[Problem] = ()) -> Workload:
     """A workload whose runs are sorted by submission; those of one moment stay as they stood."""
     return Workload(name, tuple(sorted(runs, key=lambda run: run.at_s)), begin, tuple(problems))
+
+
+def dated(name: str, made: Sequence[tuple[datetime, Submission]], problems: Iterable[Problem] = ()) -> Workload:
+    """A workload of runs with the moment of their submission; it begins with the first."""
+    begin = min(at for at, _ in made)
+    return in_order(name, (replace(run, at_s=(at - begin).total_seconds()) for at, run in made), begin=begin, problems=problems)

@@ -226,6 +226,9 @@ class MemoryClusterStore:
     def _replace_nodes(self, engine: str, seen: Sequence[Node]) -> bool:
         """The nodes of an engine are those it sees; one that it no longer sees is kept as not ready. Whether anything changed."""
         state = self._state
+        if state.said.get(engine) is seen:
+            return False
+        state.said[engine] = seen
         wanted = {node.id: replace(sane_node(node)[0], engine=engine, cordoned=node.id in state.cordoned) for node in seen}
         for node in state.nodes.values():
             if node.engine == engine and node.id not in wanted:

@@ -48,6 +48,7 @@ class State:
         self.lease: Lease | None = None
         self.epoch = 0
         self.nodes: dict[NodeId, Node] = {}
+        self.said: dict[str, Sequence[Node]] = {}  # by each engine, of its nodes, the last time
         self.cordoned: set[NodeId] = set()
         self.holdings = Holdings()
         self.charges = Charges()

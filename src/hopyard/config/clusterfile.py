@@ -1,0 +1,184 @@
+"""A cluster in a file: pools of machines alike, and optionally the tree of queues, for `hop simulate --cluster`.
+
+```yaml
+pools:
+  - {name: a100, count: 16, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 4, labels: {zone: a}}
+  - {name: cpu, count: 8, cpus: 96, memory: 256G}
+queues: …   # as `hop queue apply` takes it
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hopyard.config import units
+from hopyard.config.reader import Section, read_yaml, section, shown
+from hopyard.config.suggest import hints_for
+from hopyard.domain.cluster import Node
+from hopyard.domain.ids import NodeId, PoolName, check_name
+from hopyard.domain.resources import UNNAMED_GPU, Gpu
+from hopyard.errors import SpecError
+
+ENGINE = "simulated"
+MOST_NODES = 100_000
+MOST_GPUS = 1024  # of one node
+RACK = "rack"  # the label that `racks` gives
+_POOL_KEYS = ("name", "count", "cpus", "memory", "gpus", "gpu_memory", "labels", "racks", "extras")
+_ADDED = re.compile(r"\s*(\d{1,6})\s*[x×]\s*(\S.*?)\s*")
+_ADD_HINT = 'write it as `COUNT x POOL` or `COUNT x GPUS`: "2 x a100", "2 x A100:8", "4 x cpus=64,memory=256G"'
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """queues: the section of the tree as it stands in the file, None where there is none."""
+
+    nodes: tuple[Node, ...]
+    queues: Section | None = None
+
+
+def read_cluster(file: Path) -> ClusterFile:
+    """Raises SpecError with the path of what is wrong."""
+    top = read_yaml(file).only("pools", "queues")
+    nodes: list[Node] = []
+    names: set[str] = set()
+    for index, value in top.items("pools"):
+        pool = _section(top, f"pools.{index}", value).only(*_POOL_KEYS)
+        made = pool_nodes(pool)
+        if made and made[0].pool in names:
+            raise pool.fail("name", f"there are two pools `{made[0].pool}`", "give each a name of its own")
+        names.update(node.pool for node in made[:1])
+        nodes += made
+    if not nodes:
+        raise top.fail(
+            "pools",
+            "there are no machines",
+            "for example `pools: [{name: a100, count: 4, cpus: 64, memory: 512G, gpus: A100:8}]`",
+        )
+    if len(nodes) > MOST_NODES:
+        raise top.fail("pools", f"{len(nodes)} machines, at most {MOST_NODES} are simulated")
+    return ClusterFile(tuple(nodes), top if top.has("queues") else None)
+
+
+def pool_nodes(pool: Section) -> list[Node]:
+    """The machines of one pool, named `POOL-0000` and so on."""
+    name = pool.checked("name", lambda: check_name(pool.text("name", "default"), what="name"))
+    count = pool.whole("count", 1, low=1, high=MOST_NODES)
+    racks = pool.whole("racks", 0, low=0, high=MOST_NODES)
+    labels = pool.section("labels")
+    texts = {key: labels.text(key) for key in labels.values}
+    extras = pool.section("extras")
+    node = Node(
+        NodeId(name),
+        ENGINE,
+        pool.amount("cpus", units.parse_cpus) or _missing(pool, "cpus", "64"),
+        pool.amount("memory", units.parse_memory) or _missing(pool, "memory", "256G"),
+        _gpus(pool),
+        PoolName(name),
+        labels=texts,
+        extras={key: extras.whole(key, 0, low=0, high=10**6) for key in extras.values},
+    )
+    return [replace(node, id=NodeId(f"{name}-{at:04d}"), labels=_racked(texts, name, at, count, racks)) for at in range(count)]
+
+
+def _missing(pool: Section, key: str, example: str) -> Any:
+    raise pool.fail(key, "missing", f"what each machine has: `{key}: {example}`")
+
+
+def _racked(labels: dict[str, str], pool: str, at: int, count: int, racks: int) -> dict[str, str]:
+    return {**labels, RACK: f"{pool}-{at * racks // count}"} if racks else labels
+
+
+def _gpus(pool: Section) -> tuple[Gpu, ...]:
+    asked = pool.amount("gpus", units.parse_gpus)
+    memory = pool.amount("gpu_memory", units.parse_memory) or 0
+    if asked is None:
+        return ()
+    model, count = asked
+    if count > MOST_GPUS:
+        raise pool.fail("gpus", f"{count} GPUs in one machine, at most {MOST_GPUS} fit")
+    return tuple(Gpu(index, model or UNNAMED_GPU, memory) for index in range(count))
+
+
+def _section(top: Section, path: str, value: Any) -> Section:
+    return section(top.file, top.at(path), value)
+
+
+def more_nodes(text: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The machines that `--add` names: as many as it says, like those of a pool or with GPUs as given; what it does not say is
+    as in the machine there is that is most like them. Raises SpecError."""
+    match = _ADDED.fullmatch(text)
+    if match is None:
+        raise SpecError(f"--add: {shown(text)} names no machines", hints=(_ADD_HINT,))
+    count, what = int(match[1]), match[2]
+    if not 0 < count <= MOST_NODES:
+        raise SpecError(f"--add: {count} is not a number of machines from 1 to {MOST_NODES}")
+    like = _alike(what, nodes)
+    taken = {node.id for node in nodes}
+    names = (NodeId(f"{like.pool}-more-{at:04d}") for at in range(count + len(taken)))
+    free = [name for name in names if name not in taken][:count]
+    return tuple(replace(like, id=name, ready=True, cordoned=False, holds=frozenset()) for name in free)
+
+
+def _alike(what: str, nodes: Sequence[Node]) -> Node:
+    pools = {node.pool: node for node in reversed(nodes)}
+    if what in pools:
+        return pools[PoolName(what)]
+    if "=" in what:
+        return _described(what, nodes)
+    try:
+        model, count = units.parse_gpus(what, what="--add")
+    except SpecError:
+        hints = hints_for(what, [str(pool) for pool in pools], what="pools")
+        raise SpecError(f"--add: `{what}` is neither a pool nor a number of GPUs", hints=(*hints, _ADD_HINT)) from None
+    if ":" not in what and not what.isdecimal():
+        raise SpecError(
+            f"--add: there is no pool `{what}`", hints=(*hints_for(what, [str(pool) for pool in pools], what="pools"), _ADD_HINT)
+        )
+    return _with_gpus(model, count, nodes)
+
+
+def _with_gpus(model: str | None, count: int, nodes: Sequence[Node]) -> Node:
+    if count > MOST_GPUS:
+        raise SpecError(f"--add: {count} GPUs in one machine, at most {MOST_GPUS} fit")
+    like = min(nodes, key=lambda node: (not _has_model(node, model), abs(len(node.gpus) - count), node.id))
+    example = next(
+        (gpu for gpu in like.gpus if model is None or gpu.model.casefold() == model.casefold()), Gpu(0, model or UNNAMED_GPU)
+    )
+    return replace(like, gpus=tuple(replace(example, index=index) for index in range(count)))
+
+
+def _has_model(node: Node, model: str | None) -> bool:
+    return bool(node.gpus) and (model is None or any(gpu.model.casefold() == model.casefold() for gpu in node.gpus))
+
+
+def _described(what: str, nodes: Sequence[Node]) -> Node:
+    """`cpus=64,memory=256G,gpus=A100:8,pool=new`: as a pool of the file says it."""
+    pairs = dict(_pair(part) for part in what.split(","))
+    values = {"name" if key == "pool" else key: value for key, value in pairs.items()}
+    pool = Section("--add", "", values).only("name", "cpus", "memory", "gpus", "gpu_memory")
+    model, count = units.parse_gpus(values["gpus"], what="--add: gpus") if "gpus" in values else (None, 0)
+    like = _with_gpus(model, count, nodes)
+    return replace(
+        like,
+        pool=PoolName(pool.checked("name", lambda: check_name(pool.text("name", like.pool), what="pool"))),
+        cpu_milli=pool.amount("cpus", units.parse_cpus) or like.cpu_milli,
+        memory_bytes=pool.amount("memory", units.parse_memory) or like.memory_bytes,
+        gpus=_gpus(pool) if pool.has("gpu_memory") else like.gpus,
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not value.strip():
+        raise SpecError(f"--add: {shown(text)} is not KEY=VALUE", hints=(_ADD_HINT,))
+    return key.strip(), value.strip()
+
+
+def largest_gpus(nodes: Iterable[Node]) -> int:
+    """GPUs of the machine that has most, 1 where none has any."""
+    return max((len(node.gpus) for node in nodes), default=0) or 1

@@ -1,0 +1,74 @@
+"""Our own past: runs as the API and `hop ps -a --json` tell them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopyard.domain.run import RunSpec
+from hopyard.errors import SpecError
+from hopyard.simulator.workload import Problem, Submission, Workload, dated
+
+
+def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
+    """A file with a list of runs."""
+    try:
+        value = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise SpecError(f"there is no file {file}", hints=("the path counts from the current folder",)) from None
+    except OSError as broken:
+        raise SpecError(
+            f"{file} cannot be read: {broken.strerror}", hints=("see that it is a file, and that it is yours to read",)
+        ) from broken
+    except json.JSONDecodeError as bad:
+        raise SpecError(f"{file}: line {bad.lineno}: not JSON: {bad.msg}", hints=("`hop ps -a --json` writes it",)) from bad
+    except (UnicodeDecodeError, RecursionError) as bad:
+        raise SpecError(f"{file}: not JSON that can be read: {bad}", hints=("`hop ps -a --json` writes it",)) from bad
+    runs = value.get("runs") if isinstance(value, dict) else value
+    if not isinstance(runs, list):
+        raise SpecError(f"{file}: line 1: it holds no list of runs", hints=("`hop ps -a --json` writes it",))
+    return of_runs(runs, name=file.stem)
+
+
+def of_runs(runs: Sequence[Any], *, name: str) -> Workload:
+    """Runs that ended, with the time for which they ran. The line of a problem is the run's place in the list, from 1.
+
+    A run of several attempts is taken to have run from its first start to its end. Raises SpecError when none can be played.
+    """
+    made: list[tuple[datetime, Submission]] = []
+    problems: list[Problem] = []
+    for place, run in enumerate(runs, start=1):
+        try:
+            made.append(_submission(run, place))
+        except (KeyError, TypeError, AttributeError, ValueError, msgspec.ValidationError) as bad:
+            problems.append(Problem(place, str(bad) if not isinstance(bad, KeyError) else f"it has no {bad}"))
+    if not made:
+        why = f": run {problems[0].line}: {problems[0].text}" if problems else ": there are no runs"
+        raise SpecError(f"{name}{why}", hints=("runs that ended can be played",))
+    return dated(name, made, problems)
+
+
+def _submission(run: Mapping[str, Any], place: int) -> tuple[datetime, Submission]:
+    if run.get("offline"):
+        raise ValueError("it was recorded without a server, and never waited")
+    if not run.get("started_at") or not run.get("ended_at"):
+        raise ValueError(f"it is {run['phase']}, and did not run to an end")
+    spec = msgspec.convert(_spec(run["spec"]), RunSpec)
+    duration_s = (_moment(run["ended_at"]) - _moment(run["started_at"])).total_seconds()
+    return _moment(run["submitted_at"]), Submission(spec, 0.0, max(duration_s, 0.0), run["name"].partition("/")[0], place)
+
+
+def _spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Only what decides where and when it runs: no code, no data to resume from, no secrets."""
+    kept = ("project", "roles", "queue", "priority", "preemptible", "topology", "time_limit_s")
+    return {key: spec[key] for key in kept if key in spec}
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found

@@ -1,0 +1,61 @@
+"""Alibaba's openb cluster: the list of pods with the times of their creation and deletion, and the list of nodes.
+
+Weng et al., Beware of Fragmentation, USENIX ATC'23.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hopyard.config.units import MIB
+from hopyard.domain.cluster import Node
+from hopyard.domain.ids import NodeId
+from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
+from hopyard.simulator.traces.shape import spec_of
+from hopyard.simulator.traces.table import BadRow, Row, read_table, refuse
+from hopyard.simulator.workload import Submission, Workload, in_order
+
+COLUMNS = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+
+
+def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
+    """Pods with a creation and a deletion; a list without these columns is for placement alone and is refused."""
+    table = read_table(file)
+    table.need(*COLUMNS)
+    table.need("creation_time", "deletion_time", hint="a list without times says what is placed, not for how long")
+
+    def make(row: Row) -> Submission:
+        began, ended = row.number("scheduled_time", row.number("creation_time")), row.number("deletion_time")
+        if ended <= began:
+            raise BadRow("it was deleted before it was scheduled")
+        spec = spec_of("openb", resources_of(row), queue="", script=row.text("qos", "pod"))
+        return Submission(spec, row.number("creation_time"), ended - began, line=row.line)
+
+    made, problems = table.each(make)
+    first = min(one.at_s for one in made)
+    return in_order("openb", (one.after(first) for one in made), problems=problems)
+
+
+def resources_of(row: Row) -> Resources:
+    """What a pod asks for: CPU, memory, whole GPUs or a share of one, and the models that it may have."""
+    count, milli = row.whole("num_gpu"), row.whole("gpu_milli")
+    if count > 1 or milli >= WHOLE_GPU:
+        gpus, share = count, 0
+    else:
+        gpus, share = 0, milli if count else 0
+    models = tuple(sorted(model for model in row.values.get("gpu_spec", "").split("|") if model)) if count else ()
+    return Resources(row.whole("cpu_milli"), row.whole("memory_mib") * MIB, gpus, models, gpu_milli=share)
+
+
+def read_nodes(file: Path) -> tuple[Node, ...]:
+    table = read_table(file)
+    table.need(*NODE_COLUMNS)
+
+    def make(row: Row) -> Node:
+        gpus = tuple(Gpu(index, row.text("model")) for index in range(row.whole("gpu")))
+        return Node(NodeId(row.text("sn")), "simulated", row.whole("cpu_milli"), row.whole("memory_mib") * MIB, gpus)
+
+    nodes, problems = table.each(make)
+    refuse(str(file), problems)  # a cluster with a node less is another cluster
+    return tuple(nodes)

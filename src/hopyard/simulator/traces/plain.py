@@ -1,0 +1,114 @@
+"""Our own format for workloads, as a table (CSV) or in YAML.
+
+    submit,duration,gpus,replicas,cpus,memory,user,queue,priority,script,limit
+    0,2h,A100:8,2,64,256G,alice,vision,50,train.py,3h
+
+Only `submit` and `duration` are needed. `submit` is in seconds (or with units: 90m) after the beginning, or a moment as ISO 8601
+writes it, the same in all rows. In YAML every entry of `runs` has the same keys, and `count: 10, every: 60s` repeats one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from hopyard.config import units
+from hopyard.config.reader import Section, read_yaml, section
+from hopyard.domain.resources import WHOLE_GPU, Resources
+from hopyard.errors import SpecError
+from hopyard.simulator.traces.shape import CPU_PER_GPU, spec_of
+from hopyard.simulator.traces.table import MOST_COUNT, BadRow, Row, read_table
+from hopyard.simulator.workload import EPOCH, Submission, Workload, dated
+
+COLUMNS = ("submit", "duration", "gpus", "replicas", "cpus", "memory", "user", "queue", "priority", "script", "limit")
+NEEDED = ("submit", "duration")
+T = TypeVar("T")
+
+
+def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
+    table = read_table(file)
+    table.need(*NEEDED)
+    for column in table.columns:
+        if column not in COLUMNS:
+            raise SpecError(f"{file}: line 1: there is no column `{column}`", hints=(f"columns: {', '.join(COLUMNS)}",))
+    made, problems = table.each(lambda row: _submission(row, row.text("submit")))
+    return dated(file.stem, made, problems)
+
+
+def read_listed(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
+    """The same in YAML. Raises SpecError for whatever it does not know: nothing is left out."""
+    top = read_yaml(file).only("runs", "name")
+    made: list[tuple[datetime, Submission]] = []
+    for index, value in top.items("runs"):
+        one = section(top.file, top.at(f"runs.{index}"), value).only(*COLUMNS, "count", "every")
+        made += _repeated(one)
+    if not made:
+        raise top.fail("runs", "there are none", "for example `runs: [{submit: 0, duration: 2h, gpus: 1}]`")
+    return dated(top.text("name", file.stem), made)
+
+
+def _repeated(one: Section) -> Iterator[tuple[datetime, Submission]]:
+    row = Row(0, {key: str(value) for key, value in one.values.items() if value is not None})
+    count = one.whole("count", 1, low=1, high=1_000_000)
+    every_s = one.amount("every", units.parse_time) or 0.0
+    if count > 1 and not every_s:
+        raise one.fail("every", "missing", "how long after each other they are submitted: `every: 60s`")
+    try:
+        at, made = _submission(row, row.text("submit"))
+    except BadRow as bad:
+        raise SpecError(f"{one.file}: {one.path}: {bad}", hints=(f"keys: {', '.join([*COLUMNS, 'count', 'every'])}",)) from None
+    for turn in range(count):
+        yield datetime.fromtimestamp(at.timestamp() + turn * every_s, UTC), made
+
+
+def _submission(row: Row, submit: str) -> tuple[datetime, Submission]:
+    duration_s = _amount(row, "duration", units.parse_time)
+    model, gpus, share = _gpus(row)
+    cpus = _amount(row, "cpus", units.parse_cpus) if row.has("cpus") else max(gpus, 1) * CPU_PER_GPU
+    memory = _amount(row, "memory", units.parse_memory) if row.has("memory") else 0
+    spec = spec_of(
+        "trace",
+        Resources(cpus, memory, gpus, (model,) if model else (), gpu_milli=share),
+        replicas=row.whole("replicas", 1, low=1),
+        script=row.text("script", ""),
+        queue=row.text("queue", ""),
+        priority=row.whole("priority", 0) if row.has("priority") else None,
+        limit_s=_amount(row, "limit", units.parse_time) if row.has("limit") else None,
+    )
+    return _moment(row, submit), Submission(spec, 0.0, duration_s, row.text("user", "user"), row.line)
+
+
+def _amount(row: Row, column: str, parse: Callable[[str], T]) -> T:
+    """A value with a unit."""
+    try:
+        return parse(row.text(column))
+    except SpecError as bad:
+        _, _, problem = bad.message.partition(": ")
+        raise BadRow(f"{column}: {problem or bad.message}") from None
+
+
+def _gpus(row: Row) -> tuple[str | None, int, int]:
+    """Model, whole GPUs, thousandths of one."""
+    text = row.text("gpus", "0")
+    try:
+        share = float(text)
+    except ValueError:
+        return (*_amount(row, "gpus", units.parse_gpus), 0)
+    if 0 < share < 1:
+        return None, 0, max(round(share * WHOLE_GPU), 1)
+    return None, row.whole("gpus", 0), 0
+
+
+def _moment(row: Row, text: str) -> datetime:
+    """Seconds, a span, or a moment."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        if "-" in text:
+            return row.moment("submit")
+        seconds = _amount(row, "submit", units.parse_time)
+    if not 0 <= seconds < MOST_COUNT:
+        raise BadRow(f"submit: {text[:40]} is not a time from 0 on")
+    return datetime.fromtimestamp(EPOCH.timestamp() + seconds, UTC)

@@ -1,0 +1,108 @@
+"""The workloads of Pollux: `name,time,application,num_replicas,batch_size`. How long a run takes follows from what was measured
+of its application, in the folder `applications` beside that of the workload.
+
+Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning, OSDI'21.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cache
+from math import ceil
+from pathlib import Path
+
+from hopyard.domain.resources import Resources
+from hopyard.errors import SpecError
+from hopyard.simulator.traces.shape import CPU_PER_GPU, spec_of
+from hopyard.simulator.traces.table import BadRow, Row, read_table, refuse
+from hopyard.simulator.workload import Submission, Workload, in_order
+
+COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
+Times = Sequence[tuple[int, float]]  # seconds of a step by the batch size of one replica, sorted
+
+
+def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
+    """Each replica has one GPU; a rigid run of the batch size and replicas that the workload names."""
+    table = read_table(file)
+    table.need(*COLUMNS)
+    folder = file.resolve().parent.parent / "applications"
+    if not folder.is_dir():
+        raise SpecError(
+            f"{file}: there is no folder {folder}",
+            hints=("it holds what was measured of each application, and runs take as long as that says",),
+        )
+    profiles = Profiles(folder)
+
+    def make(row: Row) -> Submission:
+        replicas = row.whole("num_replicas", low=1)
+        duration_s = profiles.duration_s(row.text("application"), replicas, row.whole("batch_size", low=1))
+        spec = spec_of("pollux", Resources(CPU_PER_GPU, 0, 1), replicas=replicas, script=row.text("application"))
+        return Submission(spec, row.number("time"), duration_s, line=row.line)
+
+    made, problems = table.each(make)
+    return in_order(f"pollux {file.stem}", made, problems=problems)
+
+
+class Profiles:
+    """What was measured: iterations until an application is trained, and seconds of one iteration."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.iterations = cache(self._iterations)
+        self.times = cache(self._times)
+
+    def duration_s(self, application: str, replicas: int, batch_size: int) -> float:
+        """Raises BadRow for what was not measured."""
+        if not (self._folder / application / "scalability.csv").is_file():
+            raise BadRow(f"nothing was measured of the application `{application}`")
+        return self.iterations(application, batch_size) * step_s(self.times(application, replicas), batch_size / replicas)
+
+    def _iterations(self, application: str, batch_size: int) -> int:
+        """Until it is trained with this batch size."""
+        file = self._folder / application / f"validation-{batch_size}.csv"
+        if not file.is_file():
+            raise BadRow(f"`{application}` was not measured with a batch size of {batch_size}")
+        found, problems = read_table(file).each(lambda row: row.whole("iteration"))
+        refuse(str(file), problems)
+        return max(found)
+
+    def _times(self, application: str, replicas: int) -> Times:
+        """On as few nodes as were measured; of the nearest number of replicas where this one was not."""
+        found = [*self._placements(application), *self._scaling(application)]
+        near = min((one[0] for one in found), key=lambda count: (abs(count - replicas), count))
+        nodes = min(one[1] for one in found if one[0] == near)
+        return sorted({batch: step for count, on, batch, step in found if (count, on) == (near, nodes)}.items())
+
+    def _placements(self, application: str) -> list[tuple[int, int, int, float]]:
+        """Replicas, nodes, batch size of a replica, seconds of a step. A placement is written with a digit per node."""
+        file = self._folder / application / "placements.csv"
+
+        def make(row: Row) -> tuple[int, int, int, float]:
+            digits = [int(digit) for digit in row.text("placement") if digit.isdecimal()]
+            return sum(digits), len(digits), row.whole("local_bsz"), row.number("step_time")
+
+        found, problems = read_table(file).each(make)
+        refuse(str(file), problems)
+        return found
+
+    def _scaling(self, application: str) -> list[tuple[int, int, int, float]]:
+        file = self._folder / application / "scalability.csv"
+        found, problems = read_table(file).each(
+            lambda row: (row.whole("num_replicas"), row.whole("num_nodes"), row.whole("local_bsz"), row.number("step_time"))
+        )
+        refuse(str(file), problems)
+        return found
+
+
+def step_s(times: Times, batch: float) -> float:
+    """Seconds of a step with this batch size per replica: linear between what was measured; a larger batch is done in parts."""
+    parts = max(1, ceil(batch / times[-1][0]))
+    batch /= parts
+    at = bisect_left(times, (batch, 0.0))
+    if at == 0:
+        return parts * times[0][1]
+    if at == len(times):
+        return parts * times[-1][1]
+    (low, low_s), (high, high_s) = times[at - 1], times[at]
+    return parts * (low_s + (high_s - low_s) * (batch - low) / (high - low))

@@ -1,0 +1,145 @@
+"""What Slurm's `sacct --parsable2` tells of past jobs.
+
+    sacct -a -X -P -S 2025-01-01 -o JobID,JobName,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,Timelimit,NNodes,ReqTRES,AllocTRES,State
+
+Any other columns and any order will do, as long as the submission is there and the duration follows from something. A run's queue
+is its account, or its partition where there is none. Times are taken as they stand: only their differences matter.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+
+from hopyard.config.units import GIB, KIB, MIB, TIB
+from hopyard.domain.resources import Resources
+from hopyard.errors import SpecError
+from hopyard.simulator.traces.shape import spec_of, split_gpus
+from hopyard.simulator.traces.table import BadRow, Row, Skipped, read_table
+from hopyard.simulator.workload import Submission, Workload, dated
+
+COLUMNS = ("jobid", "submit")
+_SPAN = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2})(?:\.\d+)?")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([KMGTP]?)([nc]?)", re.IGNORECASE)
+_SIZES = {"": MIB, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1024 * TIB}
+_NOT_KNOWN = ("unknown", "none", "n/a", "invalid")
+_WITHOUT_LIMIT = ("unlimited", "partition_limit", "")
+_UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING", "RESIZING")
+
+
+def read(file: Path, *, replica_gpus: int) -> Workload:
+    table = read_table(file, delimiter="|")
+    if len(table.columns) < 2:
+        raise SpecError(
+            f"{file}: line 1: there are no columns between `|`", hints=("write it with `sacct -P`, and without `-n`",)
+        )
+    table.need(*COLUMNS, hint="name it in `sacct -o`, and keep the head (no `-n`)")
+    if not {"elapsedraw", "elapsed", "end"} & set(table.columns):
+        table.need("elapsedraw", hint="name ElapsedRaw (or Elapsed, or Start and End) in `sacct -o`")
+    made, problems = table.each(lambda row: _submission(row, replica_gpus))
+    return dated(file.stem, made, problems)
+
+
+def _submission(row: Row, replica_gpus: int) -> tuple[datetime, Submission]:
+    if "." in row.text("jobid"):
+        raise Skipped  # a step of a job
+    state = row.text("state", "COMPLETED").split()[0].upper().rstrip("+")
+    if state in _UNFINISHED:
+        raise BadRow(f"it is {state.lower()}: how long it takes is not known")
+    duration_s = _duration_s(row)
+    if duration_s <= 0:
+        raise BadRow(f"it never ran ({state.lower()})")
+    resources, replicas = _asked(row, replica_gpus)
+    spec = spec_of(
+        "slurm",
+        resources,
+        replicas=replicas,
+        script=row.text("jobname", ""),
+        queue=row.text("account", "") or row.text("partition", ""),
+        limit_s=_limit_s(row),
+    )
+    asked_at = "eligible" if _is_known(row, "eligible") else "submit"  # not while it waited for another job, or for its time
+    return row.moment(asked_at), Submission(spec, 0.0, duration_s, row.text("user", "user"), row.line)
+
+
+def _is_known(row: Row, column: str) -> bool:
+    return row.has(column) and row.text(column).lower() not in _NOT_KNOWN
+
+
+def _duration_s(row: Row) -> float:
+    if row.has("elapsedraw"):
+        return row.seconds("elapsedraw")
+    if row.has("elapsed"):
+        return span_s(row.text("elapsed"), "elapsed")
+    for column in ("start", "end"):
+        if not _is_known(row, column):
+            raise BadRow(f"it has no {column}: how long it takes is not known")
+    return (row.moment("end") - row.moment("start")).total_seconds()
+
+
+def _limit_s(row: Row) -> float | None:
+    if row.has("timelimitraw") and row.text("timelimitraw").isdecimal():
+        return row.whole("timelimitraw") * 60.0 or None
+    limit = row.text("timelimit", "").lower()
+    return None if limit in _WITHOUT_LIMIT else span_s(limit, "timelimit")
+
+
+def span_s(text: str, column: str) -> float:
+    """`[days-][hours:]minutes:seconds`. Raises BadRow."""
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise BadRow(f"{column}: `{text[:40]}` is not a span, as in 1-02:30:00")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _asked(row: Row, replica_gpus: int) -> tuple[Resources, int]:
+    """What one replica asks for, and how many there are: one per node, or more where a node of ours has fewer GPUs.
+
+    Trackable resources (TRES) are those of the whole job.
+    """
+    tres = _tres(row.text("reqtres", "") or row.text("alloctres", ""))
+    nodes = max(_count(tres.get("node"), "node") or row.whole("nnodes", 1), 1)
+    cpus = (
+        _count(tres.get("cpu"), "cpu") or row.whole("ncpus", 0) or row.whole("reqcpus", 0) or row.whole("alloccpus", 0) or nodes
+    )
+    gpus = _count(tres.get("gres/gpu"), "gres/gpu")
+    models = {name.partition(":")[2]: _count(value, name) for name, value in tres.items() if name.startswith("gres/gpu:")}
+    gpus = gpus or sum(models.values())
+    replicas = nodes if gpus % nodes == 0 and gpus // nodes <= replica_gpus else split_gpus(gpus, replica_gpus)
+    memory = _memory(tres["mem"], 1, 1) if "mem" in tres else _memory(row.text("reqmem", "0"), cpus, nodes)
+    return _each(replicas, cpus, memory, gpus, tuple(sorted(models))), replicas
+
+
+def _each(replicas: int, cpus: int, memory: int, gpus: int, models: tuple[str, ...]) -> Resources:
+    return Resources(-(-cpus * 1000 // replicas), memory // replicas, gpus // replicas, models if gpus else ())
+
+
+def _tres(text: str) -> dict[str, str]:
+    """`billing=8,cpu=8,gres/gpu:a100=2,mem=64G,node=1` by name, lower case. Raises BadRow."""
+    found: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise BadRow(f"`{part[:40]}` is not a resource, as in cpu=8")
+        found[name.strip().lower()] = value.strip()
+    return found
+
+
+def _count(text: str | None, name: str) -> int:
+    if not text:
+        return 0
+    if not text.isdecimal() or len(text) > 9:
+        raise BadRow(f"{name}: `{text[:40]}` is not a whole number")
+    return int(text)
+
+
+def _memory(text: str, cpus: int, nodes: int) -> int:
+    """Bytes of the whole job: `64G`; `4Gc` is for each CPU, `16Gn` for each node. Without a unit: MiB. Raises BadRow."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise BadRow(f"memory: `{text[:40]}` is not an amount, as in 64G")
+    number, unit, per = match.groups()
+    times = {"c": cpus, "n": nodes}.get(per.lower(), 1)
+    return int(float(number) * _SIZES[unit.upper()]) * times

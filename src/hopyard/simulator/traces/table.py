@@ -1,0 +1,159 @@
+"""Rows of a text table, with the line at which each stands, so that a bad one can be told and left out."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from hopyard.config.suggest import hints_for
+from hopyard.errors import SpecError
+from hopyard.simulator.workload import Problem
+
+T = TypeVar("T")
+MOST_SECONDS = 10 * 365 * 86400.0
+MOST_COUNT = 10**9
+
+
+class BadRow(Exception):
+    """A row that cannot be played, and why, in words for people."""
+
+
+class Skipped(Exception):
+    """A row that is no run of its own (a step of one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row by the names of its columns. Every method raises BadRow."""
+
+    line: int
+    values: Mapping[str, str]
+
+    def has(self, column: str) -> bool:
+        return bool(self.values.get(column))
+
+    def text(self, column: str, default: str | None = None) -> str:
+        found = self.values.get(column) or default
+        if found is None:
+            raise BadRow(f"{column} is empty")
+        return found
+
+    def number(self, column: str, default: float | None = None) -> float:
+        """Not below 0, and finite."""
+        if not self.has(column) and default is not None:
+            return default
+        try:
+            found = float(self.text(column))
+        except ValueError:
+            raise BadRow(f"{column}: `{self.text(column)[:40]}` is not a number") from None
+        if not math.isfinite(found) or found < 0:
+            raise BadRow(f"{column}: {self.text(column)[:40]} is not a number from 0 up")
+        return found
+
+    def whole(self, column: str, default: int | None = None, *, low: int = 0) -> int:
+        found = self.number(column, None if default is None else float(default))
+        if found != int(found) or not low <= found <= MOST_COUNT:
+            raise BadRow(f"{column}: {self.text(column)[:40]} is not a whole number from {low} to {MOST_COUNT}")
+        return int(found)
+
+    def seconds(self, column: str) -> float:
+        """A span: at most ten years."""
+        found = self.number(column)
+        if found > MOST_SECONDS:
+            raise BadRow(f"{column}: {self.text(column)[:40]} seconds are more than ten years")
+        return found
+
+    def moment(self, column: str) -> datetime:
+        """As ISO 8601 writes it, in UTC where no zone is given."""
+        try:
+            found = datetime.fromisoformat(self.text(column))
+        except ValueError:
+            raise BadRow(f"{column}: `{self.text(column)[:40]}` is not a time") from None
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A file with a head. columns: as the head names them, lower case."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, Sequence[str]], ...]
+
+    def need(self, *columns: str, hint: str = "") -> None:
+        """Raises SpecError where one is missing."""
+        for column in columns:
+            if column not in self.columns:
+                hints = hints_for(column, self.columns, what="it has")
+                raise SpecError(f"{self.name}: line 1: there is no column `{column}`", hints=(hint, *hints) if hint else hints)
+
+    def each(self, make: Callable[[Row], T]) -> tuple[list[T], list[Problem]]:
+        """What `make` made of every row, and those that it could not make anything of. Raises SpecError when that is all."""
+        made: list[T] = []
+        problems: list[Problem] = []
+        for line, cells in self.rows:
+            if len(cells) != len(self.columns):
+                problems.append(Problem(line, f"{len(cells)} values, {len(self.columns)} columns"))
+                continue
+            try:
+                made.append(make(Row(line, dict(zip(self.columns, (cell.strip() for cell in cells), strict=True)))))
+            except BadRow as bad:
+                problems.append(Problem(line, str(bad)))
+            except Skipped:
+                continue
+        if not made:
+            first = f": line {problems[0].line}: {problems[0].text}" if problems else ": it has no rows"
+            raise SpecError(f"{self.name}{first}", hints=("no row of it can be played",))
+        return made, problems
+
+
+def read_table(file: Path, *, delimiter: str = ",") -> Table:
+    """Raises SpecError when the file cannot be read as text in UTF-8 with a head."""
+    rows = _rows(file, delimiter)
+    head = next(rows, None)
+    if head is None:
+        raise SpecError(f"{file}: line 1: the file is empty", hints=("its first line names the columns",))
+    columns = tuple(column.strip().lower() for column in head[1])
+    if len(set(columns)) < len(columns):
+        double = next(column for column in columns if columns.count(column) > 1)
+        raise SpecError(f"{file}: line 1: the column `{double}` stands there twice")
+    return Table(str(file), columns, tuple(rows))
+
+
+def _rows(file: Path, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
+    """Lines that are not blank; only quoting as commas need it, pipes of Slurm know none."""
+    line = 0
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = (
+                csv.reader(stream, strict=True)
+                if delimiter == ","
+                else csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+            )
+            for cells in reader:
+                line = reader.line_num
+                if any(cell.strip() for cell in cells):
+                    yield line, cells
+    except FileNotFoundError:
+        raise SpecError(f"there is no file {file}", hints=("the path counts from the current folder",)) from None
+    except OSError as broken:
+        raise SpecError(
+            f"{file} cannot be read: {broken.strerror}", hints=("see that it is a file, and that it is yours to read",)
+        ) from broken
+    except UnicodeDecodeError as broken:
+        raise SpecError(
+            f"{file}: line {line + 1}: not text in UTF-8", hints=("a compressed or binary file has to be unpacked first",)
+        ) from broken
+    except csv.Error as broken:
+        raise SpecError(f"{file}: line {line + 1}: {broken}", hints=("a quote that opens has to close",)) from broken
+
+
+def refuse(name: str, problems: Sequence[Problem]) -> None:
+    """Raises SpecError with the first problem, of a file of which no row may be left out."""
+    if problems:
+        raise SpecError(f"{name}: line {problems[0].line}: {problems[0].text}")
