@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from hopyard.domain.cluster import HoldReason, Node
-from hopyard.domain.gang import ANYWHERE, Gang, Placement
+from hopyard.domain.gang import ANYWHERE, Gang, Placement, Where
 from hopyard.domain.ids import NodeId
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.free import Free, Shape
-from hopyard.scheduler.placement.ground import Ground, Ints
+from hopyard.scheduler.placement.ground import Bools, Ground, Ints
 from hopyard.scheduler.placement.search import Search
 
 # What is taken of nodes, cards and extras that are not there: they may come back while their runs still hold them.
 Elsewhere = dict[tuple[NodeId, str, int | str], int]
-_LESS_THAN_NOTHING = -(1 << 60)  # whatever is given back leaves nothing
+Rows = Ints | slice
 
 
 class Capacity:
@@ -89,16 +89,26 @@ class Capacity:
         return Capacity(self._free.copy(), dict(self._elsewhere))
 
     def meet(self, other: Capacity, nodes: Iterable[NodeId] | None = None) -> None:
-        """Keep, of each node (of these nodes only, where they are named) and each of its GPUs, only what is free in both."""
+        """Keep, of each node and each of its GPUs, only what is free in both; of these nodes only where they are named, and then
+        only of those that both have."""
         mine, theirs = self._free, other._free
-        if mine.ground is not theirs.ground:
-            theirs = _aligned(theirs, mine.ground)
-        rows = slice(None) if nodes is None else self._rows(nodes)
-        mine.cpu[rows] = np.minimum(mine.cpu[rows], theirs.cpu[rows])
-        mine.memory[rows] = np.minimum(mine.memory[rows], theirs.memory[rows])
-        mine.gpu[rows] = np.minimum(mine.gpu[rows], theirs.gpu[rows])
+        here: Rows
+        there: Rows
+        if nodes is not None:
+            known = [node for node in nodes if node in mine.ground.row and node in theirs.ground.row]
+            here, there = self._rows(known), other._rows(known)
+        elif mine.ground is theirs.ground:
+            here = there = slice(None)
+        else:
+            theirs, here = _aligned(theirs, mine.ground), slice(None)
+            there = here
+        width = min(mine.gpu.shape[1], theirs.gpu.shape[1])  # a node's cards stand in the same columns wherever it is
+        mine.cpu[here] = np.minimum(mine.cpu[here], theirs.cpu[there])
+        mine.memory[here] = np.minimum(mine.memory[here], theirs.memory[there])
+        mine.gpu[here, :width] = np.minimum(mine.gpu[here, :width], theirs.gpu[there, :width])
         for name, left in mine.extras.items():
-            left[rows] = np.minimum(left[rows], theirs.extras[name][rows])
+            if name in theirs.extras:
+                left[here] = np.minimum(left[here], theirs.extras[name][there])
 
     def close(self, nodes: Iterable[NodeId]) -> None:
         """Leave nothing free on these nodes. What runs there is not touched, and giving it back opens that much of them."""
@@ -118,14 +128,27 @@ class Capacity:
                 return
             self._free.use(row, request, *cards)
 
-    def only(self, nodes: Iterable[NodeId]) -> Capacity:
-        """One that changes on its own from now on, with nothing free on any other node."""
-        found, rows = self.copy(), self._rows(nodes)
-        for left in (found._free.cpu, found._free.memory, found._free.gpu, *found._free.extras.values()):
-            kept = left[rows]
-            left[:] = _LESS_THAN_NOTHING
-            left[rows] = kept
-        return found
+    def part(self, nodes: Iterable[NodeId]) -> Capacity:
+        """These nodes alone; changes on its own from now on. Looking for a place there costs by what they are."""
+        names = sorted({node for node in nodes if node in self._free.ground.row})
+        rows = self._rows(names)
+        ground = Ground(self._free.ground.nodes[row] for row in rows)
+        free = self._free
+        gpu = free.gpu[rows][:, : ground.gpu.shape[1]].copy()
+        return Capacity(Free(ground, free.cpu[rows], free.memory[rows], gpu, {k: v[rows] for k, v in free.extras.items()}), {})
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """As they are in total, in the order of their ids."""
+        return self._free.ground.nodes
+
+    def sums(self) -> tuple[Ints, Ints, Ints]:
+        """What each of `nodes` has left: thousandths of cores, bytes, thousandths of GPUs of all models together."""
+        return self._free.cpu, self._free.memory, np.maximum(self._free.gpu, 0).sum(axis=1)
+
+    def allowed(self, where: Where) -> Bools:
+        """Which of `nodes` are open and may be used."""
+        return self._free.ground.allowed(where)
 
     def node(self, node: NodeId) -> Node | None:
         """The node as it is in total, None where it is not there."""

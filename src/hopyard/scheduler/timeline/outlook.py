@@ -17,6 +17,7 @@ from hopyard.scheduler.timeline.future import End, Future
 from hopyard.scheduler.timeline.held import hold
 from hopyard.scheduler.timeline.ladder import Ladder
 from hopyard.scheduler.timeline.moments import SLACK_S, Moment, Stay
+from hopyard.scheduler.timeline.returns import Returns
 
 MOST_SINCE = 64  # gangs started since a ladder was made, before it is made anew
 Owned = frozenset[int]  # indices of reservations
@@ -45,7 +46,9 @@ class Outlook:
         self._views: dict[tuple[frozenset[int], Owned], tuple[Capacity, list[Moment]]] = {}
         self._owned: dict[tuple[str, str], Owned] = {}
         self._strict: Accounts | None = None
-        self._ladders: tuple[Ladder[Capacity] | None, Ladder[Accounts] | None] = (None, None)
+        self._ladder: Ladder[Accounts] | None = None
+        self._returns: Returns | None = None
+        self._returned = 0  # gangs that had started when it was made
 
     # What a gang may use
 
@@ -141,9 +144,8 @@ class Outlook:
         self.started[placement.gang.id] = end
         self.capacity.take(placement)
         self.accounts.charge(placement)
-        for ladder in self._ladders:
-            if ladder is not None:
-                ladder.started.append((end.mid_s, placement))
+        if self._ladder is not None:
+            self._ladder.started.append((end.mid_s, placement))
         for moment in self.moments:
             if moment.from_s < end.high_s - SLACK_S:
                 if moment.capacity is not None:
@@ -186,26 +188,34 @@ class Outlook:
 
     # States in the future
 
-    def capacity_ladder(self) -> Ladder[Capacity]:
-        """What is free as everything ends when it is expected to, promised gangs and reservations left out."""
-        found = self._ladders[0]
-        if found is None or len(found.started) > MOST_SINCE:
-            found = Ladder(self.capacity, self._times(), Capacity.take, Capacity.give_back)
-            self._ladders = (found, self._ladders[1])
-        return found
+    def ladder_on(self, nodes: Collection[NodeId], *, latest: bool = False) -> Ladder[Capacity]:
+        """What is free on these nodes as everything there ends when it is expected to, or at the latest expected to; promised
+        gangs and reservations left out."""
+        ends = [(end.high_s if latest else end.mid_s, end.placement) for end in self.ends_on(nodes)]
+        if latest:
+            ends.sort(key=_by_time)
+        return Ladder(self.capacity.part(nodes), ends, Capacity.take, Capacity.give_back)
+
+    @property
+    def promised(self) -> set[NodeId]:
+        return {node for stay in self.stays.values() for node in stay.promise.nodes}
+
+    def returns(self) -> Returns:
+        if self._returns is None or len(self.started) > self._returned + MOST_SINCE:
+            self._returns, self._returned = Returns.of(self.capacity, self._times()), len(self.started)
+        return self._returns
 
     def accounts_ladder(self) -> Ladder[Accounts]:
-        found = self._ladders[1]
-        if found is None or len(found.started) > MOST_SINCE:
-            found = Ladder(self.accounts, self._times(), Accounts.charge, Accounts.credit)
-            self._ladders = (self._ladders[0], found)
-        return found
+        """What queues and users use as everything ends when it is expected to, promised gangs left out."""
+        if self._ladder is None or len(self._ladder.started) > MOST_SINCE:
+            self._ladder = Ladder(self.accounts, self._times(), Accounts.charge, Accounts.credit)
+        return self._ladder
 
     def _times(self) -> list[tuple[float, Placement]]:
         ends = [(end.mid_s, end.placement) for end in self.future.ends()]
         if self.started:
             ends += [(end.mid_s, end.placement) for end in self.started.values()]
-            ends.sort(key=lambda pair: (pair[0], pair[1].gang.id))
+            ends.sort(key=_by_time)
         return ends
 
     def _capacity_at(self, moment: Moment) -> Capacity:
@@ -244,3 +254,7 @@ class Outlook:
                 del self._views[key]
             else:
                 view.take(end.placement)
+
+
+def _by_time(pair: tuple[float, Placement]) -> tuple[float, GangId]:
+    return pair[0], pair[1].gang.id

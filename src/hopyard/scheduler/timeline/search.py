@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import inf
 
 from hopyard.domain.gang import Gang, Placement
-from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.timeline.ladder import Ladder
+from hopyard.domain.ids import NodeId
 from hopyard.scheduler.timeline.moments import SLACK_S, Moment
 from hopyard.scheduler.timeline.outlook import Outlook
 
@@ -22,15 +22,38 @@ class Spot:
     at_s: float
 
 
+def earliest_on(
+    outlook: Outlook, gang: Gang, high_s: float, nodes: Collection[NodeId], *, latest: bool = False, after_s: float = 0.0
+) -> Spot | None:
+    """The earliest start on these nodes alone, if everything ends when expected, or at the latest expected."""
+    return Search(outlook, gang, high_s, nodes, latest=latest).earliest(after_s=after_s)
+
+
+def earliest(outlook: Outlook, gang: Gang, high_s: float) -> Spot | None:
+    """The earliest start anywhere. Looks at the nodes first that have room first, and at more only where they may be better."""
+    returns, times = outlook.returns(), 2
+    while True:
+        nodes, beyond_s = returns.nearest(gang, times, outlook.promised)
+        spot = earliest_on(outlook, gang, high_s, nodes)
+        if beyond_s == inf or (spot is not None and spot.at_s <= beyond_s):
+            return spot
+        if spot is not None:
+            return earliest_on(outlook, gang, high_s, returns.until(gang, spot.at_s))
+        times *= 4
+
+
 class Search:
-    """For one gang of a fixed size that would stay for `high_s`. ladder: what is free as time goes on, on the nodes to look at.
+    """For one gang of a fixed size that would stay for `high_s`, on these nodes.
 
     Between the times at which something is taken (a promised gang starts, a reservation begins) or gets in its way, more and
     more becomes free: there it is enough to look at the end of the stretch, and then to halve it.
     """
 
-    def __init__(self, outlook: Outlook, gang: Gang, high_s: float, ladder: Ladder[Capacity]) -> None:
-        self._outlook, self._gang, self._high_s, self._ladder = outlook, gang, high_s, ladder
+    def __init__(self, outlook: Outlook, gang: Gang, high_s: float, nodes: Collection[NodeId], *, latest: bool) -> None:
+        self._outlook, self._gang, self._high_s = outlook, gang, high_s
+        self._ladder = outlook.ladder_on(nodes, latest=latest)
+        here = frozenset(nodes)
+        self._stays = [(stay, not here.isdisjoint(stay.promise.nodes)) for stay in outlook.stays.values()]
         self._owned = outlook.owned(gang)
         self._limited = not outlook.admits_all(gang) or bool(outlook.accounts.closed_models(gang))
 
@@ -64,17 +87,18 @@ class Search:
 
     def _place(self, at_s: float, overlapped: Sequence[Moment], closed: frozenset[str]) -> Placement | None:
         outlook, gang = self._outlook, self._gang
-        there = [stay.placement for stay in outlook.stays.values() if stay.there(at_s)]
+        there = [(stay.placement, here) for stay, here in self._stays if stay.there(at_s)]
         if self._limited:
             accounts = outlook.accounts_ladder().at(at_s)
-            for placement in there:
+            for placement, _ in there:
                 accounts.charge(placement)
             if accounts.refusal(gang):
                 return None
             closed |= accounts.closed_models(gang)
         state = self._ladder.at(at_s)
-        for placement in there:
-            state.take(placement)
+        for placement, here in there:
+            if here:
+                state.take(placement)
         outlook.restrict(state, self._owned, at_s, overlapped)
         return state.place(gang, closed_models=closed)
 

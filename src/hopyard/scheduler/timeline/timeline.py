@@ -15,11 +15,10 @@ from hopyard.scheduler.fairness import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import NEVER_S, Expected
 from hopyard.scheduler.timeline.breach import breach
-from hopyard.scheduler.timeline.future import End, Future
-from hopyard.scheduler.timeline.ladder import Ladder
+from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.moments import Stay
 from hopyard.scheduler.timeline.outlook import Outlook
-from hopyard.scheduler.timeline.search import Search, Spot
+from hopyard.scheduler.timeline.search import Spot, earliest, earliest_on
 
 NAMED = 3  # of what blocks a gang, so many are named
 
@@ -144,27 +143,19 @@ class Timeline:
 
     def _kept(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
         """On the nodes of before, unless that breaks the promise and it can be kept elsewhere."""
-        here = self._earliest_on(gang, expected, before.nodes) if before is not None and before.nodes else None
+        here = earliest_on(self._outlook, gang, expected.high_s, before.nodes) if before is not None and before.nodes else None
         if before is not None and here is not None and self._time(here.at_s) <= before.start_at:
             return here
-        anywhere = Search(self._outlook, gang, expected.high_s, self._outlook.capacity_ladder()).earliest()
+        anywhere = earliest(self._outlook, gang, expected.high_s)
         if here is None or anywhere is None or before is None:
             return here or anywhere
         return anywhere if self._time(anywhere.at_s) <= before.start_at else here
-
-    def _earliest_on(
-        self, gang: Gang, expected: Expected, nodes: Sequence[NodeId], *, latest: bool = False, after_s: float = 0.0
-    ) -> Spot | None:
-        ends = sorted(((end.high_s if latest else end.mid_s, end) for end in self._outlook.ends_on(nodes)), key=_by_time)
-        state = self._outlook.capacity.only(nodes)
-        ladder = Ladder(state, [(at_s, end.placement) for at_s, end in ends], Capacity.take, Capacity.give_back)
-        return Search(self._outlook, gang, expected.high_s, ladder).earliest(after_s=after_s)
 
     def _at_the_latest(self, gang: Gang, expected: Expected, nodes: Sequence[NodeId], spot: Spot) -> float:
         """When it has its place if everything takes as long as can be expected."""
         if all(end.mid_s == end.high_s for end in self._outlook.ends_on(nodes)):
             return spot.at_s
-        last = self._earliest_on(gang, expected, nodes, latest=True, after_s=spot.at_s)
+        last = earliest_on(self._outlook, gang, expected.high_s, nodes, latest=True, after_s=spot.at_s)
         return spot.at_s if last is None else min(last.at_s, NEVER_S)
 
     def _blocked(self, gang: Gang, expected: Expected, closed: frozenset[str]) -> Blocked:
@@ -204,7 +195,3 @@ class Timeline:
 
     def _time(self, in_s: float) -> datetime:
         return self._now + timedelta(seconds=in_s)
-
-
-def _by_time(pair: tuple[float, End]) -> tuple[float, GangId]:
-    return pair[0], pair[1].gang
