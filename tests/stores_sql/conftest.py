@@ -10,13 +10,22 @@ from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
+from hopyard.stores.sql.queues import SqlQueueStore
+from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.testing.stores import Stores
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 
 
 def stores_over(database: Database) -> Stores:
-    return Stores(SqlRunStore(database), SqlClusterStore(database), SqlDatasetStore(database), SqlAccessStore(database))
+    return Stores(
+        SqlRunStore(database),
+        SqlClusterStore(database),
+        SqlQueueStore(database),
+        SqlReservationStore(database),
+        SqlDatasetStore(database),
+        SqlAccessStore(database),
+    )
 
 
 @pytest.fixture(scope="session")

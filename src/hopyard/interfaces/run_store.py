@@ -8,7 +8,7 @@ from typing import Protocol
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName
-from hopyard.domain.run import Attempt, ParamValue, Run, RunPhase, RunSpec
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,10 @@ class RunStore(Protocol):
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         """In order of their number."""
+        ...
+
+    async def events(self, run: RunId, /) -> Sequence[RunEvent]:
+        """What was decided about it: promises, their breaches, preemptions; oldest first. Raises NotFound."""
         ...
 
     async def delete(self, run: RunId, /) -> None:

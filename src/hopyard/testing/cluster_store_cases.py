@@ -17,7 +17,7 @@ from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.testing.stores import (
     ENGINE,
     GIB,
-    Stores,
+    ClusterStores,
     Where,
     apply,
     at,
@@ -25,6 +25,7 @@ from hopyard.testing.stores import (
     exited,
     gang_of,
     node,
+    note,
     place,
     preparing,
     running,
@@ -35,7 +36,7 @@ from hopyard.testing.stores import (
 )
 
 
-async def phases(stores: Stores, run: RunId) -> tuple[str, str | None]:
+async def phases(stores: ClusterStores, run: RunId) -> tuple[str, str | None]:
     """The phase of the run and of its newest attempt."""
     found = await stores.runs.get(run)
     return found.phase.value, None if found.attempt is None else found.attempt.phase
@@ -44,7 +45,7 @@ async def phases(stores: Stores, run: RunId) -> tuple[str, str | None]:
 class PlanCases:
     """Snapshots, and plans that are checked once more."""
 
-    async def test_a_snapshot_shows_what_waits_and_what_runs(self, stores: Stores) -> None:
+    async def test_a_snapshot_shows_what_waits_and_what_runs(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node(gpus=2), node("n2", ready=False)])
         waits = await submit(stores, user="bob", priority=7, queue="q", now=at(1))
         runs = await submit(stores, replicas=2, resources=Resources(500, GIB, 1))
@@ -66,7 +67,7 @@ class PlanCases:
         assert await stores.cluster.live_attempts() == {attempt: "starting"}
         assert await stores.cluster.nodes() == [node(gpus=2), node("n2", ready=False)]
 
-    async def test_the_version_moves_with_what_a_policy_sees(self, stores: Stores) -> None:
+    async def test_the_version_moves_with_what_a_policy_sees(self, stores: ClusterStores) -> None:
         seen = [(await stores.cluster.snapshot(now=at(0))).version]
         for change in (see(stores, nodes=[node()]), submit(stores), submit(stores)):
             await change
@@ -75,7 +76,7 @@ class PlanCases:
         assert (await stores.cluster.snapshot(now=at(0))).version == seen[-1]
         assert sorted(set(seen)) == seen
 
-    async def test_apply_starts_an_attempt(self, stores: Stores) -> None:
+    async def test_apply_starts_an_attempt(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         found = await stores.runs.get(run)
         assert attempt == attempt_id(run, 1)
@@ -85,7 +86,7 @@ class PlanCases:
         assert (found.attempt.nodes, found.attempt.gpus, found.attempt.placed_at) == (("n1",), ((),), at(0))
         assert await stores.cluster.replicas(attempt) == AttemptStatus(attempt, ())
 
-    async def test_what_no_longer_fits_is_rejected_and_the_rest_committed(self, stores: Stores) -> None:
+    async def test_what_no_longer_fits_is_rejected_and_the_rest_committed(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node(cpus=4, memory_gib=8, gpus=2), node("down", ready=False)])
         asks: list[tuple[Resources, tuple[Where, ...]]] = [
             (Resources(3000, GIB), ("n1",)),
@@ -110,7 +111,7 @@ class PlanCases:
         again = await apply(stores, *plan)
         assert again.applied == ()
 
-    async def test_what_a_live_attempt_holds_is_not_given_again(self, stores: Stores) -> None:
+    async def test_what_a_live_attempt_holds_is_not_given_again(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node(cpus=2, gpus=2)])
         asks = Resources(1000, GIB, 1)
         runs = [await submit(stores, resources=asks) for _ in range(3)]
@@ -123,7 +124,7 @@ class PlanCases:
         await stores.cluster.record_status(exited(attempt), now=at(2))
         assert (await apply(stores, place(gangs[2], ("n1", (1,))))).applied == (gangs[2].id,)
 
-    async def test_a_gang_is_placed_whole_or_not_at_all(self, stores: Stores) -> None:
+    async def test_a_gang_is_placed_whole_or_not_at_all(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node(cpus=3)])
         wide, narrow = await submit(stores, replicas=4), await submit(stores, replicas=3)
         snapshot = await stores.cluster.snapshot(now=at(0))
@@ -132,7 +133,7 @@ class PlanCases:
         )
         assert result.applied == (GangId(narrow.id),)
 
-    async def test_stale_plans_start_a_run_once(self, stores: Stores) -> None:
+    async def test_stale_plans_start_a_run_once(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])
         run = await submit(stores)
         plan = place(gang_of(await stores.cluster.snapshot(now=at(0)), run.id), "n1")
@@ -140,14 +141,13 @@ class PlanCases:
         assert sum(result.applied == (GangId(run.id),) for result in results) == 1
         assert len(await stores.runs.attempts(run.id)) == 1
 
-    async def test_holds_are_told_while_a_run_waits(self, stores: Stores) -> None:
+    async def test_holds_are_told_while_a_run_waits(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])
         runs = [await submit(stores) for _ in range(4)]
         gangs = [GangId(run.id) for run in runs]
 
         async def hold(*waiting: GangId, detail: str = "waits") -> list[int | None]:
-            holds = tuple(Hold(gang, HoldReason.BEHIND, detail, at) for at, gang in enumerate(waiting, 1))
-            await apply(stores, hold=holds)
+            await note(stores, *(Hold(gang, HoldReason.BEHIND, detail, at) for at, gang in enumerate(waiting, 1)))
             return [(await stores.runs.get(run.id)).position for run in runs]
 
         assert await hold(*gangs) == [1, 2, 3, 4]
@@ -164,7 +164,7 @@ class PlanCases:
 class LifeCases:
     """From start to end."""
 
-    async def test_a_run_that_ends_before_it_was_heard_of_has_a_duration(self, stores: Stores) -> None:
+    async def test_a_run_that_ends_before_it_was_heard_of_has_a_duration(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await stores.cluster.record_status(exited(attempt), now=at(3))
         found = await stores.runs.get(run)
@@ -173,7 +173,7 @@ class LifeCases:
         assert found.started_at == found.attempt.started_at == found.attempt.placed_at
         assert found.ended_at == at(3)
 
-    async def test_a_run_that_succeeds(self, stores: Stores) -> None:
+    async def test_a_run_that_succeeds(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         assert await stores.cluster.record_status(preparing(attempt), now=at(1)) == Recorded()
         assert await stores.cluster.record_status(running(attempt), now=at(2)) == Recorded(changed=(run,))
@@ -188,7 +188,7 @@ class LifeCases:
         assert await stores.cluster.live_attempts() == {}
         assert (await stores.cluster.snapshot(now=at(4))).running == ()
 
-    async def test_the_same_news_twice_changes_nothing(self, stores: Stores) -> None:
+    async def test_the_same_news_twice_changes_nothing(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await stores.cluster.record_status(exited(attempt, code=3), now=at(1))
         assert await stores.cluster.record_status(exited(attempt, code=3), now=at(2)) == Recorded()
@@ -198,7 +198,7 @@ class LifeCases:
         assert found.exit is not None
         assert found.exit.code == 3
 
-    async def test_a_replica_never_goes_back(self, stores: Stores) -> None:
+    async def test_a_replica_never_goes_back(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, replicas=2)
         await stores.cluster.record_status(exited(attempt, 0), now=at(1))
         await see(stores, AttemptStatus(attempt, running(attempt, 0).replicas + running(attempt, 1).replicas), nodes=[node()])
@@ -208,7 +208,7 @@ class LifeCases:
         assert told.replicas == exited(attempt, 0).replicas + running(attempt, 1).replicas
         assert await phases(stores, run) == ("running", "running")
 
-    async def test_a_gang_runs_when_all_run_and_succeeds_when_all_did(self, stores: Stores) -> None:
+    async def test_a_gang_runs_when_all_run_and_succeeds_when_all_did(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, replicas=3)
         for rank in range(3):
             assert await phases(stores, run) == ("starting", "starting")
@@ -220,7 +220,7 @@ class LifeCases:
             await stores.cluster.record_status(exited(attempt, rank), now=at(2))
         assert await phases(stores, run) == ("succeeded", "succeeded")
 
-    async def test_one_bad_replica_stops_the_gang_and_is_blamed(self, stores: Stores) -> None:
+    async def test_one_bad_replica_stops_the_gang_and_is_blamed(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, replicas=2)
         changed = await stores.cluster.record_status(exited(attempt, 1, code=137, kind=ExitKind.OUT_OF_MEMORY), now=at(1))
         assert changed == Recorded(changed=(run,))
@@ -233,13 +233,13 @@ class LifeCases:
         assert (found.exit.kind, found.exit.code) == (ExitKind.OUT_OF_MEMORY, 137)
         assert "replica 1" in found.exit.reason
 
-    async def test_news_of_nothing_known_is_ignored(self, stores: Stores) -> None:
+    async def test_news_of_nothing_known_is_ignored(self, stores: ClusterStores) -> None:
         assert await stores.cluster.record_status(running(AttemptId("nobody.1")), now=at(0)) == Recorded()
         assert await see(stores, running(AttemptId("nobody.1"))) == Recorded()
         with pytest.raises(NotFound):
             await stores.cluster.replicas(AttemptId("nobody.1"))
 
-    async def test_an_engine_speaks_only_of_its_own_attempts(self, stores: Stores) -> None:
+    async def test_an_engine_speaks_only_of_its_own_attempts(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await see(stores, running(attempt), nodes=[node()])
         other = Observation((), (exited(attempt, code=1),))
@@ -250,7 +250,7 @@ class LifeCases:
 class LossCases:
     """Attempts that vanish, and late news of them."""
 
-    async def test_a_running_attempt_that_is_not_seen_is_lost_and_its_run_waits_again(self, stores: Stores) -> None:
+    async def test_a_running_attempt_that_is_not_seen_is_lost_and_its_run_waits_again(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         later = await submit(stores, now=at(1))
         await see(stores, running(attempt), nodes=[node()])
@@ -265,12 +265,12 @@ class LossCases:
         assert {gang.id: gang.submitted_at for gang in pending} == {GangId(run): at(0), GangId(later.id): at(1)}
         assert await start(stores, run, seconds=7) == attempt_id(run, 2)
 
-    async def test_a_starting_attempt_that_is_not_seen_is_left(self, stores: Stores) -> None:
+    async def test_a_starting_attempt_that_is_not_seen_is_left(self, stores: ClusterStores) -> None:
         run, _ = await started(stores)
         assert await see(stores, nodes=[node()]) == Recorded()
         assert await phases(stores, run) == ("starting", "starting")
 
-    async def test_an_incomplete_observation_loses_nothing(self, stores: Stores) -> None:
+    async def test_an_incomplete_observation_loses_nothing(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await see(stores, running(attempt), nodes=[node()])
         await stores.cluster.record(ENGINE, Observation(()), now=at(1), complete=False)
@@ -279,7 +279,7 @@ class LossCases:
         await stores.cluster.record(ENGINE, Observation((), (exited(attempt),)), now=at(2), complete=False)
         assert await phases(stores, run) == ("succeeded", "succeeded")
 
-    async def test_late_news_of_an_old_attempt_is_ignored(self, stores: Stores) -> None:
+    async def test_late_news_of_an_old_attempt_is_ignored(self, stores: ClusterStores) -> None:
         run, first = await started(stores)
         await see(stores, running(first), nodes=[node()])
         await see(stores, exited(first, kind=ExitKind.LOST, code=1), nodes=[node()])
@@ -293,7 +293,7 @@ class LossCases:
         assert await phases(stores, run) == ("starting", "starting")
         assert await stores.cluster.live_attempts() == {second: "starting"}
 
-    async def test_attempts_run_out(self, stores: Stores) -> None:
+    async def test_attempts_run_out(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, max_attempts=2)
         assert (await stores.cluster.fail_launch(attempt, "no space for it", now=at(1))).requeued == (run,)
         second = await start(stores, run, seconds=2)
@@ -304,7 +304,7 @@ class LossCases:
         assert found.exit is not None
         assert (found.exit.kind, found.exit.reason) == (ExitKind.LOST, "no space for it")
 
-    async def test_the_next_attempt_resumes_from_the_newest_checkpoint(self, stores: Stores) -> None:
+    async def test_the_next_attempt_resumes_from_the_newest_checkpoint(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, resume=ResumeFrom(RunId("other"), 3, digest("three")))
         assert (await stores.runs.attempts(run))[0].resumed_from_step == 3
         for step in (20, 10):
@@ -313,7 +313,7 @@ class LossCases:
         await start(stores, run, seconds=2)
         assert [one.resumed_from_step for one in await stores.runs.attempts(run)] == [3, 10]
 
-    async def test_a_node_that_is_not_seen_is_not_ready(self, stores: Stores) -> None:
+    async def test_a_node_that_is_not_seen_is_not_ready(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node(), node("n2")])
         await see(stores, nodes=[node(cpus=2)])
         assert await stores.cluster.nodes() == [node(cpus=2), node("n2", ready=False)]
@@ -322,7 +322,7 @@ class LossCases:
 class StopCases:
     """Somebody wants a run to end."""
 
-    async def test_a_waiting_run_is_cancelled_at_once(self, stores: Stores) -> None:
+    async def test_a_waiting_run_is_cancelled_at_once(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id
         assert await stores.cluster.request_stop(run, now=at(1)) == Recorded(changed=(run,))
         found = await stores.runs.get(run)
@@ -341,7 +341,7 @@ class StopCases:
             (3, ExitKind.EXIT_CODE, ("failed", "failed")),
         ],
     )
-    async def test_a_live_run_ends_as_it_ends(self, stores: Stores, code: int, kind: ExitKind, expected: tuple[str, str]) -> None:
+    async def test_a_live_run_ends_as_it_ends(self, stores: ClusterStores, code: int, kind: ExitKind, expected: tuple[str, str]) -> None:
         run, attempt = await started(stores)
         await see(stores, running(attempt), nodes=[node()])
         assert await stores.cluster.request_stop(run, now=at(1)) == Recorded(changed=(run,))
@@ -350,7 +350,7 @@ class StopCases:
         await stores.cluster.record_status(exited(attempt, code=code, kind=kind), now=at(3))
         assert await phases(stores, run) == expected
 
-    async def test_a_stop_before_the_start_is_known(self, stores: Stores) -> None:
+    async def test_a_stop_before_the_start_is_known(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await stores.cluster.request_stop(run, now=at(1))
         assert await stores.cluster.record_status(running(attempt), now=at(2)) == Recorded()
@@ -358,19 +358,19 @@ class StopCases:
         assert (await stores.cluster.fail_launch(attempt, "never started", now=at(3))).changed == (run,)
         assert await phases(stores, run) == ("cancelled", "lost")
 
-    async def test_a_stopping_attempt_that_is_not_seen_is_over(self, stores: Stores) -> None:
+    async def test_a_stopping_attempt_that_is_not_seen_is_over(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await see(stores, running(attempt), nodes=[node()])
         await stores.cluster.request_stop(run, now=at(1))
         await see(stores, nodes=[node()], seconds=2)
         assert await phases(stores, run) == ("cancelled", "lost")
 
-    async def test_stopped_though_nobody_asked_is_tried_again(self, stores: Stores) -> None:
+    async def test_stopped_though_nobody_asked_is_tried_again(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await stores.cluster.record_status(exited(attempt, code=143, kind=ExitKind.STOPPED), now=at(1))
         assert await phases(stores, run) == ("queued", "stopped")
 
-    async def test_a_stop_of_a_gang_that_fails_already(self, stores: Stores) -> None:
+    async def test_a_stop_of_a_gang_that_fails_already(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, replicas=2)
         await stores.cluster.record_status(exited(attempt, 0, kind=ExitKind.LOST, code=1), now=at(1))
         assert await stores.cluster.request_stop(run, now=at(2)) == Recorded()

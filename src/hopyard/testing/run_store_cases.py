@@ -14,7 +14,7 @@ from hopyard.domain.ids import RunId, RunName, attempt_id
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter, Summarised
-from hopyard.testing.stores import Stores, at, digest, exited, new_run, see, started, submit
+from hopyard.testing.stores import ClusterStores, at, digest, exited, new_run, see, started, submit
 
 GONE = RunId("r" + "z" * 26)
 DONE = Exit(ExitKind.EXIT_CODE, 0, "finished")
@@ -37,7 +37,7 @@ def checkpoint(run: RunId, step: int, *, rank: int = 0) -> Checkpoint:
 class CreateCases:
     """Accepting runs."""
 
-    async def test_a_run_comes_back_as_it_was_submitted(self, stores: Stores) -> None:
+    async def test_a_run_comes_back_as_it_was_submitted(self, stores: ClusterStores) -> None:
         new = new_run(
             label="first",
             params={"lr": 0.1, "epochs": 3, "name": "x", "flag": True, "none": None, "nan": math.inf},
@@ -63,13 +63,13 @@ class CreateCases:
         assert await stores.runs.find_by_name(created.name) == created
         assert await stores.runs.attempts(new.id) == []
 
-    async def test_numbers_count_per_user_and_project_without_gaps(self, stores: Stores) -> None:
+    async def test_numbers_count_per_user_and_project_without_gaps(self, stores: ClusterStores) -> None:
         news = [new_run(user, project=project) for project in ("a", "b") for user in ("ann", "bob") for _ in range(20)]
         created = await asyncio.gather(*(stores.runs.create([new], now=at(0)) for new in news))
         names = sorted(run.name for (run,) in created)
         assert names == [RunName(user, project, n) for user in ("ann", "bob") for project in ("a", "b") for n in range(1, 21)]
 
-    async def test_several_runs_are_accepted_together_or_not_at_all(self, stores: Stores) -> None:
+    async def test_several_runs_are_accepted_together_or_not_at_all(self, stores: ClusterStores) -> None:
         (there,) = await stores.runs.create([new_run()], now=at(0))
         fresh, clashing = new_run(), new_run("bob", id=there.id)
         with pytest.raises(Conflict):
@@ -78,7 +78,7 @@ class CreateCases:
             await stores.runs.get(fresh.id)
         assert (await submit(stores)).name.number == 2
 
-    async def test_a_retry_gets_the_run_that_is_there(self, stores: Stores) -> None:
+    async def test_a_retry_gets_the_run_that_is_there(self, stores: ClusterStores) -> None:
         new = new_run(params={"a": 1, "b": 2})
         (first,) = await stores.runs.create([new], now=at(0))
         await stores.runs.record_lock(new.id, digest("lock"), {"torch": "2.0"})
@@ -88,12 +88,12 @@ class CreateCases:
         with pytest.raises(Conflict):
             await stores.runs.create([replace(new, spec=replace(new.spec, label="other"))], now=at(5))
 
-    async def test_retries_at_the_same_moment_make_one_run(self, stores: Stores) -> None:
+    async def test_retries_at_the_same_moment_make_one_run(self, stores: ClusterStores) -> None:
         new = new_run()
         created = await asyncio.gather(*(stores.runs.create([new], now=at(0)) for _ in range(10)))
         assert {run.name.number for (run,) in created} == {1}
 
-    async def test_one_refused_call_does_not_touch_its_neighbours(self, stores: Stores) -> None:
+    async def test_one_refused_call_does_not_touch_its_neighbours(self, stores: ClusterStores) -> None:
         (there,) = await stores.runs.create([new_run()], now=at(0))
         good = [new_run() for _ in range(10)]
         bad = new_run("bob", id=there.id)
@@ -102,21 +102,21 @@ class CreateCases:
         assert isinstance(results.pop(5), Conflict)
         assert sorted(one[0].name.number for one in results if not isinstance(one, BaseException)) == list(range(2, 12))
 
-    async def test_nothing_is_nothing(self, stores: Stores) -> None:
+    async def test_nothing_is_nothing(self, stores: ClusterStores) -> None:
         assert list(await stores.runs.create([], now=at(0))) == []
 
 
 class ListCases:
     """Finding runs."""
 
-    async def test_what_is_not_there(self, stores: Stores) -> None:
+    async def test_what_is_not_there(self, stores: ClusterStores) -> None:
         with pytest.raises(NotFound):
             await stores.runs.get(GONE)
         with pytest.raises(NotFound):
             await stores.runs.attempts(GONE)
         assert await stores.runs.find_by_name(RunName("a", "b", 1)) is None
 
-    async def test_filters_all_hold(self, stores: Stores) -> None:
+    async def test_filters_all_hold(self, stores: ClusterStores) -> None:
         first = await submit(stores, label="Base_line", tags={"team": "vision", "x": "1"}, now=at(1))
         second = await submit(stores, user="bob", project="cifar", datasets=(DatasetRef("cifar", 1),), now=at(2))
         third = await submit(stores, label="baseXline", tags={"team": "speech", "x": "1"}, now=at(3))
@@ -144,7 +144,7 @@ class ListCases:
         assert await ids(ids=frozenset({third.id, first.id, GONE})) == [third.id, first.id]
         assert await ids(ids=frozenset()) == []
 
-    async def test_pages(self, stores: Stores) -> None:
+    async def test_pages(self, stores: ClusterStores) -> None:
         made = [await submit(stores, now=at(number // 2)) for number in range(7)]  # some at the same moment
         found: list[RunId] = []
         before: RunId | None = None
@@ -153,7 +153,7 @@ class ListCases:
             before = found[-1]
         assert found == [run.id for run in reversed(made)]
 
-    async def test_a_board_shows_runs_with_a_summary(self, stores: Stores) -> None:
+    async def test_a_board_shows_runs_with_a_summary(self, stores: ClusterStores) -> None:
         data = (DatasetRef("mnist", 1),)
         runs = [await submit(stores, datasets=data, now=at(number)) for number in range(4)]
         other = await submit(stores, datasets=(DatasetRef("cifar", 1),))
@@ -162,7 +162,7 @@ class ListCases:
         found = await stores.runs.summarised("mnist", limit=2)
         assert found == [Summarised(run.id, run.submitted_at, {"val_acc": 0.5}) for run in (runs[2], runs[1])]
 
-    async def test_every_run_is_counted_in_its_phase(self, stores: Stores) -> None:
+    async def test_every_run_is_counted_in_its_phase(self, stores: ClusterStores) -> None:
         assert await stores.runs.count() == {}
         runs = [await submit(stores) for _ in range(3)]
         await stores.cluster.request_stop(runs[0].id, now=at(1))
@@ -172,7 +172,7 @@ class ListCases:
 class RecordCases:
     """What is written of a run while it lives."""
 
-    async def test_values_are_merged_name_by_name(self, stores: Stores) -> None:
+    async def test_values_are_merged_name_by_name(self, stores: ClusterStores) -> None:
         run = (await submit(stores, params={"lr": 0.1, "epochs": 3})).id
         await stores.runs.record_params(run, {"lr": 0.5, "new": "x"})
         await stores.runs.record_summary(run, {"a": 1.0, "b": math.inf})
@@ -182,7 +182,7 @@ class RecordCases:
         assert found.spec.params == {"lr": 0.1, "epochs": 3}
         assert found.summary == {"a": 1.0, "b": -math.inf, "c": 3.0}
 
-    async def test_latest_metrics(self, stores: Stores) -> None:
+    async def test_latest_metrics(self, stores: ClusterStores) -> None:
         one, two = (await submit(stores)).id, (await submit(stores)).id
         await stores.runs.record_metrics(one, {"loss": (1, 0.5), "acc": (1, 0.1)})
         await stores.runs.record_metrics(one, {"loss": (2, math.nan)})
@@ -193,12 +193,12 @@ class RecordCases:
         assert step == 2
         assert math.isnan(value)
 
-    async def test_concurrent_records_of_one_run_all_stay(self, stores: Stores) -> None:
+    async def test_concurrent_records_of_one_run_all_stay(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id
         await asyncio.gather(*(stores.runs.record_summary(run, {f"m{number}": float(number)}) for number in range(30)))
         assert (await stores.runs.get(run)).summary == {f"m{number}": float(number) for number in range(30)}
 
-    async def test_artifact_and_lock(self, stores: Stores) -> None:
+    async def test_artifact_and_lock(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id
         await stores.runs.record_artifact(run, digest("made"))
         await stores.runs.record_lock(run, digest("lock"), {"torch": "2.0"})
@@ -206,7 +206,7 @@ class RecordCases:
         assert found.artifact == digest("made")
         assert found.spec.environment == Environment(lock=digest("lock"), packages={"torch": "2.0"})
 
-    async def test_checkpoints(self, stores: Stores) -> None:
+    async def test_checkpoints(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id
         for step in (10, 5, 20):  # in the order of saving, not of steps
             await stores.runs.record_checkpoint(checkpoint(run, step))
@@ -219,14 +219,14 @@ class RecordCases:
         with pytest.raises(NotFound):
             await stores.runs.keep_checkpoint(run, 10, True)
 
-    async def test_the_newest_checkpoint_of_several_runs(self, stores: Stores) -> None:
+    async def test_the_newest_checkpoint_of_several_runs(self, stores: ClusterStores) -> None:
         one, two, none = [(await submit(stores)).id for _ in range(3)]
         for run, step in ((one, 10), (two, 7), (one, 5)):
             await stores.runs.record_checkpoint(checkpoint(run, step))
         assert await stores.runs.newest_steps([one, two, none, GONE]) == {one: 5, two: 7}
         assert await stores.runs.newest_steps([]) == {}
 
-    async def test_recording_of_a_run_that_is_gone_is_refused(self, stores: Stores) -> None:
+    async def test_recording_of_a_run_that_is_gone_is_refused(self, stores: ClusterStores) -> None:
         for record in (
             stores.runs.record_params(GONE, {"a": 1}),
             stores.runs.record_summary(GONE, {"a": 1.0}),
@@ -242,7 +242,7 @@ class RecordCases:
 class EndCases:
     """Offline runs, and forgetting."""
 
-    async def test_an_offline_run_is_never_queued(self, stores: Stores) -> None:
+    async def test_an_offline_run_is_never_queued(self, stores: ClusterStores) -> None:
         (run,) = await stores.runs.create([new_run(offline=True)], now=at(0))
         assert run.phase.final
         assert (await stores.runs.get(run.id)) == run
@@ -253,7 +253,7 @@ class EndCases:
         assert (found.phase, found.exit, found.started_at, found.ended_at) == (RunPhase.SUCCEEDED, DONE, at(0), at(9))
         assert [attempt.id for attempt in await stores.runs.attempts(run.id)] == [attempt_id(run.id, 1)]
 
-    async def test_only_an_offline_run_is_finished_so(self, stores: Stores) -> None:
+    async def test_only_an_offline_run_is_finished_so(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id
         with pytest.raises(Conflict):
             await stores.runs.finish_offline(run, AttemptPhase.FAILED, DONE, started_at=at(0), ended_at=at(9))
@@ -262,7 +262,7 @@ class EndCases:
         with pytest.raises(NotFound):
             await stores.runs.finish_offline(GONE, AttemptPhase.FAILED, DONE, started_at=at(0), ended_at=at(9))
 
-    async def test_delete(self, stores: Stores) -> None:
+    async def test_delete(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, tags={"a": "b"}, datasets=(DatasetRef("mnist", 1),))
         await stores.runs.record_checkpoint(checkpoint(run, 1))
         with pytest.raises(Conflict):

@@ -1,4 +1,4 @@
-"""What the cases of the store contract work with: the four stores, and short words for the values they take."""
+"""What the cases of the store contract work with: the stores, and short words for the values they take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Preemption, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, NodeId, RunId, new_run_id
 from hopyard.domain.resources import Gpu, Resources
@@ -17,22 +17,35 @@ from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
 from hopyard.interfaces.dataset_store import DatasetStore
+from hopyard.interfaces.queue_store import QueueStore
+from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import NewRun, RunStore
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 ENGINE = "local"
 GIB = 2**30
-Where = str | tuple[str, tuple[int, ...]]
+SERVER = "server"  # who leads
+LEASE = timedelta(minutes=1)
+# A node; with GPUs; with thousandths of each of them.
+Where = str | tuple[str, tuple[int, ...]] | tuple[str, tuple[int, ...], int]
 
 _ids = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
-    """One database, seen through its four contracts."""
+class ClusterStores:
+    """What is needed to schedule: one state, seen through four contracts."""
 
     runs: RunStore
     cluster: ClusterStore
+    queues: QueueStore
+    reservations: ReservationStore
+
+
+@dataclass(frozen=True, slots=True)
+class Stores(ClusterStores):
+    """One database, seen through all of its contracts."""
+
     datasets: DatasetStore
     access: AccessStore
 
@@ -48,22 +61,27 @@ def digest(text: str) -> Digest:
 
 
 def new_run(user: str = "alice", *, id: RunId | None = None, offline: bool = False, **spec: Any) -> NewRun:
-    """A run to submit; `spec` are fields of RunSpec, `replicas` and `resources` those of its one role."""
-    role = RoleSpec(("python", "main.py"), replicas=spec.pop("replicas", 1), resources=spec.pop("resources", Resources()))
+    """A run to submit; `spec` are fields of RunSpec, or `replicas`, `resources`, `command` … of its one role."""
+    of_role = {name: spec.pop(name) for name in _OF_ROLE if name in spec}
+    role = RoleSpec(**{"command": ("python", "main.py"), **of_role})
     values: dict[str, Any] = {"project": "mnist", "roles": (role,), **spec}
     number = next(_ids)
     return NewRun(id or new_run_id(at(number), number.to_bytes(10)), user, RunSpec(**values), offline)
 
 
-def node(name: str = "n1", *, cpus: int = 4, memory_gib: int = 8, gpus: int = 0, ready: bool = True, model: str = "T4") -> Node:
-    cards = tuple(Gpu(index, model) for index in range(gpus))
-    return Node(NodeId(name), ENGINE, cpus * 1000, memory_gib * GIB, cards, ready=ready)
+_OF_ROLE = ("command", "replicas", "resources", "min_replicas", "where")
+
+
+def node(name: str = "n1", *, cpus: int = 4, memory_gib: int = 8, gpus: int = 0, model: str = "T4", **more: Any) -> Node:
+    """`more` are fields of Node."""
+    cards = more.pop("cards", None) or tuple(Gpu(index, model) for index in range(gpus))
+    return Node(NodeId(name), ENGINE, cpus * 1000, memory_gib * GIB, cards, **more)
 
 
 def place(gang: Gang, *where: Where) -> Placement:
-    """Rank i goes to `where[i]`: a node, or a node with GPUs."""
-    pairs = [(one, ()) if isinstance(one, str) else one for one in where]
-    return Placement(gang, tuple(Assignment(rank, NodeId(name), gpus) for rank, (name, gpus) in enumerate(pairs)))
+    """Rank i goes to `where[i]`."""
+    triples = [(one, ()) if isinstance(one, str) else one for one in where]
+    return Placement(gang, tuple(Assignment(rank, NodeId(one[0]), *one[1:]) for rank, one in enumerate(triples)))
 
 
 def preparing(attempt: AttemptId, rank: int = 0) -> AttemptStatus:
@@ -79,18 +97,37 @@ def exited(attempt: AttemptId, rank: int = 0, *, code: int = 0, kind: ExitKind =
     return AttemptStatus(attempt, (ReplicaStatus(rank, ReplicaPhase.EXITED, exit=told),))
 
 
-async def submit(stores: Stores, *, now: datetime = START, **spec: Any) -> Run:
+async def submit(stores: ClusterStores, *, now: datetime = START, **spec: Any) -> Run:
     return (await stores.runs.create([new_run(**spec)], now=now))[0]
 
 
-async def see(stores: Stores, *statuses: AttemptStatus, nodes: Sequence[Node] = (), seconds: float = 0) -> Recorded:
+async def see(stores: ClusterStores, *statuses: AttemptStatus, nodes: Sequence[Node] = (), seconds: float = 0) -> Recorded:
     """The engine tells everything it sees."""
     return await stores.cluster.record(ENGINE, Observation(tuple(nodes), statuses), now=at(seconds))
 
 
-async def apply(stores: Stores, *placements: Placement, seconds: float = 0, **plan: Any) -> PlanResult:
+async def lead(stores: ClusterStores, *, seconds: float = 0, holder: str = SERVER) -> int:
+    """The epoch of the server that leads."""
+    lease = await stores.cluster.lead(holder, now=at(seconds), ttl=LEASE)
+    assert lease is not None
+    return lease.epoch
+
+
+async def apply(stores: ClusterStores, *placements: Placement, seconds: float = 0, **plan: Any) -> PlanResult:
     snapshot = await stores.cluster.snapshot(now=at(seconds))
-    return await stores.cluster.apply(Plan(snapshot.version, placements, **plan), now=at(seconds))
+    epoch = await lead(stores, seconds=seconds)
+    return await stores.cluster.apply(Plan(snapshot.version, placements, **plan), now=at(seconds), epoch=epoch)
+
+
+async def preempt(stores: ClusterStores, attempt: AttemptId, *, for_gang: str = "other", seconds: float = 0) -> PlanResult:
+    """A plan asks this attempt to make room."""
+    wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId(for_gang), "it makes room")
+    return await apply(stores, preempt=(wanted,), seconds=seconds)
+
+
+async def note(stores: ClusterStores, *holds: Hold, seconds: float = 0) -> Sequence[RunId]:
+    """The leader writes why runs wait."""
+    return await stores.cluster.note_holds(holds, now=at(seconds), epoch=await lead(stores, seconds=seconds))
 
 
 def gang_of(snapshot: Snapshot, run: RunId) -> Gang:
@@ -98,17 +135,16 @@ def gang_of(snapshot: Snapshot, run: RunId) -> Gang:
     return next(gang for gang in snapshot.pending if gang.id == GangId(run))
 
 
-async def start(stores: Stores, run: RunId, *where: Where, seconds: float = 0) -> AttemptId:
+async def start(stores: ClusterStores, run: RunId, *where: Where, seconds: float = 0) -> AttemptId:
     """Place a waiting run (by default its one replica on n1) and tell the id of its new attempt."""
     gang = gang_of(await stores.cluster.snapshot(now=at(seconds)), run)
     result = await apply(stores, place(gang, *(where or ("n1",))), seconds=seconds)
     assert result.applied == (GangId(run),), result.rejected
-    attempt = (await stores.runs.get(run)).attempt
-    assert attempt is not None
-    return attempt.id
+    (attempt,) = result.attempts
+    return attempt
 
 
-async def started(stores: Stores, *, nodes: Sequence[Node] | None = None, **spec: Any) -> tuple[RunId, AttemptId]:
+async def started(stores: ClusterStores, *, nodes: Sequence[Node] | None = None, **spec: Any) -> tuple[RunId, AttemptId]:
     """A fresh run whose first attempt was placed on the (then only) node n1."""
     await see(stores, nodes=[node()] if nodes is None else nodes)
     run = await submit(stores, **spec)

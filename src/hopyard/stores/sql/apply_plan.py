@@ -7,95 +7,216 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from hopyard.domain import attempt_news
+from hopyard.domain.amounts import placed
 from hopyard.domain.attempt import AttemptPhase
-from hopyard.domain.cluster import Plan, PlanResult
-from hopyard.domain.gang import Placement
-from hopyard.domain.ids import GangId, RunId, attempt_id
-from hopyard.domain.run import RunPhase
-from hopyard.stores.sql.attempt_rows import LIVE
-from hopyard.stores.sql.capacity import Capacity, ranked_roles
+from hopyard.domain.cluster import Breach, Plan, PlanResult, Preemption, Promise
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import AttemptId, GangId, RunId, attempt_id
+from hopyard.domain.run import RunEventKind, RunPhase
+from hopyard.stores.sql.attempt_rows import Changes
 from hopyard.stores.sql.checkpoint_rows import newest_steps
-from hopyard.stores.sql.codec import decode_placement, decode_roles, encode_placement
-from hopyard.stores.sql.counting import bump_version, current_version
-from hopyard.stores.sql.hold_rows import drop_holds, write_holds
-from hopyard.stores.sql.node_rows import all_nodes
-from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, runs
+from hopyard.stores.sql.codec import encode_counts, encode_placement, from_us, to_us
+from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
+from hopyard.stores.sql.hold_rows import HoldRows
+from hopyard.stores.sql.live import Live
+from hopyard.stores.sql.live_rows import LiveAttempt
+from hopyard.stores.sql.marks import Stamp
+from hopyard.stores.sql.promise_rows import replace_promises
+from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_events, runs
 
-_HELD = select(runs.c.gang, attempts.c.placement).join(attempts, attempts.c.run == runs.c.id).where(LIVE)
-_WAITING = select(runs.c.id, runs.c.gang, runs.c.attempts, runs.c.resume_step).where(runs.c.phase == str(RunPhase.QUEUED))
+_WAITING = select(
+    *GANG_COLUMNS, runs.c.attempts, runs.c.resume_step, runs.c.started_at, runs.c.max_attempts, runs.c.losses, runs.c.preemptions
+).where(runs.c.phase == str(RunPhase.QUEUED))
+_IS_WAITING = select(runs.c.id).where(runs.c.phase == str(RunPhase.QUEUED))
 _START = (
     update(runs)
     .where(runs.c.id == bindparam("b_id"), runs.c.phase == str(RunPhase.QUEUED))
-    .values(phase=str(RunPhase.STARTING), attempts=bindparam("b_attempts"))
+    .values(phase=str(RunPhase.STARTING), attempts=bindparam("b_attempts"), touched=bindparam("b_touched"))
 )
+_PREEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"))
 _ATTEMPT_INSERT = attempts.insert()
+_EVENT_INSERT = run_events.insert()
+_CHANGED = "reservations or queues were changed after this was planned"
 
 
-def apply_plan(conn: Connection, plan: Plan, now: int) -> PlanResult:
-    """See ClusterStore.apply; `now` in microseconds."""
-    started, rejected = _place(conn, plan.place, now) if plan.place else ([], {})
-    write_holds(conn, plan.hold)
-    version = bump_version(conn) if started else current_version(conn)
-    return PlanResult(tuple(started), rejected, version)
+class Applying:
+    """One plan, at `now` (microseconds). The lease was looked at before."""
+
+    def __init__(self, conn: Connection, live: Live, holds: HoldRows, now: int) -> None:
+        self._conn, self._live, self._holds, self._now = conn, live, holds, now
+        self._stamp: Stamp = live.refresh(conn)
+        self._events: list[dict[str, Any]] = []
+
+    def apply(self, plan: Plan) -> PlanResult:
+        marks = self._stamp.before
+        if max(marks.reservations, marks.queues) > plan.based_on:
+            return PlanResult((), {placement.gang.id: _CHANGED for placement in plan.place}, self._stamp.write())
+        started, rejected = self._place(plan.place) if plan.place else ([], {})
+        changes = Changes(self._conn, self._live, self._stamp, self._now)
+        preempted = self._preempt(plan.preempt, changes)
+        gone = {GangId(one.run) for one in started}
+        self._promise([one for one in plan.promises if one.gang not in gone], plan.breaches)
+        if self._events:
+            self._conn.execute(_EVENT_INSERT, self._events)
+        changes.finish()
+        return PlanResult(
+            tuple(GangId(one.run) for one in started),
+            rejected,
+            self._stamp.write(),
+            attempts=tuple(one.id for one in started),
+            preempted=tuple(preempted),
+        )
+
+    def request_preempt(self, attempt: AttemptId, reason: str) -> Changes:
+        """Outside of any plan, for nobody in particular."""
+        changes = Changes(self._conn, self._live, self._stamp, self._now)
+        self._preempt_one(self._live.attempts[attempt], GangId(""), reason, changes)
+        self._conn.execute(_EVENT_INSERT, self._events)
+        return changes
+
+    # -- placing ------------------------------------------------------------------------------------------------------
+
+    def _place(self, wanted: Sequence[Placement]) -> tuple[list[LiveAttempt], dict[GangId, str]]:
+        waiting = self._waiting([placement.gang.id for placement in wanted])
+        steps = newest_steps(self._conn, [RunId(row.id) for row in waiting.values() if row.attempts])
+        fresh: list[dict[str, Any]] = []
+        started: list[LiveAttempt] = []
+        rejected: dict[GangId, str] = {}
+        for asked in wanted:
+            row = waiting.pop(asked.gang.id, None)
+            if row is None:
+                rejected[asked.gang.id] = "it no longer waits"
+                continue
+            gang = to_gang(row)
+            placement = Placement(gang.sized(_counts(gang, asked.gang)), asked.assignments)
+            reason = self._refusal(placement)
+            if reason is not None:
+                rejected[gang.id] = reason
+                continue
+            attempt = self._begin(row, gang, placement)
+            started.append(attempt)
+            fresh.append(_attempt_row(attempt, number=row.attempts + 1, step=steps.get(attempt.run, row.resume_step), stamp=self._stamp))
+        if fresh:
+            self._write_started(fresh)
+        return started, rejected
+
+    def _refusal(self, placement: Placement) -> str | None:
+        """Why it may not start now; None when it may, and then its place on the nodes is taken."""
+        gang, live = placement.gang, self._live
+        reason = live.holdings.take(placement)
+        if reason is None:
+            reason = live.charges.refusal(gang.queue, gang.user, placed(placement, live.nodes))
+            if reason is not None:
+                live.holdings.hold(placement, -1)
+        return reason
+
+    def _begin(self, row: Any, gang: Gang, placement: Placement) -> LiveAttempt:
+        engine = self._live.nodes[placement.assignments[0].node].engine
+        attempt = LiveAttempt(
+            attempt_id(RunId(row.id), row.attempts + 1),
+            RunId(row.id),
+            gang,
+            placement,
+            engine,
+            AttemptPhase.STARTING,
+            (),
+            self._now,
+            None,
+            None,
+            None,
+            RunPhase.STARTING,
+            row.started_at,
+            False,
+            row.max_attempts,
+            row.losses,
+            row.preemptions,
+        )
+        self._live.put_taken(attempt)
+        return attempt
+
+    def _write_started(self, fresh: list[dict[str, Any]]) -> None:
+        self._conn.execute(_ATTEMPT_INSERT, fresh)
+        self._conn.execute(_START, [{"b_id": row["run"], "b_attempts": row["number"], "b_touched": self._stamp.now} for row in fresh])
+        self._holds.drop(self._conn, [row["run"] for row in fresh])
+        self._stamp.touch("runs", "attempts")
+
+    def _waiting(self, gangs: Sequence[GangId]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for at in range(0, len(gangs), IDS_PER_QUERY):
+            for row in self._conn.execute(_WAITING.where(runs.c.id.in_(gangs[at : at + IDS_PER_QUERY]))):
+                found[row.id] = row
+        return found
+
+    # -- making room --------------------------------------------------------------------------------------------------
+
+    def _preempt(self, wanted: Sequence[Preemption], changes: Changes) -> list[AttemptId]:
+        asked: list[AttemptId] = []
+        for one in wanted:
+            found = self._live.attempts.get(one.attempt)
+            if found is None or found.phase is AttemptPhase.STOPPING or not found.gang.preemptible:
+                continue
+            self._preempt_one(found, one.for_gang, one.reason, changes)
+            asked.append(found.id)
+        return asked
+
+    def _preempt_one(self, found: LiveAttempt, for_gang: GangId, reason: str, changes: Changes) -> None:
+        found.preempted_for = for_gang
+        changes.make(found, attempt_news.stop(found.before()))
+        self._conn.execute(_PREEMPT, {"b_id": found.id, "preempted_for": for_gang, "preempt_reason": reason})
+        self._tell(found.run, RunEventKind.PREEMPTED, reason)
+
+    # -- promises -----------------------------------------------------------------------------------------------------
+
+    def _promise(self, wanted: Sequence[Promise], breaches: Sequence[Breach]) -> None:
+        before = self._live.promises
+        after = {one.gang: one for one in wanted}
+        if after == before and not breaches:
+            return
+        fresh = [*(gang for gang in after if gang not in before), *(one.gang for one in breaches)]
+        waiting = self._still_waiting(fresh)
+        after = {gang: one for gang, one in after.items() if gang in before or gang in waiting}
+        for breach in breaches:
+            if breach.gang in waiting:
+                self._tell(RunId(breach.gang), RunEventKind.BREACHED, f"{breach.cause}: {breach.detail}")
+        broken = {breach.gang for breach in breaches}
+        for gang, promise in after.items():
+            if gang not in before or gang in broken:
+                self._tell(RunId(gang), RunEventKind.PROMISED, f"starts at {promise.start_at:%Y-%m-%d %H:%M:%S} UTC or earlier")
+        if replace_promises(self._conn, before, after):
+            self._live.promises = after
+            self._stamp.touch("promises")
+
+    def _still_waiting(self, gangs: Sequence[GangId]) -> set[GangId]:
+        found: set[GangId] = set()
+        for at in range(0, len(gangs), IDS_PER_QUERY):
+            found.update(self._conn.execute(_IS_WAITING.where(runs.c.id.in_(gangs[at : at + IDS_PER_QUERY]))).scalars())
+        return found
+
+    def _tell(self, run: RunId, kind: RunEventKind, detail: str) -> None:
+        self._events.append({"run": run, "at": self._now, "kind": str(kind), "detail": detail})
 
 
-def _place(conn: Connection, wanted: Sequence[Placement], now: int) -> tuple[list[GangId], dict[GangId, str]]:
-    capacity = _capacity(conn)
-    waiting = _waiting(conn, [placement.gang.id for placement in wanted])
-    steps = _steps(conn, waiting)
-    fresh: list[dict[str, Any]] = []
-    rejected: dict[GangId, str] = {}
-    for placement in wanted:
-        gang = placement.gang.id
-        row = waiting.pop(gang, None)
-        if row is None:
-            rejected[gang] = "it no longer waits"
-            continue
-        reason = capacity.take(ranked_roles(decode_roles(row.gang)), placement.assignments)
-        if reason is not None:
-            rejected[gang] = reason
-            continue
-        engine = capacity.engine_of(placement.assignments[0])
-        fresh.append(_attempt_row(placement, row, engine=engine, step=steps.get(RunId(gang), row.resume_step), now=now))
-    if fresh:
-        conn.execute(_ATTEMPT_INSERT, fresh)
-        conn.execute(_START, [{"b_id": row["run"], "b_attempts": row["number"]} for row in fresh])
-        drop_holds(conn, [row["run"] for row in fresh])
-    return [GangId(row["run"]) for row in fresh], rejected
+def _counts(gang: Gang, planned: Gang) -> list[int]:
+    """How many replicas of each role are to start: what the plan says where the gang leaves a choice, else what it asks for."""
+    if len(planned.roles) != len(gang.roles):
+        return [role.replicas for role in gang.roles]
+    pairs = zip(gang.roles, planned.roles, strict=True)
+    return [min(max(wanted.replicas, role.fewest), role.replicas) for role, wanted in pairs]
 
 
-def _attempt_row(placement: Placement, row: Any, *, engine: str, step: int | None, now: int) -> dict[str, Any]:
-    number = row.attempts + 1
+def _attempt_row(attempt: LiveAttempt, *, number: int, step: int | None, stamp: Stamp) -> dict[str, Any]:
     return {
-        "id": attempt_id(RunId(row.id), number),
-        "run": row.id,
+        "id": attempt.id,
+        "run": attempt.run,
         "number": number,
-        "phase": str(AttemptPhase.STARTING),
+        "phase": str(attempt.phase),
         "live": 1,
-        "engine": engine,
-        "placement": encode_placement(placement.assignments),
+        "engine": attempt.engine,
+        "placement": encode_placement(attempt.placement.assignments),
+        "counts": encode_counts([role.replicas for role in attempt.placement.gang.roles]) if attempt.gang.elastic else None,
         "replicas": "[]",
-        "placed_at": now,
+        "placed_at": attempt.placed_at,
         "resumed_from_step": step,
+        "touched": stamp.now,
     }
-
-
-def _capacity(conn: Connection) -> Capacity:
-    capacity = Capacity(all_nodes(conn))
-    for roles, placement in conn.execute(_HELD):
-        capacity.hold(ranked_roles(decode_roles(roles)), decode_placement(placement))
-    return capacity
-
-
-def _waiting(conn: Connection, gangs: Sequence[GangId]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for at in range(0, len(gangs), IDS_PER_QUERY):
-        for row in conn.execute(_WAITING.where(runs.c.id.in_(gangs[at : at + IDS_PER_QUERY]))):
-            found[row.id] = row
-    return found
-
-
-def _steps(conn: Connection, waiting: dict[str, Any]) -> dict[RunId, int]:
-    """Steps to resume from, of those that ran before."""
-    again = [RunId(row.id) for row in waiting.values() if row.attempts]
-    return newest_steps(conn, again) if again else {}

@@ -1,156 +1,146 @@
-"""Rows of live attempts: found with what decides their fate, and changed only if they are still as they were found."""
+"""Writing what became of live attempts and of their runs: gathered first, then a few statements for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, literal_column, select, update
+from sqlalchemy import Connection, bindparam, update
 
+from hopyard.domain.amounts import decayed, dominant_share
 from hopyard.domain.attempt import AttemptPhase, ExitKind
-from hopyard.domain.attempt_news import After, Before
-from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.attempt_news import After
+from hopyard.domain.durations import KEPT, history_keys
+from hopyard.domain.ids import RunId
+from hopyard.domain.queue import Used
 from hopyard.domain.run import RunPhase
 from hopyard.interfaces.cluster_store import Ended, Recorded
-from hopyard.stores.sql.codec import decode_placement, decode_replicas, encode_exit, encode_replicas
-from hopyard.stores.sql.counting import bump_version
+from hopyard.stores.sql.codec import encode_exit, encode_replicas, from_us
+from hopyard.stores.sql.history_rows import UsedKey, write_durations, write_used
+from hopyard.stores.sql.live import Live
+from hopyard.stores.sql.live_rows import LIVE, LiveAttempt
+from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.tables import attempts, runs
 
-# Written out, not bound, so that both databases see that the partial index serves it.
-LIVE = attempts.c.live == literal_column("1")
-
-# The join on the number is the guard against old news: only the newest attempt of a run can be found.
-_FIND = (
-    select(
-        attempts.c.id,
-        attempts.c.run,
-        attempts.c.phase,
-        attempts.c.replicas,
-        attempts.c.placement,
-        attempts.c.number,
-        attempts.c.placed_at,
-        attempts.c.started_at,
-        runs.c.phase.label("run_phase"),
-        runs.c.started_at.label("run_started_at"),
-        runs.c.stop_requested,
-        runs.c.max_attempts,
-    )
-    .join(runs, (runs.c.id == attempts.c.run) & (runs.c.attempts == attempts.c.number))
-    .where(LIVE)
-)
-_FIND_ONE = _FIND.where(attempts.c.id == bindparam("b_key"))
-_FIND_BY_RUN = _FIND.where(attempts.c.run == bindparam("b_key"))
-_FIND_BY_ENGINE = _FIND.where(attempts.c.engine == bindparam("b_key")).order_by(attempts.c.id)
-
-_GUARDED_ATTEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), LIVE)
-_SAY = _GUARDED_ATTEMPT.values(replicas=bindparam("replicas"))
-_MOVE = _GUARDED_ATTEMPT.values(phase=bindparam("phase"), replicas=bindparam("replicas"), started_at=bindparam("started_at"))
-_END = _GUARDED_ATTEMPT.values(
-    phase=bindparam("phase"),
-    replicas=bindparam("replicas"),
-    started_at=bindparam("started_at"),
-    live=0,
-    ended_at=bindparam("ended_at"),
-    exit=bindparam("exit"),
-)
-_GUARDED_RUN = update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase"))
-_MOVE_RUN = _GUARDED_RUN.values(phase=bindparam("phase"), started_at=bindparam("started_at"))
-_END_RUN = _GUARDED_RUN.values(
-    phase=bindparam("phase"), started_at=bindparam("started_at"), ended_at=bindparam("ended_at"), exit=bindparam("exit")
-)
+_SECOND = 1_000_000
+_WRITE_ATTEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), LIVE)
+_WRITE_RUN = update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase"))
 # Ends that only something that ran can come to.
 _RAN = frozenset({ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT})
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A live attempt as it stands in the database."""
-
-    run: RunId
-    before: Before
-    placed_at: int
-    started_at: int | None
-    run_started_at: int | None
-
-
-def find_live(
-    conn: Connection, *, attempt: AttemptId | None = None, run: RunId | None = None, engine: str | None = None
-) -> list[Found]:
-    """The live newest attempts by exactly one of these keys."""
-    query = _FIND_ONE if attempt is not None else _FIND_BY_RUN if run is not None else _FIND_BY_ENGINE
-    return list(_found(conn.execute(query, {"b_key": attempt or run or engine or ""})))
-
-
-def _found(rows: Any) -> Iterator[Found]:
-    for row in rows:
-        before = Before(
-            attempt=AttemptId(row.id),
-            phase=AttemptPhase(row.phase),
-            replicas=decode_replicas(row.replicas),
-            size=len(decode_placement(row.placement)),
-            lost=row.number - 1,
-            run_phase=RunPhase(row.run_phase),
-            stop_requested=row.stop_requested,
-            max_attempts=row.max_attempts,
-        )
-        yield Found(RunId(row.run), before, row.placed_at, row.started_at, row.run_started_at)
+class OutOfStep(Exception):
+    """The database does not hold what its picture says: somebody who keeps no clock has written to it."""
 
 
 class Changes:
-    """Writes what became of attempts and gathers what to tell of it."""
+    """One write's changes of live attempts, at `now` (microseconds). The picture is changed at once, the rows by `finish`."""
 
-    def __init__(self, conn: Connection, now: int) -> None:
-        self._conn = conn
-        self._now = now
+    def __init__(self, conn: Connection, live: Live, stamp: Stamp, now: int) -> None:
+        self._conn, self._live, self.stamp, self._now = conn, live, stamp, now
+        self._attempts: dict[str, dict[str, Any]] = {}
+        self._runs: dict[str, dict[str, Any]] = {}
+        self._used: dict[UsedKey, Used] = {}
+        self._durations: dict[str, tuple[float, ...]] = {}
         self._changed: list[RunId] = []
         self._ended: list[Ended] = []
         self._requeued: list[RunId] = []
-        self.seen_by_policy = False
 
-    def make(self, found: Found, after: After | None) -> None:
-        """Write one change (None: there is none), if the attempt is still as it was found."""
+    def make(self, found: LiveAttempt, after: After | None) -> None:
+        """Carry out one change (None: there is none)."""
         if after is None:
             return
-        guard = {"b_id": found.before.attempt, "b_phase": str(found.before.phase)}
-        values: dict[str, Any] = {"replicas": encode_replicas(after.replicas)}
-        if after.exit is None and after.phase is found.before.phase:
-            self._conn.execute(_SAY, {**guard, **values})
-            return
-        values |= {"phase": str(after.phase), "started_at": self._started_at(found, after, found.started_at)}
-        if after.exit is not None:
-            values |= {"ended_at": self._now, "exit": encode_exit(after.exit)}
-        written = self._conn.execute(_MOVE if after.exit is None else _END, {**guard, **values})
-        if written.rowcount == 1:
-            self._follow(found, after)
+        values = self._attempts.setdefault(found.id, {"b_id": found.id, "b_phase": str(found.phase)})
+        started_at = self._started_at(found, after)
+        ended = after.exit is not None
+        values |= {
+            "phase": str(after.phase),
+            "replicas": encode_replicas(after.replicas),
+            "started_at": started_at,
+            "live": int(not ended),
+            "ended_at": self._now if ended else None,
+            "exit": encode_exit(after.exit),
+            "touched": self.stamp.now,
+        }
+        self.stamp.touch("attempts", visible=ended or after.phase is not found.phase)
+        self._follow(found, after, started_at)
+        found.phase, found.replicas, found.started_at, found.idle = after.phase, after.replicas, started_at, None
+        if ended:
+            self._ended.append(Ended(found.run, found.id))
+            self._live.drop(found.id)
 
     def finish(self) -> Recorded:
-        """What was changed; the version is counted on if a policy would see it."""
-        if self._ended or self.seen_by_policy:
-            bump_version(self._conn)
+        """Write it, and tell what was changed. Raises OutOfStep."""
+        self._execute(_WRITE_ATTEMPT, self._attempts)
+        self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" not in values})
+        self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" in values})
+        if self._used:
+            write_used(self._conn, self._live.used, self._used, clock=self.stamp.now)
+            self._live.used.update(self._used)
+        if self._durations:
+            write_durations(self._conn, self._live.durations, self._durations, clock=self.stamp.now)
+            self._live.durations.update(self._durations)
+        self.stamp.write()
         return Recorded(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
 
-    def _follow(self, found: Found, after: After) -> None:
+    def _execute(self, statement: Any, rows: dict[str, dict[str, Any]]) -> None:
+        if rows and self._conn.execute(statement, list(rows.values())).rowcount != len(rows):
+            raise OutOfStep
+
+    def _follow(self, found: LiveAttempt, after: After, started_at: int | None) -> None:
         """The run follows its attempt."""
-        guard = {"b_id": found.run, "b_phase": str(found.before.run_phase)}
-        values: dict[str, Any] = {"phase": str(after.run_phase)}
-        if after.run_phase.final:
-            started_at = self._started_at(found, after, found.run_started_at)
-            values |= {"started_at": started_at, "ended_at": self._now, "exit": encode_exit(after.exit)}
-            self._conn.execute(_END_RUN, {**guard, **values})
-        elif after.run_phase is not found.before.run_phase:
-            values["started_at"] = self._started_at(found, after, found.run_started_at)
-            self._conn.execute(_MOVE_RUN, {**guard, **values})
-        if after.run_phase is not found.before.run_phase:
-            self._changed.append(found.run)
+        moves = after.run_phase is not found.run_phase
+        if not moves and after.exit is None:
+            return
+        values = self._runs.setdefault(found.run, {"b_id": found.run, "b_phase": str(found.run_phase), "started_at": found.run_started_at})
+        values["phase"] = str(after.run_phase)
+        if found.run_started_at is None and (after.phase is AttemptPhase.RUNNING or after.run_phase.final):
+            found.run_started_at = values["started_at"] = started_at
         if after.exit is not None:
-            self._ended.append(Ended(found.run, found.before.attempt))
+            self._end(found, after, started_at, values)
+        if moves:
+            self._changed.append(found.run)
+        found.run_phase = after.run_phase
+
+    def _end(self, found: LiveAttempt, after: After, started_at: int | None, values: dict[str, Any]) -> None:
+        """Its run waits again, or is over: a policy sees another run than before."""
+        served_us = round(found.gang.served_s * _SECOND)
+        if started_at is not None:
+            served_us += max(self._now - started_at, 0)
+        final = after.run_phase.final
+        values |= {
+            "served_us": served_us,
+            "losses": found.losses + after.lost,
+            "preemptions": found.preemptions + (after.requeued and not after.lost),
+            "ended_at": self._now if final else None,
+            "exit": encode_exit(after.exit) if final else None,
+            "touched": self.stamp.now,
+        }
+        self.stamp.touch("runs")
+        self._count_use(found)
         if after.requeued:
             self._requeued.append(found.run)
+        elif after.run_phase is not RunPhase.CANCELLED and found.run_started_at is not None:
+            self._learn(found, served_us / _SECOND)
 
-    def _started_at(self, found: Found, after: After, known: int | None) -> int | None:
-        if known is not None or found.before.phase is not AttemptPhase.STARTING:
-            return known
+    def _count_use(self, found: LiveAttempt) -> None:
+        """What it held from its placement until now is its user's past."""
+        key, now = (found.gang.queue, found.gang.user), from_us(self._now)
+        share = dominant_share(self._live.amounts(found.id), self._live.totals)
+        before = self._used.get(key) or self._live.used.get(key)
+        past = 0.0 if before is None else decayed(before, now, self._live.charges.tree.half_life_s)
+        at = now if before is None else max(now, before.at)  # a clock that jumped back makes nothing young again
+        self._used[key] = Used(past + share * max(self._now - found.placed_at, 0) / _SECOND, at)
+        self.stamp.touch("learnt")
+
+    def _learn(self, found: LiveAttempt, seconds: float) -> None:
+        for key in history_keys(found.gang):
+            before = self._durations.get(key) or self._live.durations.get(key, ())
+            self._durations[key] = (*before[-(KEPT - 1) :], seconds)
+        self.stamp.touch("learnt")
+
+    def _started_at(self, found: LiveAttempt, after: After) -> int | None:
+        if found.started_at is not None or found.phase is not AttemptPhase.STARTING:
+            return found.started_at
         if after.phase is AttemptPhase.RUNNING:
             return self._now
         # It ran and ended between two words of its replica: when it began is not known better than by its placement.

@@ -15,12 +15,12 @@ from hopyard.stores.sql.tables import IDS_PER_QUERY
 from hopyard.stores.sql.tables import checkpoints as table
 
 
-def insert(conn: Connection, checkpoint: Checkpoint) -> None:
-    """Unless it is there: the first word stands."""
+def insert(conn: Connection, checkpoint: Checkpoint) -> bool:
+    """Unless it is there (then False): the first word stands."""
     key = {"run": checkpoint.run, "attempt": checkpoint.attempt, "rank": checkpoint.rank, "step": checkpoint.step}
     there = select(table.c.id).where(*(table.c[name] == value for name, value in key.items()))
     if conn.execute(there).first() is not None:
-        return
+        return False
     conn.execute(
         table.insert().values(
             **key,
@@ -32,6 +32,7 @@ def insert(conn: Connection, checkpoint: Checkpoint) -> None:
             kept=checkpoint.kept,
         )
     )
+    return True
 
 
 def of_run(conn: Connection, run: RunId) -> list[Checkpoint]:

@@ -2,81 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import TypeVar
 
 from sqlalchemy import Connection, select, update
 
 from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus
-from hopyard.domain.cluster import Node, Observation, Plan, PlanResult, Running, Snapshot
-from hopyard.domain.gang import Assignment, Gang, Placement
-from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId
+from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
 from hopyard.domain.run import RunPhase
-from hopyard.errors import NotFound
-from hopyard.interfaces.cluster_store import Recorded
-from hopyard.stores.sql import attempt_rows, node_rows
-from hopyard.stores.sql.apply_plan import apply_plan
-from hopyard.stores.sql.attempt_rows import Found
-from hopyard.stores.sql.codec import decode_placement, decode_replicas, decode_roles, encode_exit, from_us, from_us_or_none, to_us
-from hopyard.stores.sql.counting import bump_version, current_version
+from hopyard.errors import Conflict, NotFound
+from hopyard.interfaces.cluster_store import Lease, Recorded
+from hopyard.stores.sql import node_rows
+from hopyard.stores.sql.apply_plan import Applying
+from hopyard.stores.sql.attempt_rows import Changes, OutOfStep
+from hopyard.stores.sql.codec import decode_replicas, encode_exit, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.hold_rows import drop_holds
+from hopyard.stores.sql.hold_rows import HoldRows
+from hopyard.stores.sql.lease_rows import check_epoch, drop_lease, take_lease
+from hopyard.stores.sql.live import Live
+from hopyard.stores.sql.live_rows import LiveAttempt
+from hopyard.stores.sql.marks import read_marks
+from hopyard.stores.sql.promise_rows import replace_promises
 from hopyard.stores.sql.tables import attempts, runs
+from hopyard.stores.sql.view import View
 
-_GANG = (runs.c.id, runs.c.gang, runs.c.submitted_at, runs.c.queue, runs.c.priority, runs.c.user_name)
-_PENDING = select(*_GANG).where(runs.c.phase == str(RunPhase.QUEUED))
-_RUNNING = select(*_GANG, attempts.c.placement, attempts.c.id, attempts.c.placed_at, attempts.c.started_at, attempts.c.phase).join(attempts, attempts.c.run == runs.c.id).where(attempt_rows.LIVE)
+T = TypeVar("T")
+
+_REPLICAS = select(attempts.c.replicas)
+_TOUCH = update(attempts)
+_CANCEL = update(runs).where(runs.c.phase == str(RunPhase.QUEUED))
 
 
 class SqlClusterStore:
-    """ClusterStore over a Database."""
+    """ClusterStore over a Database. One per Database: what it keeps in mind is large."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._view = View()
+        self._live = Live(database)
+        self._holds = HoldRows(database)
+
+    # -- who decides --------------------------------------------------------------------------------------------------
+
+    async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
+        return await self._database.write(lambda conn: take_lease(conn, holder, to_us(now), to_us(now + ttl)))
+
+    async def resign(self, holder: str, /) -> None:
+        await self._database.write(lambda conn: drop_lease(conn, holder))
+
+    # -- plans --------------------------------------------------------------------------------------------------------
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
-        def read(conn: Connection) -> Snapshot:
-            return Snapshot(
-                version=current_version(conn),
-                now=now,
-                nodes={node.id: node for node in node_rows.all_nodes(conn)},
-                pending=tuple(_gang(*row) for row in conn.execute(_PENDING)),
-                running=tuple(_running(*row) for row in conn.execute(_RUNNING)),
-            )
+        return await self._database.read(lambda conn: self._view.snapshot(conn, now))
 
-        return await self._database.read(read)
+    async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
+        def write(conn: Connection) -> PlanResult:
+            check_epoch(conn, epoch)
+            return Applying(conn, self._live, self._holds, to_us(now)).apply(plan)
 
-    async def apply(self, plan: Plan, /, *, now: datetime) -> PlanResult:
-        return await self._database.write(lambda conn: apply_plan(conn, plan, to_us(now)))
+        return await self._write(write)
+
+    async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
+        def write(conn: Connection) -> Sequence[RunId]:
+            check_epoch(conn, epoch)
+            return self._holds.write(conn, holds, epoch=epoch, marks=read_marks(conn))
+
+        return await self._database.write(write)
+
+    # -- news ---------------------------------------------------------------------------------------------------------
 
     async def record(self, engine: str, seen: Observation, /, *, now: datetime, complete: bool = True) -> Recorded:
         def write(conn: Connection) -> Recorded:
-            changes = attempt_rows.Changes(conn, to_us(now))
-            if complete and node_rows.replace_nodes(conn, engine, seen.nodes):
-                changes.seen_by_policy = True
-            news = {status.attempt: status for status in seen.attempts}
-            for found in attempt_rows.find_live(conn, engine=engine):
-                if found.before.attempt in news:
-                    changes.make(found, attempt_news.take_in(found.before, news[found.before.attempt]))
-                elif complete and found.before.phase is not AttemptPhase.STARTING:
-                    changes.make(found, _lost(found, attempt_news.VANISHED))
+            changes = self._changes(conn, now)
+            if complete:
+                self._see_nodes(conn, changes, engine, seen.nodes)
+            mine = self._live.of_engine.get(engine, set())
+            for status in seen.attempts:
+                if status.attempt in mine:
+                    _hear(changes, self._live.attempts[status.attempt], status)
+            if complete:
+                for gone in sorted(mine.difference(status.attempt for status in seen.attempts)):
+                    found = self._live.attempts[gone]
+                    if found.phase is not AttemptPhase.STARTING:
+                        changes.make(found, _lost(found, attempt_news.VANISHED))
             return changes.finish()
 
-        return await self._database.write(write)
+        return await self._write(write)
 
     async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> Recorded:
         def write(conn: Connection) -> Recorded:
-            changes = attempt_rows.Changes(conn, to_us(now))
-            for found in attempt_rows.find_live(conn, attempt=status.attempt):
-                changes.make(found, attempt_news.take_in(found.before, status))
+            changes = self._changes(conn, now)
+            found = self._live.attempts.get(status.attempt)
+            if found is not None:
+                _hear(changes, found, status)
             return changes.finish()
 
-        return await self._database.write(write)
+        return await self._write(write)
 
     async def replicas(self, attempt: AttemptId, /) -> AttemptStatus:
         def read(conn: Connection) -> AttemptStatus:
-            text = conn.execute(select(attempts.c.replicas).where(attempts.c.id == attempt)).scalar()
+            text = conn.execute(_REPLICAS.where(attempts.c.id == attempt)).scalar()
             if text is None:
                 raise NotFound(f"there is no attempt {attempt}")
             return AttemptStatus(attempt, decode_replicas(text))
@@ -85,85 +114,142 @@ class SqlClusterStore:
 
     async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime) -> Recorded:
         def write(conn: Connection) -> Recorded:
-            changes = attempt_rows.Changes(conn, to_us(now))
-            for found in attempt_rows.find_live(conn, attempt=attempt):
+            changes = self._changes(conn, now)
+            found = self._live.attempts.get(attempt)
+            if found is not None:
                 changes.make(found, _lost(found, reason))
             return changes.finish()
 
-        return await self._database.write(write)
+        return await self._write(write)
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:
         def write(conn: Connection) -> Recorded:
-            phase = conn.execute(select(runs.c.phase).where(runs.c.id == run)).scalar()
-            if phase is None:
-                raise NotFound(f"no run has the id {run}")
-            if RunPhase(phase).final:
+            phase = _phase(conn, run)
+            if phase.final:
                 return Recorded()
-            if phase == RunPhase.QUEUED:
-                return _cancel(conn, run, to_us(now))
+            changes = self._changes(conn, now)
+            if phase is RunPhase.QUEUED:
+                return self._cancel(conn, changes, run, to_us(now))
             conn.execute(update(runs).where(runs.c.id == run).values(stop_requested=True))
-            changes = attempt_rows.Changes(conn, to_us(now))
-            for found in attempt_rows.find_live(conn, run=run):
-                if found.before.phase is not AttemptPhase.STOPPING:
-                    changes.make(found, attempt_news.stop(found.before))
+            attempt = self._live.of_run.get(run)
+            if attempt is None:
+                raise OutOfStep
+            found = self._live.attempts[attempt]
+            found.stop_requested = True
+            conn.execute(_TOUCH.where(attempts.c.id == found.id).values(touched=changes.stamp.now))
+            changes.stamp.touch("attempts", visible=False)
+            if found.phase is not AttemptPhase.STOPPING:
+                changes.make(found, attempt_news.stop(found.before()))
             return changes.finish()
 
-        return await self._database.write(write)
+        return await self._write(write)
+
+    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
+        def write(conn: Connection) -> Recorded:
+            _phase(conn, run)
+            applying = Applying(conn, self._live, self._holds, to_us(now))
+            attempt = self._live.of_run.get(run)
+            if attempt is None or self._live.attempts[attempt].phase is AttemptPhase.STOPPING:
+                return Recorded()
+            return applying.request_preempt(attempt, reason).finish()
+
+        return await self._write(write)
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
-        def read(conn: Connection) -> dict[AttemptId, str]:
-            return {AttemptId(id_): phase for id_, phase in conn.execute(_LIVE_PHASES)}
+        return await self._database.read(self._view.live_attempts)
 
-        return await self._database.read(read)
+    # -- nodes --------------------------------------------------------------------------------------------------------
 
     async def nodes(self) -> Sequence[Node]:
-        return await self._database.read(node_rows.all_nodes)
+        return await self._database.read(self._view.nodes)
+
+    async def cordon(self, node: NodeId, on: bool, /) -> Node:
+        def write(conn: Connection) -> Node:
+            stamp = self._live.refresh(conn)
+            _known(self._live.nodes, node)
+            found = node_rows.cordon(conn, self._live.nodes, node, on, clock=stamp.now)
+            if found != self._live.nodes[node]:
+                self._live.set_node(found)
+                stamp.touch("nodes")
+                stamp.write()
+            return found
+
+        return await self._write(write)
+
+    async def remove_node(self, node: NodeId, /) -> None:
+        def write(conn: Connection) -> None:
+            stamp = self._live.refresh(conn)
+            _known(self._live.nodes, node)
+            if self._live.nodes[node].ready:
+                raise Conflict(f"node {node} is there", hints=("its engine would tell of it again: end that first, or cordon it",))
+            if self._live.holdings.held_on(node):
+                raise Conflict(f"a run holds resources of node {node}", hints=("stop it first: hop ps",))
+            node_rows.delete_node(conn, node)
+            self._live.drop_node(node)
+            stamp.touch("nodes")
+            stamp.write()
+
+        await self._write(write)
+
+    # -- what they share ----------------------------------------------------------------------------------------------
+
+    async def _write(self, write: Callable[[Connection], T]) -> T:
+        try:
+            return await self._database.write(write)
+        except OutOfStep:  # what it had in mind is forgotten with the transaction: now it is read anew
+            return await self._database.write(write)
+
+    def _changes(self, conn: Connection, now: datetime) -> Changes:
+        return Changes(conn, self._live, self._live.refresh(conn), to_us(now))
+
+    def _see_nodes(self, conn: Connection, changes: Changes, engine: str, seen: tuple[Node, ...]) -> None:
+        if self._live.said_nodes.get(engine) == seen:
+            return
+        changed = node_rows.differences(self._live.nodes, engine, seen)
+        if changed:
+            node_rows.write_nodes(conn, self._live.nodes, changed, clock=changes.stamp.now)
+            for node in changed:
+                self._live.set_node(node)
+            changes.stamp.touch("nodes")
+        self._live.said_nodes[engine] = seen
+
+    def _cancel(self, conn: Connection, changes: Changes, run: RunId, now: int) -> Recorded:
+        """Take a run out of the queue."""
+        ended = {"ended_at": now, "exit": encode_exit(attempt_news.CANCELLED_IN_QUEUE)}
+        values = {"phase": str(RunPhase.CANCELLED), "stop_requested": True, "touched": changes.stamp.now, **ended}
+        conn.execute(_CANCEL.where(runs.c.id == run).values(values))
+        self._holds.drop(conn, [run])
+        promises = {gang: one for gang, one in self._live.promises.items() if gang != GangId(run)}
+        if replace_promises(conn, self._live.promises, promises):
+            self._live.promises = promises
+            changes.stamp.touch("promises")
+        changes.stamp.touch("runs")
+        changes.stamp.write()
+        return Recorded(changed=(run,))
 
 
-_LIVE_PHASES = select(attempts.c.id, attempts.c.phase).where(attempt_rows.LIVE).order_by(attempts.c.id)
+def _hear(changes: Changes, found: LiveAttempt, status: AttemptStatus) -> None:
+    if status.replicas == found.idle or status.replicas == found.replicas:
+        return
+    after = attempt_news.take_in(found.before(), status)
+    if after is None:
+        found.idle = status.replicas
+    changes.make(found, after)
 
 
-def _lost(found: Found, reason: str) -> attempt_news.After:
-    return attempt_news.end(found.before, AttemptPhase.LOST, attempt_news.lost(reason))
+def _lost(found: LiveAttempt, reason: str) -> attempt_news.After:
+    return attempt_news.end(found.before(), AttemptPhase.LOST, attempt_news.lost(reason))
 
 
-def _cancel(conn: Connection, run: RunId, now: int) -> Recorded:
-    """Take a run out of the queue."""
-    conn.execute(
-        update(runs)
-        .where(runs.c.id == run, runs.c.phase == str(RunPhase.QUEUED))
-        .values(
-            phase=str(RunPhase.CANCELLED), stop_requested=True, ended_at=now, exit=encode_exit(attempt_news.CANCELLED_IN_QUEUE)
-        )
-    )
-    drop_holds(conn, [run])
-    bump_version(conn)
-    return Recorded(changed=(run,))
+def _phase(conn: Connection, run: RunId) -> RunPhase:
+    phase = conn.execute(select(runs.c.phase).where(runs.c.id == run)).scalar()
+    if phase is None:
+        raise NotFound(f"no run has the id {run}")
+    return RunPhase(phase)
 
 
-def _gang(run: str, roles: str, submitted_at: int, queue: str, priority: int, user: str) -> Gang:
-    return Gang(GangId(run), decode_roles(roles), from_us(submitted_at), QueueName(queue), priority, user)
-
-
-def _running(
-    run: str,
-    roles: str,
-    submitted_at: int,
-    queue: str,
-    priority: int,
-    user: str,
-    placement: str,
-    attempt: str,
-    placed_at: int,
-    started_at: int | None,
-    phase: str,
-) -> Running:
-    places = decode_placement(placement)
-    assignments = tuple(Assignment(rank, NodeId(node), gpus) for rank, (node, gpus) in enumerate(places))
-    return Running(
-        Placement(_gang(run, roles, submitted_at, queue, priority, user), assignments),
-        from_us(placed_at),
-        AttemptId(attempt),
-        from_us_or_none(started_at),
-        stopping=phase == AttemptPhase.STOPPING,
-    )
+def _known(nodes: Iterable[NodeId], node: NodeId) -> None:
+    known = list(nodes)
+    if node not in known:
+        close = get_close_matches(node, known, n=3)
+        raise NotFound(f"there is no node {node}", hints=tuple(f"did you mean `{name}`?" for name in close) or ("`hop node ls` lists them",))

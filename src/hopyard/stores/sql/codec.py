@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -13,20 +15,44 @@ import msgspec
 
 from hopyard.domain.attempt import Exit, ReplicaStatus
 from hopyard.domain.cluster import Node
-from hopyard.domain.gang import Assignment, Role
+from hopyard.domain.gang import Assignment, Role, Topology
+from hopyard.domain.ids import NodeId
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import RunSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = 1_000_000
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What many runs have in common of what a policy sees of a spec."""
+
+    roles: tuple[Role, ...]
+    topology: Topology | None = None
+    time_limit_s: float | None = None
+    preemptible: bool = True
+
+
+class _Place(msgspec.Struct, array_like=True, omit_defaults=True):
+    node: NodeId
+    gpus: tuple[int, ...]
+    gpu_milli: int = WHOLE_GPU
+
 
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 _decode_spec = msgspec.json.Decoder(RunSpec).decode
 _decode_exit = msgspec.json.Decoder(Exit).decode
 _decode_node = msgspec.json.Decoder(Node).decode
-_decode_roles = msgspec.json.Decoder(tuple[Role, ...]).decode
+_decode_shape = msgspec.json.Decoder(Shape).decode
+_decode_words = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_counts = msgspec.json.Decoder(tuple[int, ...]).decode
+_decode_tree = msgspec.json.Decoder(QueueTree).decode
+_decode_reservation = msgspec.json.Decoder(Reservation).decode
 _decode_replicas = msgspec.json.Decoder(tuple[ReplicaStatus, ...]).decode
-_decode_placement = msgspec.json.Decoder(tuple[tuple[str, tuple[int, ...]], ...]).decode
+_decode_placement = msgspec.json.Decoder(tuple[_Place, ...]).decode
 
 
 def to_us(when: datetime) -> int:
@@ -92,14 +118,53 @@ def decode_node(text: str) -> Node:
     return _decode_node(text)
 
 
-# Most gangs of a long queue ask for the same: their roles are decoded once and shared.
+# Most gangs of a long queue ask for the same: what they ask for is decoded once and shared.
 @lru_cache(maxsize=4096)
-def decode_roles(text: str) -> tuple[Role, ...]:
-    return _decode_roles(text)
+def decode_shape(text: str) -> Shape:
+    return _decode_shape(text)
 
 
-def encode_roles(spec: RunSpec) -> str:
-    return _encode(spec.gang_roles()).decode()
+def encode_shape(spec: RunSpec) -> str:
+    return _encode(Shape(spec.gang_roles(), spec.topology, spec.time_limit_s, spec.preemptible)).decode()
+
+
+@lru_cache(maxsize=4096)
+def decode_words(text: str) -> tuple[str, ...]:
+    return () if text == "[]" else _decode_words(text)
+
+
+def encode_words(words: Sequence[str]) -> str:
+    return _encode(words).decode() if words else "[]"
+
+
+def encode_tree(tree: QueueTree) -> str:
+    return _encode(tree).decode()
+
+
+def decode_tree(text: str) -> QueueTree:
+    return _decode_tree(text)
+
+
+def encode_reservation(reservation: Reservation) -> str:
+    return _encode(reservation).decode()
+
+
+def decode_reservation(text: str) -> Reservation:
+    return _decode_reservation(text)
+
+
+def encode_seconds(seconds: Sequence[float]) -> bytes:
+    packed = array("d", seconds)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def decode_seconds(packed: bytes) -> tuple[float, ...]:
+    seconds = array("d", packed)
+    if sys.byteorder == "big":
+        seconds.byteswap()
+    return tuple(seconds)
 
 
 def encode_replicas(replicas: tuple[ReplicaStatus, ...]) -> str:
@@ -110,11 +175,20 @@ def decode_replicas(text: str) -> tuple[ReplicaStatus, ...]:
     return _decode_replicas(text)
 
 
-def encode_placement(assignments: tuple[Assignment, ...]) -> str:
-    return _encode([(a.node, a.gpus) for a in assignments]).decode()
+def encode_placement(assignments: Sequence[Assignment]) -> str:
+    return _encode([_Place(one.node, one.gpus, one.gpu_milli) for one in assignments]).decode()
 
 
 @lru_cache(maxsize=4096)
-def decode_placement(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Node and GPUs of each rank."""
-    return _decode_placement(text)
+def decode_placement(text: str) -> tuple[Assignment, ...]:
+    """`result[i]` has rank i."""
+    return tuple(Assignment(rank, one.node, one.gpus, one.gpu_milli) for rank, one in enumerate(_decode_placement(text)))
+
+
+def encode_counts(counts: Sequence[int]) -> str:
+    return _encode(counts).decode()
+
+
+@lru_cache(maxsize=1024)
+def decode_counts(text: str) -> tuple[int, ...]:
+    return _decode_counts(text)

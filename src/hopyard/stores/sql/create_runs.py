@@ -15,8 +15,9 @@ from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
 from hopyard.domain.run import DEFAULT_PRIORITY, Run, RunPhase
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
-from hopyard.stores.sql.codec import encode_exit, encode_map, encode_roles, encode_spec, fingerprint, to_us
-from hopyard.stores.sql.counting import bump_version, take_numbers
+from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_spec, encode_words, fingerprint, to_us
+from hopyard.stores.sql.counting import take_numbers
+from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.run_rows import select_runs, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
 
@@ -112,17 +113,19 @@ def _insert(conn: Connection, accepted: list[_Accepted]) -> dict[str, Run]:
         for one in accepted
         for at, ref in enumerate(one.new.spec.datasets)
     ]
-    conn.execute(_RUN_INSERT, [_run_row(one) for one in accepted])
+    stamp = Stamp(conn)
+    conn.execute(_RUN_INSERT, [_run_row(one, stamp) for one in accepted])
     conn.execute(_CONTENTS_INSERT, [_contents_row(one) for one in accepted])
     if tags:
         conn.execute(_TAG_INSERT, tags)
     if datasets:
         conn.execute(_DATASET_INSERT, datasets)
-    bump_version(conn)
+    stamp.touch("runs", visible=any(not one.new.offline for one in accepted))
+    stamp.write()
     return {one.new.id: _as_run(one) for one in accepted}
 
 
-def _run_row(one: _Accepted) -> dict[str, Any]:
+def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:
     spec, offline, now = one.new.spec, one.new.offline, to_us(one.now)
     return {
         "id": one.new.id,
@@ -136,13 +139,16 @@ def _run_row(one: _Accepted) -> dict[str, Any]:
         "ended_at": now if offline else None,
         "queue": spec.queue or DEFAULT_QUEUE,
         "priority": DEFAULT_PRIORITY if spec.priority is None else spec.priority,
-        "gang": encode_roles(spec),
+        "gang": encode_shape(spec),
+        "script": spec.script,
+        "wants": encode_words(spec.wants),
         "attempts": 0,
         "max_attempts": spec.max_attempts,
         "resume_step": None if spec.resume is None else spec.resume.step,
         "stop_requested": False,
         "offline": offline,
         "exit": encode_exit(_UNFINISHED) if offline else None,
+        "touched": stamp.now,
     }
 
 

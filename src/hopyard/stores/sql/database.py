@@ -68,6 +68,16 @@ class Database:
         """`sqlite` or `postgresql`."""
         return self._engine.dialect.name
 
+    @property
+    def transaction(self) -> int:
+        """The number of the writing transaction that is under way. Only for what runs inside of it."""
+        return self._writer.transaction
+
+    def on_undo(self, listener: Callable[[int], None]) -> None:
+        """Call `listener(transaction)`, on the writing thread, whenever something that was written in this transaction is
+        undone, or may be."""
+        self._writer.undo_listeners.append(listener)
+
     async def write(self, write: Write[T]) -> T:
         """Run `write(connection)` in a transaction; returns once it is durable.
 

@@ -1,73 +1,159 @@
-"""Why runs wait, and where in the queue. Written after every turn of the policy, so it must be cheap for a long queue.
+"""Why runs wait, and where in their queue. Written again and again for a long queue, so only what changed is.
 
-When the head of the queue leaves, everybody moves up. So a row keeps `rank`, and the position is rank - `hold_base`: the
-base moves instead of ten thousand rows, and only what changed beside that is written.
+When the head of a queue leaves, everybody moves up. So a row keeps `rank`, and the position is rank - `hold_base:QUEUE`: the
+base moves instead of ten thousand rows. What stands in the rows is kept in memory, for as long as one leader writes them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 
 from hopyard.domain.cluster import Hold
+from hopyard.domain.ids import RunId
 from hopyard.domain.run import RunPhase
+from hopyard.stores.sql.codec import decode_words, encode_words, to_us
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.marks import Marks
 from hopyard.stores.sql.tables import counters, holds, runs
 
+BASE = "hold_base:"
+_JITTER_US = timedelta(seconds=1) // timedelta(microseconds=1)  # an expected start that moves by less is the same
+
 _WAITING = (
-    select(runs.c.id, holds.c.rank, holds.c.reason, holds.c.detail)
+    select(runs.c.id, runs.c.queue, holds.c.rank, holds.c.reason, holds.c.detail, holds.c.blocked_by, holds.c.expected_at)
     .outerjoin(holds, holds.c.run == runs.c.id)
     .where(runs.c.phase == str(RunPhase.QUEUED))
 )
-_BASE = select(counters.c.value).where(counters.c.name == "hold_base")
-_SET_BASE = update(counters).where(counters.c.name == "hold_base")
+_SINCE = select(runs.c.id, runs.c.queue, runs.c.phase).where(runs.c.touched > bindparam("b_clock"))
+_BASES = select(counters.c.name, counters.c.value).where(counters.c.name.startswith(BASE, autoescape=True))
+_SET_BASE = update(counters).where(counters.c.name == bindparam("b_name"))
 _CHANGE = update(holds).where(holds.c.run == bindparam("b_run"))
 _REMOVE = delete(holds).where(holds.c.run == bindparam("b_run"))
 _INSERT = holds.insert()
 
 
 class _Row(NamedTuple):
-    rank: int | None
-    reason: str | None
-    detail: str | None
+    rank: int
+    reason: str
+    detail: str
+    blocked_by: tuple[str, ...]
+    expected_at: int | None
 
 
-def write_holds(conn: Connection, wanted: Sequence[Hold]) -> None:
-    """Position, reason and detail of those that still wait."""
-    if not wanted:
-        return
-    rows = {run: _Row(rank, reason, detail) for run, rank, reason, detail in conn.execute(_WAITING)}
-    still = [hold for hold in wanted if hold.gang in rows]
-    base = _best_base(conn, still, rows)
-    fresh: list[dict[str, Any]] = []
-    changed: list[dict[str, Any]] = []
-    for hold in still:
-        want = _Row(hold.position + base, str(hold.reason), hold.detail)
-        there = rows[hold.gang]
-        if there.rank is None:
-            fresh.append({"run": hold.gang, **want._asdict()})
-        elif there != want:
-            changed.append({"b_run": hold.gang, **want._asdict()})
-    if fresh:
-        conn.execute(_INSERT, fresh)
-    if changed:
-        conn.execute(_CHANGE, changed)
+class HoldRows:
+    """Used by the writing thread alone."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._forget()
+        database.on_undo(self._undone)
+
+    def _forget(self) -> None:
+        self._epoch, self._transaction, self._clock = -1, -1, -1
+        self._rows: dict[str, _Row] = {}
+        self._waiting: dict[str, str] = {}  # run → queue
+        self._bases: dict[str, int] = {}
+
+    def _undone(self, transaction: int) -> None:
+        if self._transaction == transaction:
+            self._forget()
+    def drop(self, conn: Connection, gone: Sequence[str]) -> None:
+        """These wait no longer."""
+        if gone:
+            self._transaction = self._database.transaction
+            conn.execute(_REMOVE, [{"b_run": run} for run in gone])
+            for run in gone:
+                self._rows.pop(run, None)
+                self._waiting.pop(run, None)
+
+    def write(self, conn: Connection, wanted: Iterable[Hold], *, epoch: int, marks: Marks) -> list[RunId]:
+        """Those of runs that still wait; the runs that are told something else than before."""
+        self._refresh(conn, epoch, marks)
+        still = [(hold, _row(hold)) for hold in wanted if hold.gang in self._waiting]
+        bases = self._best_bases(conn, still)
+        fresh: list[dict[str, Any]] = []
+        moved: list[dict[str, Any]] = []
+        told: list[RunId] = []
+        for hold, asked in still:
+            want = asked._replace(rank=asked.rank + bases[self._waiting[hold.gang]])
+            there = self._rows.get(hold.gang)
+            if there is not None and _same(there, want):
+                continue
+            self._rows[hold.gang] = want
+            if there is None:
+                fresh.append({"run": hold.gang, **_values(want)})
+            else:
+                moved.append({"b_run": hold.gang, **_values(want)})
+            told.append(RunId(hold.gang))
+        if fresh:
+            conn.execute(_INSERT, fresh)
+        if moved:
+            conn.execute(_CHANGE, moved)
+        return told
+
+    def _refresh(self, conn: Connection, epoch: int, marks: Marks) -> None:
+        if epoch != self._epoch or marks.removed > self._clock or marks.clock < self._clock:
+            self._read(conn)
+        elif marks.runs > self._clock:
+            for run, queue, phase in conn.execute(_SINCE, {"b_clock": self._clock}):
+                if phase == RunPhase.QUEUED:
+                    self._waiting[run] = queue
+                else:
+                    self._waiting.pop(run, None)
+                    self._rows.pop(run, None)
+        self._epoch, self._clock = epoch, marks.clock
+        self._transaction = self._database.transaction
+
+    def _read(self, conn: Connection) -> None:
+        self._forget()
+        self._bases = {name.removeprefix(BASE): value for name, value in conn.execute(_BASES)}
+        for run, queue, rank, reason, detail, blocked_by, expected_at in conn.execute(_WAITING):
+            self._waiting[run] = queue
+            if rank is not None:
+                self._rows[run] = _Row(rank, reason, detail, decode_words(blocked_by), expected_at)
+
+    def _best_bases(self, conn: Connection, wanted: Sequence[tuple[Hold, _Row]]) -> dict[str, int]:
+        """For each queue the base under which most rows can stay as they are; it is written where it moved."""
+        shifts: dict[str, Counter[int]] = defaultdict(Counter)
+        for hold, asked in wanted:
+            there = self._rows.get(hold.gang)
+            of_queue = shifts[self._waiting[hold.gang]]
+            if there is not None:
+                of_queue[there.rank - asked.rank] += 1
+        bases: dict[str, int] = {}
+        for queue, votes in shifts.items():
+            before = self._bases.get(queue, 0)
+            best, count = max(votes.items(), key=lambda pair: (pair[1], pair[0] == before), default=(before, 0))
+            bases[queue] = before if count == votes[before] else best
+            if bases[queue] != before:
+                self._set_base(conn, queue, bases[queue])
+        return bases
+
+    def _set_base(self, conn: Connection, queue: str, value: int) -> None:
+        known = queue in self._bases
+        self._bases[queue] = value
+        if known:
+            conn.execute(_SET_BASE, {"b_name": BASE + queue, "value": value})
+        else:
+            conn.execute(counters.insert(), {"name": BASE + queue, "value": value})
 
 
-def drop_holds(conn: Connection, gone: Sequence[str]) -> None:
-    """These wait no longer."""
-    if gone:
-        conn.execute(_REMOVE, [{"b_run": run} for run in gone])
+def _row(hold: Hold) -> _Row:
+    """Of the position that it asks for, counted from a base of 0."""
+    expected_at = None if hold.expected_at is None else to_us(hold.expected_at)
+    return _Row(hold.position, str(hold.reason), hold.detail, hold.blocked_by, expected_at)
 
 
-def _best_base(conn: Connection, wanted: Sequence[Hold], rows: dict[str, _Row]) -> int:
-    """The base under which most rows can stay as they are; it is written when it moved."""
-    before = int(conn.execute(_BASE).scalar_one())
-    shifts = Counter(rank - hold.position for hold in wanted if (rank := rows[hold.gang].rank) is not None)
-    best, votes = max(shifts.items(), key=lambda pair: (pair[1], pair[0] == before), default=(before, 0))
-    if votes == shifts[before] or best == before:
-        return before
-    conn.execute(_SET_BASE.values(value=best))
-    return best
+def _same(one: _Row, other: _Row) -> bool:
+    if one[:4] != other[:4] or (one.expected_at is None) != (other.expected_at is None):
+        return False
+    return one.expected_at is None or other.expected_at is None or abs(one.expected_at - other.expected_at) < _JITTER_US
+
+
+def _values(row: _Row) -> dict[str, Any]:
+    return {**row._asdict(), "blocked_by": encode_words(row.blocked_by)}

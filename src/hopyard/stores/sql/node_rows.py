@@ -2,34 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from hopyard.domain.cluster import Node
+from hopyard.domain.ids import NodeId
+from hopyard.domain.sane_node import sane_node
 from hopyard.stores.sql.codec import decode_node, encode_node
 from hopyard.stores.sql.tables import nodes
 
-_ALL = select(nodes.c.node).order_by(nodes.c.id)
+logger = logging.getLogger(__name__)
+
+_SINCE = select(nodes.c.node, nodes.c.cordoned).where(nodes.c.touched > bindparam("b_clock")).order_by(nodes.c.id)
+_IDS = select(nodes.c.id)
+_CHANGE = update(nodes).where(nodes.c.id == bindparam("b_id"))
 
 
-def all_nodes(conn: Connection) -> list[Node]:
-    return [decode_node(text) for (text,) in conn.execute(_ALL)]
+def nodes_since(conn: Connection, clock: int) -> list[Node]:
+    """Nodes that were touched after this clock, by id."""
+    return [replace(decode_node(text), cordoned=True) if cordoned else decode_node(text) for text, cordoned in conn.execute(_SINCE, {"b_clock": clock})]
 
 
-def replace_nodes(conn: Connection, engine: str, seen: Sequence[Node]) -> bool:
-    """The nodes of an engine are those it sees; one that it no longer sees is kept as not ready. Whether anything changed."""
-    query = select(nodes.c.id, nodes.c.engine, nodes.c.node)
-    known = {id_: (owner, text) for id_, owner, text in conn.execute(query)}
-    wanted = {node.id: encode_node(replace(node, engine=engine)) for node in seen}
-    for id_, (owner, text) in known.items():
-        if owner == engine and id_ not in wanted:
-            wanted[id_] = encode_node(replace(decode_node(text), ready=False))
-    changed = {id_: text for id_, text in wanted.items() if known.get(id_) != (engine, text)}
-    for id_, text in changed.items():
-        if id_ in known:
-            conn.execute(update(nodes).where(nodes.c.id == id_).values(engine=engine, node=text))
+def node_ids(conn: Connection) -> set[NodeId]:
+    return set(conn.execute(_IDS).scalars())
+
+
+def differences(known: Mapping[NodeId, Node], engine: str, seen: Sequence[Node]) -> list[Node]:
+    """The nodes of an engine are those it sees, put right where they cannot be so; one that it no longer sees is kept as not
+    ready. Those that are another now than is known."""
+    wanted: dict[NodeId, Node] = {}
+    for said in seen:
+        node, wrong = sane_node(said)
+        before = known.get(node.id)
+        node = replace(node, engine=engine, cordoned=before is not None and before.cordoned)
+        if node != before and wrong:
+            logger.warning("node %s says what cannot be: %s", node.id, "; ".join(wrong))
+        wanted[node.id] = node
+    gone = (replace(node, ready=False) for node in known.values() if node.engine == engine and node.ready and node.id not in wanted)
+    return [node for node in (*wanted.values(), *gone) if known.get(node.id) != node]
+
+
+def write_nodes(conn: Connection, known: Mapping[NodeId, Node], changed: Iterable[Node], *, clock: int) -> None:
+    """known: those that have a row."""
+    fresh: list[dict[str, Any]] = []
+    again: list[dict[str, Any]] = []
+    for node in changed:
+        values = {"engine": node.engine, "node": encode_node(replace(node, cordoned=False)), "cordoned": node.cordoned, "touched": clock}
+        if node.id in known:
+            again.append({"b_id": node.id, **values})
         else:
-            conn.execute(nodes.insert().values(id=id_, engine=engine, node=text))
-    return bool(changed)
+            fresh.append({"id": node.id, **values})
+    if fresh:
+        conn.execute(nodes.insert(), fresh)
+    if again:
+        conn.execute(_CHANGE, again)
+
+
+def cordon(conn: Connection, known: Mapping[NodeId, Node], node: NodeId, on: bool, *, clock: int) -> Node:
+    """The node as it is now; `known` has it."""
+    after = replace(known[node], cordoned=on)
+    if after != known[node]:
+        write_nodes(conn, known, [after], clock=clock)
+    return after
+
+
+def delete_node(conn: Connection, node: NodeId) -> None:
+    conn.execute(delete(nodes).where(nodes.c.id == node))

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, select
+from sqlalchemy import Row, Select, and_, func, select
 
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName
 from hopyard.domain.run import Attempt, Run, RunPhase
-from hopyard.stores.sql.codec import decode_exit, decode_map, decode_placement, decode_spec, from_us, from_us_or_none
-from hopyard.stores.sql.tables import attempts, counters, holds, run_contents, runs
+from hopyard.stores.sql.codec import (
+    Shape,
+    decode_counts,
+    decode_exit,
+    decode_map,
+    decode_placement,
+    decode_shape,
+    decode_spec,
+    decode_words,
+    from_us,
+    from_us_or_none,
+)
+from hopyard.stores.sql.hold_rows import BASE
+from hopyard.stores.sql.tables import attempts, counters, holds, promises, run_contents, runs
 
 ATTEMPT_COLUMNS = tuple(
     attempts.c[name].label(f"attempt_{name}")
@@ -24,9 +36,13 @@ ATTEMPT_COLUMNS = tuple(
         "ended_at",
         "exit",
         "resumed_from_step",
+        "counts",
+        "saved_at",
+        "preempted_for",
+        "preempt_reason",
     )
 )
-_HOLD_BASE = select(counters.c.value).where(counters.c.name == "hold_base").scalar_subquery()
+_HOLD_BASE = func.coalesce(select(counters.c.value).where(counters.c.name == BASE + runs.c.queue).scalar_subquery(), 0)
 
 
 def select_runs() -> Select[Any]:
@@ -41,10 +57,14 @@ def select_runs() -> Select[Any]:
             (holds.c.rank - _HOLD_BASE).label("position"),
             holds.c.reason.label("hold_reason"),
             holds.c.detail.label("hold_detail"),
+            holds.c.blocked_by,
+            holds.c.expected_at,
+            promises.c.start_at.label("promised_at"),
             *ATTEMPT_COLUMNS,
         )
         .join(run_contents, run_contents.c.run == runs.c.id)
         .outerjoin(holds, holds.c.run == runs.c.id)
+        .outerjoin(promises, promises.c.run == runs.c.id)
         .outerjoin(attempts, and_(attempts.c.run == runs.c.id, attempts.c.number == runs.c.attempts))
     )
 
@@ -56,7 +76,7 @@ def to_run(row: Row[Any]) -> Run:
         spec=decode_spec(row.spec),
         phase=RunPhase(row.phase),
         submitted_at=from_us(row.submitted_at),
-        attempt=None if row.attempt_id is None else to_attempt(row),
+        attempt=None if row.attempt_id is None else to_attempt(row, decode_shape(row.gang)),
         started_at=from_us_or_none(row.started_at),
         ended_at=from_us_or_none(row.ended_at),
         exit=decode_exit(row.exit),
@@ -67,23 +87,33 @@ def to_run(row: Row[Any]) -> Run:
         hold_reason=row.hold_reason or "",
         hold_detail=row.hold_detail or "",
         position=row.position,
+        blocked_by=decode_words(row.blocked_by or "[]"),
+        expected_at=from_us_or_none(row.expected_at),
+        promised_at=from_us_or_none(row.promised_at),
+        preemptions=row.preemptions,
+        served_s=row.served_us / 1_000_000,
         offline=row.offline,
     )
 
 
-def to_attempt(row: Row[Any]) -> Attempt:
-    """The attempt in the columns ATTEMPT_COLUMNS."""
+def to_attempt(row: Row[Any], shape: Shape) -> Attempt:
+    """The attempt in the columns ATTEMPT_COLUMNS, of a run of this shape."""
     places = decode_placement(row.attempt_placement)
     return Attempt(
         id=AttemptId(row.attempt_id),
         number=row.attempt_number,
         phase=row.attempt_phase,
-        nodes=tuple(node for node, _ in places),
-        gpus=tuple(gpus for _, gpus in places),
+        nodes=tuple(one.node for one in places),
+        gpus=tuple(one.gpus for one in places),
         engine=row.attempt_engine,
         placed_at=from_us(row.attempt_placed_at),
         started_at=from_us_or_none(row.attempt_started_at),
         ended_at=from_us_or_none(row.attempt_ended_at),
         exit=decode_exit(row.attempt_exit),
         resumed_from_step=row.attempt_resumed_from_step,
+        gpu_milli=tuple(one.gpu_milli for one in places),
+        counts=tuple(role.replicas for role in shape.roles) if row.attempt_counts is None else decode_counts(row.attempt_counts),
+        saved_at=from_us_or_none(row.attempt_saved_at),
+        preempted_for=row.attempt_preempted_for,
+        preempt_reason=row.attempt_preempt_reason,
     )

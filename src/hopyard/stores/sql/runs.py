@@ -12,16 +12,28 @@ from sqlalchemy import Connection, Row, delete, func, select, update
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
-from hopyard.domain.run import Attempt, ParamValue, Run, RunPhase
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import NewRun, RunFilter, Summarised
 from hopyard.stores.sql import checkpoint_rows
-from hopyard.stores.sql.codec import decode_map, decode_spec, encode_exit, encode_map, encode_spec, from_us, to_us
+from hopyard.stores.sql.codec import (
+    decode_map,
+    decode_shape,
+    decode_spec,
+    encode_exit,
+    encode_map,
+    encode_spec,
+    encode_words,
+    from_us,
+    to_us,
+)
 from hopyard.stores.sql.create_runs import Submission, create_runs
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.filters import narrow
+from hopyard.stores.sql.live_rows import LIVE
+from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.run_rows import ATTEMPT_COLUMNS, select_runs, to_attempt, to_run
-from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, runs
+from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, run_events, runs
 
 _OFFLINE_ENDS = {
     AttemptPhase.SUCCEEDED: RunPhase.SUCCEEDED,
@@ -73,8 +85,17 @@ class SqlRunStore:
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         def read(conn: Connection) -> list[Attempt]:
             _existing(conn, run)
+            shape = decode_shape(conn.execute(select(runs.c.gang).where(runs.c.id == run)).scalar_one())
             query = select(*ATTEMPT_COLUMNS).where(attempts.c.run == run).order_by(attempts.c.number)
-            return [to_attempt(row) for row in conn.execute(query)]
+            return [to_attempt(row, shape) for row in conn.execute(query)]
+
+        return await self._database.read(read)
+
+    async def events(self, run: RunId, /) -> Sequence[RunEvent]:
+        def read(conn: Connection) -> list[RunEvent]:
+            _existing(conn, run)
+            query = select(run_events.c.at, run_events.c.kind, run_events.c.detail).where(run_events.c.run == run).order_by(run_events.c.id)
+            return [RunEvent(from_us(at), RunEventKind(kind), detail) for at, kind, detail in conn.execute(query)]
 
         return await self._database.read(read)
 
@@ -82,7 +103,10 @@ class SqlRunStore:
         def write(conn: Connection) -> None:
             if not RunPhase(_existing(conn, run).phase).final:
                 raise Conflict("the run is not over", hints=("stop it first: hop stop",))
+            stamp = Stamp(conn)
+            stamp.remove(conn.execute(select(runs.c.touched).where(runs.c.id == run)).scalar_one())  # its attempts' are not larger
             conn.execute(delete(runs).where(runs.c.id == run))  # what refers to it goes with it
+            stamp.write()
 
         await self._database.write(write)
 
@@ -134,13 +158,18 @@ class SqlRunStore:
             spec = replace(spec, environment=replace(spec.environment, lock=lock, packages=dict(packages)))
             values = {"spec": encode_spec(spec), "lock": lock}
             conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
+            stamp = Stamp(conn)
+            conn.execute(update(runs).where(runs.c.id == run).values(wants=encode_words(spec.wants), touched=stamp.now))
+            stamp.touch("runs")
+            stamp.write()
 
         await self._database.write(write)
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         def write(conn: Connection) -> None:
             _existing(conn, checkpoint.run)
-            checkpoint_rows.insert(conn, checkpoint)
+            if checkpoint_rows.insert(conn, checkpoint):
+                _note_saved(conn, checkpoint)
 
         await self._database.write(write)
 
@@ -204,6 +233,15 @@ class SqlRunStore:
             return [Summarised(RunId(id_), from_us(at), decode_map(summary)) for id_, at, summary in conn.execute(newest)]
 
         return await self._database.read(read)
+
+
+def _note_saved(conn: Connection, checkpoint: Checkpoint) -> None:
+    """What its attempt did until then is safe: it costs less to preempt."""
+    stamp = Stamp(conn)
+    live = update(attempts).where(attempts.c.id == checkpoint.attempt, LIVE)
+    if conn.execute(live.values(saved_at=to_us(checkpoint.created_at), touched=stamp.now)).rowcount:
+        stamp.touch("attempts")
+        stamp.write()
 
 
 def _existing(conn: Connection, run: RunId) -> Row[str, str, bool, int]:

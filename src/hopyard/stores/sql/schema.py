@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, inspect, select
 
 from hopyard.errors import IntegrityError
-from hopyard.stores.sql.tables import HEAD, counters, metadata
+from hopyard.stores.sql.tables import HEAD, lease, marks, metadata
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 # As Alembic makes it, so that a database made in one step can be migrated later.
@@ -43,7 +43,8 @@ def _create(conn: Connection) -> None:
     metadata.create_all(conn)
     _version.create(conn)
     conn.execute(_version.insert().values(version_num=HEAD))
-    conn.execute(counters.insert(), [{"name": "version", "value": 0}, {"name": "hold_base", "value": 0}])
+    conn.execute(marks.insert().values({"id": 1, **{column.name: 0 for column in marks.columns if column.name != "id"}}))
+    conn.execute(lease.insert().values(id=1, epoch=0, expires_at=0))
 
 
 def migrate(conn: Connection, found: str | None) -> None:

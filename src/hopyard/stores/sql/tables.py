@@ -3,6 +3,9 @@
 Wide, rarely changed text (specs, params) is kept out of `runs`, whose rows change at every step of a run's life, and so
 are holds, which may change for every waiting run at once: an update rewrites the whole row, in both databases.
 Times are integers: microseconds since 1970 in UTC. JSON is text that only this package reads.
+
+`touched` is the clock (table `marks`) of the write that changed a row last: who knows the database as of one clock reads
+what was touched since.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -20,10 +24,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
-HEAD = "0001"  # the newest migration
+HEAD = "0002"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -32,6 +37,10 @@ metadata = MetaData()
 _Key = Text().with_variant(Text(collation="C"), "postgresql")
 # SQLite numbers rows by itself only in a column that is declared INTEGER.
 _Serial = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _touched() -> Column[int]:
+    return Column("touched", BigInteger, nullable=False, server_default=text("0"))
 
 
 def _run_key(*, primary_key: bool = False) -> Column[str]:
@@ -52,15 +61,22 @@ runs = Table(
     Column("ended_at", BigInteger),
     Column("queue", _Key, nullable=False),
     Column("priority", Integer, nullable=False),
-    Column("gang", Text, nullable=False),  # JSON: the roles, all that a policy needs of a spec
+    Column("gang", Text, nullable=False),  # JSON: what many runs have in common of what a policy sees of a spec
+    Column("script", Text, nullable=False, server_default=""),
+    Column("wants", Text, nullable=False, server_default="[]"),  # JSON
     Column("attempts", Integer, nullable=False),  # the number of the newest one, 0 before the first
     Column("max_attempts", Integer, nullable=False),
+    Column("losses", Integer, nullable=False, server_default=text("0")),  # attempts that were lost, of those it may lose
+    Column("preemptions", Integer, nullable=False, server_default=text("0")),
+    Column("served_us", BigInteger, nullable=False, server_default=text("0")),  # what ended attempts ran, in microseconds
     Column("resume_step", BigInteger),  # of the checkpoint that a fork starts from
     Column("stop_requested", Boolean, nullable=False),
     Column("offline", Boolean, nullable=False),
     Column("exit", Text),  # JSON
+    _touched(),
     UniqueConstraint("user_name", "project", "number", name="runs_name"),
     Index("runs_phase", "phase", "submitted_at"),
+    Index("runs_touched", "touched"),
     Index("runs_newest", "submitted_at", "id"),
 )
 
@@ -106,9 +122,31 @@ holds = Table(
     "holds",
     metadata,
     _run_key(primary_key=True),
-    Column("rank", BigInteger, nullable=False),  # position in the queue plus the counter `hold_base`
+    Column("rank", BigInteger, nullable=False),  # position in its queue plus the counter `hold_base:QUEUE`
     Column("reason", _Key, nullable=False),
     Column("detail", Text, nullable=False),
+    Column("blocked_by", Text, nullable=False, server_default="[]"),  # JSON
+    Column("expected_at", BigInteger),
+)
+
+promises = Table(
+    "promises",
+    metadata,
+    _run_key(primary_key=True),
+    Column("start_at", BigInteger, nullable=False),
+    Column("given_at", BigInteger, nullable=False),
+    Column("nodes", Text, nullable=False),  # JSON
+)
+
+run_events = Table(
+    "run_events",
+    metadata,
+    Column("id", _Serial, primary_key=True),  # in the order in which they came
+    _run_key(),
+    Column("at", BigInteger, nullable=False),
+    Column("kind", _Key, nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("run_events_run", "run"),
 )
 
 attempts = Table(
@@ -120,14 +158,20 @@ attempts = Table(
     Column("phase", _Key, nullable=False),
     Column("live", SmallInteger, nullable=False),  # 1 until it ended
     Column("engine", _Key, nullable=False),
-    Column("placement", Text, nullable=False),  # JSON: [node, [gpu, …]] of each rank
+    Column("placement", Text, nullable=False),  # JSON: [node, [gpu, …]] of each rank, and its share of them if it is not 1000
+    Column("counts", Text),  # JSON: replicas of each role, where that is not what was asked for
     Column("replicas", Text, nullable=False),  # JSON: what each said last
     Column("placed_at", BigInteger, nullable=False),
     Column("started_at", BigInteger),
     Column("ended_at", BigInteger),
     Column("exit", Text),  # JSON
     Column("resumed_from_step", BigInteger),
+    Column("saved_at", BigInteger),  # of its newest checkpoint
+    Column("preempted_for", _Key),  # the run that it makes room for, "" for none in particular
+    Column("preempt_reason", Text, nullable=False, server_default=""),
+    _touched(),
     UniqueConstraint("run", "number", name="attempts_number"),
+    Index("attempts_touched", "touched"),
     Index("attempts_live", "live", sqlite_where=text("live = 1"), postgresql_where=text("live = 1")),
 )
 
@@ -154,6 +198,41 @@ nodes = Table(
     Column("id", _Key, primary_key=True),
     Column("engine", _Key, nullable=False),
     Column("node", Text, nullable=False),  # JSON
+    Column("cordoned", Boolean, nullable=False, server_default=false()),
+    _touched(),
+)
+
+# One row: the tree of queues as it was declared.
+queue_tree = Table(
+    "queue_tree",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("tree", Text, nullable=False),  # JSON
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("name", _Key, primary_key=True),
+    Column("reservation", Text, nullable=False),  # JSON
+)
+
+used = Table(
+    "used",
+    metadata,
+    Column("queue", _Key, primary_key=True),
+    Column("user_name", _Key, primary_key=True),
+    Column("share_seconds", Double, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    _touched(),
+)
+
+durations = Table(
+    "durations",
+    metadata,
+    Column("key", _Key, primary_key=True),
+    Column("seconds", LargeBinary, nullable=False),  # doubles of eight bytes, little-endian, newest last
+    _touched(),
 )
 
 run_numbers = Table(
@@ -202,10 +281,38 @@ secrets = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
-# `version` counts changes that a policy would see; `hold_base` is what positions in the queue are counted from.
+# `hold_base:QUEUE`: what positions in that queue are counted from.
 counters = Table(
     "counters",
     metadata,
     Column("name", _Key, primary_key=True),
     Column("value", BigInteger, nullable=False),
+)
+
+# One row. `clock` counts writes that somebody may have to see; `version` is its value at the last one that a policy sees, and
+# the others at the last one that changed something of that kind. `removed` is the largest `touched` of a run that is gone.
+marks = Table(
+    "marks",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("clock", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("runs", BigInteger, nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("nodes", BigInteger, nullable=False),
+    Column("queues", BigInteger, nullable=False),
+    Column("reservations", BigInteger, nullable=False),
+    Column("promises", BigInteger, nullable=False),
+    Column("learnt", BigInteger, nullable=False),  # used, durations
+    Column("removed", BigInteger, nullable=False),
+)
+
+# One row: who decides. No holder: nobody does.
+lease = Table(
+    "lease",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("holder", _Key),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
 )

@@ -69,6 +69,8 @@ class Writer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._connection: Connection | None = None
+        self.transaction = 0  # the number of the one that is under way, or was last
+        self.undo_listeners: list[Callable[[int], None]] = []  # told, on the writing thread, when something of it is undone
         self._queue: deque[_Item] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -136,22 +138,43 @@ class Writer:
         """Run the groups in one transaction. Raises when nothing of it was stored."""
         conn = self._open()
         outcomes: dict[_Item, Outcome] = {}
-        run = _guarded if len(groups) > 1 or len(groups[0]) > 1 else _run  # one by itself needs no savepoint
+        run = self._guarded if len(groups) > 1 or len(groups[0]) > 1 else _run  # one by itself needs no savepoint
+        self.transaction += 1
         transaction = conn.begin()
         try:
             for group in groups:
                 outcomes |= run(conn, group)
         except BaseException:
+            self._tell_undone()
             transaction.rollback()
             raise
         try:
             transaction.commit()
         except DBAPIError as error:
+            self._tell_undone()
             if error.connection_invalidated:
                 raise _CommitUnknown(str(error)) from error
             transaction.rollback()
             raise
         return outcomes
+
+    def _guarded(self, conn: Connection, group: list[_Item]) -> dict[_Item, Outcome]:
+        """Run one group so that its failure leaves the transaction as it was before. Raises _Spoiled when it cannot."""
+        savepoint = conn.begin_nested()
+        try:
+            outcomes = _run(conn, group)
+            savepoint.commit()
+            return outcomes
+        except Exception as error:
+            self._tell_undone()
+            _roll_back_to(conn, savepoint, error)
+            if len(group) == 1:
+                return {group[0]: Failed(translate(error))}
+        return {item: outcome for item in group for outcome in self._guarded(conn, [item]).values()}
+
+    def _tell_undone(self) -> None:
+        for listener in self.undo_listeners:
+            listener(self.transaction)
 
     def _open(self) -> Connection:
         if self._connection is None:
@@ -186,20 +209,6 @@ def _groups(items: list[_Item]) -> list[list[_Item]]:
     for item in items:
         batches[id(item) if item.batch is run_each else item.batch].append(item)
     return list(batches.values())
-
-
-def _guarded(conn: Connection, group: list[_Item]) -> dict[_Item, Outcome]:
-    """Run one group so that its failure leaves the transaction as it was before. Raises _Spoiled when it cannot."""
-    savepoint = conn.begin_nested()
-    try:
-        outcomes = _run(conn, group)
-        savepoint.commit()
-        return outcomes
-    except Exception as error:
-        _roll_back_to(conn, savepoint, error)
-        if len(group) == 1:
-            return {group[0]: Failed(translate(error))}
-    return {item: outcome for item in group for outcome in _guarded(conn, [item]).values()}
 
 
 def _run(conn: Connection, group: list[_Item]) -> dict[_Item, Outcome]:

@@ -1,0 +1,46 @@
+"""Rows of runs as the gangs that a policy sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.stores.sql.codec import decode_shape, decode_words, from_us
+from hopyard.stores.sql.tables import runs
+
+_SECOND = 1_000_000
+
+# In the order in which `to_gang` takes them.
+GANG_COLUMNS = (
+    runs.c.id,
+    runs.c.gang,
+    runs.c.submitted_at,
+    runs.c.queue,
+    runs.c.priority,
+    runs.c.user_name,
+    runs.c.script,
+    runs.c.wants,
+    runs.c.served_us,
+)
+WIDTH = len(GANG_COLUMNS)
+
+
+def to_gang(row: Any) -> Gang:
+    """The gang in the first columns of a row that begins with GANG_COLUMNS."""
+    run, gang, submitted_at, queue, priority, user, script, wants, served_us = row[:WIDTH]
+    shape = decode_shape(gang)
+    return Gang(
+        GangId(run),
+        shape.roles,
+        from_us(submitted_at),
+        QueueName(queue),
+        priority,
+        user,
+        shape.topology,
+        shape.time_limit_s,
+        script,
+        shape.preemptible,
+        decode_words(wants),
+        served_us / _SECOND,
+    )

@@ -1,0 +1,36 @@
+"""The row that says who decides."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select, update
+
+from hopyard.errors import NotLeader
+from hopyard.interfaces.cluster_store import Lease
+from hopyard.stores.sql.codec import from_us
+from hopyard.stores.sql.tables import lease
+
+# Locked until the transaction ends, so that nobody takes the lease between the look at it and what is written under it.
+_ROW = select(lease.c.holder, lease.c.epoch, lease.c.expires_at).with_for_update()
+
+
+def take_lease(conn: Connection, holder: str, now: int, until: int) -> Lease | None:
+    """See ClusterStore.lead; times in microseconds."""
+    before, epoch, expires_at = conn.execute(_ROW).one()
+    if before is not None and before != holder and now < expires_at:
+        return None
+    if before != holder:
+        epoch += 1
+    conn.execute(update(lease).values(holder=holder, epoch=epoch, expires_at=until))
+    return Lease(holder, epoch, from_us(until))
+
+
+def drop_lease(conn: Connection, holder: str) -> None:
+    """The next one to lead has another epoch, also when it is the same holder."""
+    conn.execute(update(lease).where(lease.c.holder == holder).values(holder=None))
+
+
+def check_epoch(conn: Connection, epoch: int) -> None:
+    """Raises NotLeader unless somebody leads under this epoch."""
+    holder, now, _ = conn.execute(_ROW).one()
+    if holder is None or now != epoch:
+        raise NotLeader(f"epoch {epoch} is over, it is {now} now", hints=("another server decides: nothing was written",))

@@ -1,0 +1,146 @@
+"""Rows of live attempts: what a policy sees of them, and what decides their fate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, literal_column, select
+
+from hopyard.domain.attempt import AttemptPhase, ReplicaStatus
+from hopyard.domain.attempt_news import Before
+from hopyard.domain.cluster import Running
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import AttemptId, GangId, RunId
+from hopyard.domain.run import RunPhase
+from hopyard.stores.sql.codec import decode_counts, decode_placement, decode_replicas, from_us, from_us_or_none
+from hopyard.stores.sql.gang_rows import GANG_COLUMNS, WIDTH, to_gang
+from hopyard.stores.sql.tables import attempts, runs
+
+# Written out, not bound, so that both databases see that the partial index serves it.
+LIVE = attempts.c.live == literal_column("1")
+
+# The join on the number is the guard against old news: only the newest attempt of a run can be found.
+_COLUMNS = (
+    attempts.c.id.label("attempt"),
+    attempts.c.live,
+    attempts.c.phase,
+    attempts.c.placement,
+    attempts.c.counts,
+    attempts.c.placed_at,
+    attempts.c.started_at,
+    attempts.c.saved_at,
+    attempts.c.preempted_for,
+    attempts.c.engine,
+    attempts.c.replicas,
+    runs.c.phase.label("run_phase"),
+    runs.c.started_at.label("run_started_at"),
+    runs.c.stop_requested,
+    runs.c.max_attempts,
+    runs.c.losses,
+    runs.c.preemptions,
+)
+_ROWS = select(*GANG_COLUMNS, *_COLUMNS).join(runs, (runs.c.id == attempts.c.run) & (runs.c.attempts == attempts.c.number))
+_ALL = _ROWS.where(LIVE).order_by(attempts.c.id)
+_TOUCHED = _ROWS.where(attempts.c.touched > bindparam("b_clock")).order_by(attempts.c.id)
+_IDS = select(attempts.c.id).where(LIVE)
+
+
+@dataclass(slots=True)
+class LiveAttempt:
+    """A live attempt as it stands in the database, and where it runs. gang: as it waits, before it is sized.
+
+    idle: what its engine said last that changed nothing; said again, it need not be looked at.
+    """
+
+    id: AttemptId
+    run: RunId
+    gang: Gang
+    placement: Placement
+    engine: str
+    phase: AttemptPhase
+    replicas: tuple[ReplicaStatus, ...]
+    placed_at: int
+    started_at: int | None
+    saved_at: int | None
+    preempted_for: GangId | None
+    run_phase: RunPhase
+    run_started_at: int | None
+    stop_requested: bool
+    max_attempts: int
+    losses: int
+    preemptions: int
+    idle: tuple[ReplicaStatus, ...] | None = None
+
+    def before(self) -> Before:
+        return Before(
+            attempt=self.id,
+            phase=self.phase,
+            replicas=self.replicas,
+            size=len(self.placement.assignments),
+            lost=self.losses,
+            run_phase=self.run_phase,
+            stop_requested=self.stop_requested,
+            max_attempts=self.max_attempts,
+            preempted=self.preempted_for is not None,
+        )
+
+
+def touched_since(conn: Connection, clock: int) -> Iterator[Any]:
+    """Rows for the functions below, of attempts that were changed after `clock`, ended ones included; all live ones when it is
+    negative."""
+    return iter(conn.execute(_ALL) if clock < 0 else conn.execute(_TOUCHED, {"b_clock": clock}))
+
+
+def live_ids(conn: Connection) -> set[AttemptId]:
+    return set(conn.execute(_IDS).scalars())
+
+
+def to_placement(row: Any, gang: Gang) -> Placement:
+    counts = tuple(role.replicas for role in gang.roles) if row.counts is None else decode_counts(row.counts)
+    return Placement(gang.sized(counts), decode_placement(row.placement))
+
+
+def to_running(row: Any, known: Running | None, waiting: Mapping[GangId, Gang]) -> Running:
+    """What a policy sees; what never changes of an attempt is taken over from what was known of it."""
+    if known is not None:
+        placement = known.placement
+    else:
+        placement = to_placement(row, waiting.get(row[0]) or to_gang(row))
+    return Running(
+        placement,
+        from_us(row.placed_at) if known is None else known.placed_at,
+        AttemptId(row.attempt),
+        from_us_or_none(row.started_at),
+        from_us_or_none(row.saved_at),
+        stopping=row.phase == AttemptPhase.STOPPING,
+        preempted_for=row.preempted_for,
+    )
+
+
+def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
+    gang = to_gang(row) if known is None else known.gang
+    _, live, phase, _, _, placed_at, started_at, saved_at, preempted_for, engine, replicas, *of_run = row[WIDTH:]
+    assert live
+    run_phase, run_started_at, stop_requested, max_attempts, losses, preemptions = of_run
+    return LiveAttempt(
+        AttemptId(row.attempt),
+        RunId(row[0]),
+        gang,
+        to_placement(row, gang) if known is None else known.placement,
+        engine,
+        AttemptPhase(phase),
+        decode_replicas(replicas),
+        placed_at,
+        started_at,
+        saved_at,
+        preempted_for,
+        RunPhase(run_phase),
+        run_started_at,
+        stop_requested,
+        max_attempts,
+        losses,
+        preemptions,
+        known.idle if known is not None and known.phase == phase and known.replicas == decode_replicas(replicas) else None,
+    )

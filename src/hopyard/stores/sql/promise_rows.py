@@ -1,0 +1,49 @@
+"""Rows of promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, select, update
+
+from hopyard.domain.cluster import Promise
+from hopyard.domain.ids import GangId, NodeId
+from hopyard.stores.sql.codec import decode_words, encode_words, from_us, to_us
+from hopyard.stores.sql.tables import promises
+
+_ALL = select(promises.c.run, promises.c.start_at, promises.c.given_at, promises.c.nodes).order_by(promises.c.run)
+_CHANGE = update(promises).where(promises.c.run == bindparam("b_run"))
+_REMOVE = delete(promises).where(promises.c.run == bindparam("b_run"))
+
+Promises = Mapping[GangId, Promise]
+
+
+def all_promises(conn: Connection) -> dict[GangId, Promise]:
+    return {
+        GangId(run): Promise(GangId(run), from_us(start_at), from_us(given_at), tuple(NodeId(name) for name in decode_words(nodes)))
+        for run, start_at, given_at, nodes in conn.execute(_ALL)
+    }
+
+
+def replace_promises(conn: Connection, before: Promises, after: Promises) -> bool:
+    """Write what differs; whether anything did."""
+    fresh = [{"run": gang, **_values(one)} for gang, one in after.items() if gang not in before]
+    changed = [{"b_run": gang, **_values(one)} for gang, one in after.items() if gang in before and before[gang] != one]
+    gone = [{"b_run": gang} for gang in before if gang not in after]
+    if gone:
+        conn.execute(_REMOVE, gone)
+    if changed:
+        conn.execute(_CHANGE, changed)
+    if fresh:
+        conn.execute(promises.insert(), fresh)
+    return bool(fresh or changed or gone)
+
+
+def drop_promise(conn: Connection, run: str) -> bool:
+    """Its run waits no longer; whether there was one."""
+    return conn.execute(_REMOVE, {"b_run": run}).rowcount > 0
+
+
+def _values(promise: Promise) -> dict[str, Any]:
+    return {"start_at": to_us(promise.start_at), "given_at": to_us(promise.given_at), "nodes": encode_words(promise.nodes)}

@@ -1,0 +1,29 @@
+"""The row of the tree of queues, and the rows of reservations."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, select, update
+
+from hopyard.domain.queue import ONE_QUEUE, QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.stores.sql.codec import decode_reservation, decode_tree, encode_tree
+from hopyard.stores.sql.tables import queue_tree, reservations
+
+_TREE = select(queue_tree.c.tree)
+_RESERVATIONS = select(reservations.c.reservation)
+
+
+def read_tree(conn: Connection) -> QueueTree:
+    text = conn.execute(_TREE).scalar()
+    return ONE_QUEUE if text is None else decode_tree(text)
+
+
+def write_tree(conn: Connection, tree: QueueTree) -> None:
+    if conn.execute(update(queue_tree).values(tree=encode_tree(tree))).rowcount == 0:
+        conn.execute(insert(queue_tree).values(id=1, tree=encode_tree(tree)))
+
+
+def all_reservations(conn: Connection) -> tuple[Reservation, ...]:
+    """By start, then name."""
+    found = [decode_reservation(text) for text in conn.execute(_RESERVATIONS).scalars()]
+    return tuple(sorted(found, key=lambda one: (one.start_at, one.name)))

@@ -1,0 +1,62 @@
+"""The tree of queues, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, func, select
+
+from hopyard.domain.ids import QueueName
+from hopyard.domain.queue import QueueTree, Used
+from hopyard.domain.quota import children
+from hopyard.domain.run import RunPhase
+from hopyard.errors import Conflict
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.history_rows import used_since
+from hopyard.stores.sql.marks import Stamp
+from hopyard.stores.sql.queue_rows import read_tree, write_tree
+from hopyard.stores.sql.tables import runs
+
+_WAITING = select(runs.c.queue, func.count()).where(runs.c.phase == str(RunPhase.QUEUED)).group_by(runs.c.queue)
+
+
+class SqlQueueStore:
+    """QueueStore over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def tree(self) -> QueueTree:
+        return await self._database.read(read_tree)
+
+    async def replace(self, tree: QueueTree, /) -> None:
+        def write(conn: Connection) -> None:
+            if read_tree(conn) == tree:
+                return
+            _check_nobody_is_left(tree, _waiting(conn), before=read_tree(conn))
+            write_tree(conn, tree)
+            stamp = Stamp(conn)
+            stamp.touch("queues")
+            stamp.write()
+
+        await self._database.write(write)
+
+    async def waiting(self) -> Mapping[QueueName, int]:
+        return await self._database.read(_waiting)
+
+    async def used(self) -> Mapping[tuple[QueueName, str], Used]:
+        return await self._database.read(lambda conn: used_since(conn, -1))
+
+
+def _waiting(conn: Connection) -> dict[QueueName, int]:
+    return {QueueName(queue): count for queue, count in conn.execute(_WAITING)}
+
+
+def _check_nobody_is_left(tree: QueueTree, waiting: Mapping[QueueName, int], *, before: QueueTree) -> None:
+    """Raises Conflict when a queue in which runs wait would be gone, or have queues below it."""
+    below = children(tree)
+    lost = sorted(queue for queue in waiting if (queue not in tree.queues and queue in before.queues) or queue in below)
+    if lost:
+        named = ", ".join(f"{queue} ({waiting[queue]})" for queue in lost[:5])
+        hint = "keep these queues until their runs have started, or stop the runs"
+        raise Conflict(f"runs wait in queues that are no leaves of the new tree: {named}", hints=(hint,))

@@ -1,0 +1,68 @@
+"""Reservations, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from sqlalchemy import Connection, delete, select
+
+from hopyard.domain.ids import Version
+from hopyard.domain.reservation import Reservation
+from hopyard.errors import Conflict, NotFound
+from hopyard.stores.sql.codec import decode_reservation, encode_reservation
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.marks import Stamp
+from hopyard.stores.sql.queue_rows import all_reservations
+from hopyard.stores.sql.tables import reservations
+
+
+class SqlReservationStore:
+    """ReservationStore over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
+        def write(conn: Connection) -> None:
+            stamp = Stamp(conn)
+            if based_on is not None and max(stamp.before.reservations, stamp.before.queues) > based_on:
+                raise Conflict("reservations or queues were changed meanwhile", hints=("look again what is free, and ask again",))
+            if _find(conn, reservation.name) is not None:
+                raise Conflict(f"there is a reservation `{reservation.name}`", hints=("choose another name",))
+            conn.execute(reservations.insert().values(name=reservation.name, reservation=encode_reservation(reservation)))
+            stamp.touch("reservations")
+            stamp.write()
+
+        await self._database.write(write)
+
+    async def list(self) -> Sequence[Reservation]:
+        return await self._database.read(all_reservations)
+
+    async def get(self, name: str, /) -> Reservation:
+        return await self._database.read(lambda conn: _existing(conn, name))
+
+    async def delete(self, name: str, /) -> Reservation:
+        def write(conn: Connection) -> Reservation:
+            found = _existing(conn, name)
+            conn.execute(delete(reservations).where(reservations.c.name == name))
+            stamp = Stamp(conn)
+            stamp.touch("reservations")
+            stamp.write()
+            return found
+
+        return await self._database.write(write)
+
+
+def _find(conn: Connection, name: str) -> Reservation | None:
+    text = conn.execute(select(reservations.c.reservation).where(reservations.c.name == name)).scalar()
+    return None if text is None else decode_reservation(text)
+
+
+def _existing(conn: Connection, name: str) -> Reservation:
+    found = _find(conn, name)
+    if found is None:
+        close = get_close_matches(name, [one.name for one in all_reservations(conn)], n=3)
+        hints = tuple(f"did you mean `{other}`?" for other in close) or ("`hop reserve ls` lists them",)
+        raise NotFound(f"there is no reservation `{name}`", hints=hints)
+    return found

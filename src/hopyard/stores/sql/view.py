@@ -1,0 +1,147 @@
+"""The readers' picture of what a policy sees: kept between snapshots, brought up to date from the rows that were touched since.
+What did not change is the same object again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, select
+
+from hopyard.domain.attempt import AttemptPhase
+from hopyard.domain.cluster import Node, Promise, Running, Snapshot
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import AttemptId, GangId, NodeId, Version
+from hopyard.domain.queue import ONE_QUEUE, QueueTree, Used
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.run import RunPhase
+from hopyard.stores.sql import history_rows, live_rows, node_rows, promise_rows, queue_rows
+from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
+from hopyard.stores.sql.history_rows import UsedKey
+from hopyard.stores.sql.marks import Marks, read_marks
+from hopyard.stores.sql.tables import runs
+
+_QUEUED = str(RunPhase.QUEUED)
+_WAITING = select(*GANG_COLUMNS, runs.c.phase).where(runs.c.phase == _QUEUED)
+_TOUCHED = select(*GANG_COLUMNS, runs.c.phase).where(runs.c.touched > bindparam("b_clock"))
+_WAITING_IDS = select(runs.c.id).where(runs.c.phase == _QUEUED)
+
+
+class View:
+    """Asked by several reading threads, one at a time. What it gave out is never changed, only replaced."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known = Marks()
+        self._waiting: dict[GangId, Gang] = {}
+        self._running: dict[AttemptId, Running] = {}
+        self._pending: tuple[Gang, ...] | None = ()
+        self._placed: tuple[Running, ...] | None = ()
+        self._phases: dict[AttemptId, str] = {}
+        self._nodes: dict[NodeId, Node] = {}
+        self._tree: QueueTree = ONE_QUEUE
+        self._reservations: tuple[Reservation, ...] = ()
+        self._promises: dict[GangId, Promise] = {}
+        self._used: dict[UsedKey, Used] = {}
+        self._durations: dict[str, tuple[float, ...]] = {}
+
+    def snapshot(self, conn: Connection, now: datetime) -> Snapshot:
+        with self._lock:
+            self._refresh(conn)
+            if self._pending is None:
+                self._pending = tuple(self._waiting.values())
+            if self._placed is None:
+                self._placed = tuple(self._running.values())
+            return Snapshot(
+                version=Version(self._known.version),
+                now=now,
+                nodes=self._nodes,
+                pending=self._pending,
+                running=self._placed,
+                queues=self._tree,
+                used=self._used,
+                reservations=self._reservations,
+                promises=self._promises,
+                durations=self._durations,
+            )
+
+    def live_attempts(self, conn: Connection) -> Mapping[AttemptId, str]:
+        with self._lock:
+            self._refresh(conn)
+            return self._phases
+
+    def nodes(self, conn: Connection) -> list[Node]:
+        with self._lock:
+            self._refresh(conn)
+            return list(self._nodes.values())
+
+    def _refresh(self, conn: Connection) -> None:
+        now, before = read_marks(conn), self._known
+        if now.clock < before.clock:  # the database was replaced by an older copy
+            self._forget()
+            before = self._known
+        if now == before:
+            return
+        missed = now.removed > before.clock
+        if now.nodes > before.nodes:
+            self._take_nodes(conn, before)
+        if now.attempts > before.attempts or missed:
+            self._take_attempts(conn, before, missed=missed)
+        if now.runs > before.runs or missed:
+            self._take_runs(conn, before, missed=missed)
+        if now.queues > before.queues:
+            self._tree = queue_rows.read_tree(conn)
+        if now.reservations > before.reservations:
+            self._reservations = queue_rows.all_reservations(conn)
+        if now.promises > before.promises:
+            self._promises = promise_rows.all_promises(conn)
+        if now.learnt > before.learnt:
+            self._used = {**self._used, **history_rows.used_since(conn, before.learnt)}
+            self._durations = {**self._durations, **history_rows.durations_since(conn, before.learnt)}
+        self._known = now
+
+    def _take_nodes(self, conn: Connection, before: Marks) -> None:
+        touched = {node.id: node for node in node_rows.nodes_since(conn, before.nodes)}
+        there = node_rows.node_ids(conn)
+        nodes = {**self._nodes, **touched}
+        self._nodes = {name: nodes[name] for name in sorted(there)}
+
+    def _take_attempts(self, conn: Connection, before: Marks, *, missed: bool) -> None:
+        """missed: some may be gone with their runs."""
+        running, phases = self._running, dict(self._phases)
+        for row in live_rows.touched_since(conn, before.attempts):
+            id_ = AttemptId(row.attempt)
+            known = running.get(id_)
+            if not row.live:
+                phases.pop(id_, None)
+                if running.pop(id_, None) is not None:
+                    self._placed = None
+                continue
+            phases[id_] = str(AttemptPhase(row.phase))
+            seen = live_rows.to_running(row, known, self._waiting)
+            if seen != known:
+                running[id_] = seen
+                self._placed = None
+        if missed:
+            for gone in running.keys() - live_rows.live_ids(conn):
+                del running[gone], phases[gone]
+                self._placed = None
+        self._phases = phases
+
+    def _take_runs(self, conn: Connection, before: Marks, *, missed: bool) -> None:
+        rows = conn.execute(_WAITING) if before.runs < 0 else conn.execute(_TOUCHED, {"b_clock": before.runs})
+        for row in rows:
+            if row.phase == _QUEUED:
+                self._waiting[GangId(row.id)] = to_gang(row)
+                self._pending = None
+            elif self._waiting.pop(GangId(row.id), None) is not None:
+                self._pending = None
+        if missed:
+            for gone in self._waiting.keys() - set(conn.execute(_WAITING_IDS).scalars()):
+                del self._waiting[gone]
+                self._pending = None
