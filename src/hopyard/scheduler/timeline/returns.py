@@ -1,0 +1,104 @@
+"""From when on each node may hold a replica, for finding the few nodes at which to look closely."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopyard.domain.gang import Gang, Placement, Role
+from hopyard.domain.ids import NodeId
+from hopyard.scheduler.placement.capacity import Capacity
+
+SPARE_NODES = 16
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """What comes back to each node, in order of time, with what is free then. Row i is node `nodes[i]`.
+
+    It is hopeful: cards are counted together, whatever their model, and what was started since is left out. So no node is fit
+    before it says so.
+    """
+
+    capacity: Capacity
+    nodes: tuple[NodeId, ...]
+    row: Ints
+    at_s: Floats
+    cpu: Ints
+    memory: Ints
+    gpu: Ints
+
+    @classmethod
+    def of(cls, capacity: Capacity, ends: Iterable[tuple[float, Placement]]) -> Returns:
+        nodes = tuple(node.id for node in capacity.nodes)
+        row_of = {node: row for row, node in enumerate(nodes)}
+        rows: list[int] = []
+        times: list[float] = []
+        amounts: list[tuple[int, int, int]] = []
+        for at_s, placement in ends:
+            for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+                row = row_of.get(assignment.node)
+                if row is not None:
+                    rows.append(row)
+                    times.append(at_s)
+                    amounts.append(
+                        (role.resources.cpu_milli, role.resources.memory_bytes, len(assignment.gpus) * assignment.gpu_milli)
+                    )
+        row_array, time_array = np.array(rows, np.int64), np.array(times, np.float64)
+        order = np.lexsort((time_array, row_array))
+        row_array, back = row_array[order], np.array(amounts, np.int64).reshape(-1, 3)[order]
+        free = [left[row_array] + _summed(back[:, i], row_array) for i, left in enumerate(capacity.sums())]
+        return cls(capacity, nodes, row_array, time_array[order], *free)
+
+    def first_s(self, gang: Gang) -> Floats:
+        """For each node, when it may first hold a replica of any role; never: infinity."""
+        found = np.full(len(self.nodes), np.inf)
+        for role in gang.roles:
+            np.minimum(found, self._first_s(role), out=found)
+        return found
+
+    def nearest(self, gang: Gang, times: int, promised: Collection[NodeId]) -> tuple[list[NodeId], float]:
+        """The nodes that may hold a replica of some role first, `times` as many as it has replicas and some more, those that
+        were promised to others not counted; and the time from which on others may too (infinity: these are all)."""
+        chosen: set[int] = set()
+        beyond = np.inf
+        counted = np.array([node not in promised for node in self.nodes], np.bool_)
+        for role in gang.roles:
+            first_s = self._first_s(role)
+            order = np.argsort(first_s, kind="stable")
+            able = order[: int(np.count_nonzero(np.isfinite(first_s)))]
+            enough = np.flatnonzero(np.cumsum(counted[able]) >= times * role.replicas + SPARE_NODES)
+            count = int(enough[0]) + 1 if len(enough) else len(able)
+            chosen.update(able[:count].tolist())
+            if count < len(able):
+                beyond = min(beyond, float(first_s[able[count]]))
+        return [self.nodes[row] for row in sorted(chosen)], beyond
+
+    def until(self, gang: Gang, at_s: float) -> list[NodeId]:
+        """All that may hold a replica of some role before that time."""
+        return [self.nodes[row] for row in np.flatnonzero(self.first_s(gang) < at_s)]
+
+    def _first_s(self, role: Role) -> Floats:
+        request = role.resources
+        gpu = 1000 * request.gpus or request.gpu_milli or int(request.shares_gpu)
+        cpu, memory, gpus = self.capacity.sums()
+        fits = (self.cpu >= request.cpu_milli) & (self.memory >= request.memory_bytes) & (self.gpu >= gpu)
+        found = np.full(len(self.nodes), np.inf)
+        np.minimum.at(found, self.row[fits], self.at_s[fits])
+        found[(cpu >= request.cpu_milli) & (memory >= request.memory_bytes) & (gpus >= gpu)] = 0.0
+        found[~self.capacity.allowed(role.where)] = np.inf
+        return found
+
+
+def _summed(amounts: Ints, rows: Ints) -> Ints:
+    """Running sums within each row."""
+    sums = np.cumsum(amounts)
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    before = np.repeat(sums[starts] - amounts[starts], np.diff(starts, append=len(rows)))
+    found: Ints = sums - before
+    return found
