@@ -38,11 +38,11 @@ class Changes:
             phase=attempt.phase,
             replicas=attempt.replicas,
             size=len(attempt.placement.assignments),
-            lost=sum(not one.preempted for one in run.attempts[:-1]),
+            lost=run.losses,
             run_phase=run.phase,
             stop_requested=run.stop_requested,
             max_attempts=run.spec.max_attempts,
-            preempted=attempt.preempted,
+            preempted=attempt.preempted_for is not None,
         )
 
     def make(self, run: RunRow, after: After | None) -> None:
@@ -73,16 +73,20 @@ class Changes:
     def _follow(self, run: RunRow, after: After, started_at: datetime | None) -> None:
         """The run follows its attempt."""
         before, run.phase = run.phase, after.run_phase
-        run.lost += after.lost
-        run.started_at = run.started_at or started_at
+        if run.started_at is None and (after.phase is AttemptPhase.RUNNING or run.phase.final):
+            run.started_at = started_at
         if run.phase is not before:
             self._changed.append(run.id)
-        if run.phase.final:
-            run.ended_at, run.exit = self._now, after.exit
-            self._remember(run)
-        elif after.requeued:
+        if after.exit is None:
+            return
+        run.losses += after.lost
+        run.preemptions += after.requeued and not after.lost
+        if after.requeued:
             self._requeued.append(run.id)
             self._state.wait(run.gang)
+        else:
+            run.ended_at, run.exit = self._now, after.exit
+            self._learn(run)
 
     def _started_at(self, attempt: AttemptRow, after: After) -> datetime | None:
         if attempt.started_at is not None or attempt.phase is not AttemptPhase.STARTING:
@@ -93,23 +97,23 @@ class Changes:
         return attempt.placed_at if after.exit is not None and after.exit.kind in _RAN else None
 
     def _account(self, run: RunRow, attempt: AttemptRow) -> None:
-        """What the attempt used is its user's past from now on."""
+        """How long it was served, and what it held from its placement until now, are its user's past."""
         state, gang = self._state, run.gang
-        served_s = (self._now - attempt.started_at).total_seconds() if attempt.started_at is not None else 0.0
-        held_s = (self._now - attempt.placed_at).total_seconds()
-        if served_s:
-            run.gang = replace(gang, served_s=gang.served_s + served_s)
-        share = dominant_share(attempt.amounts, state.totals.get())
+        if attempt.started_at is not None:
+            run.gang = replace(gang, served_s=gang.served_s + max((self._now - attempt.started_at).total_seconds(), 0.0))
         key = (gang.queue, gang.user)
         before = state.used.get(key)
         past = 0.0 if before is None else decayed(before, self._now, state.tree.half_life_s)
-        state.used[key] = Used(past + share * held_s, self._now)
+        at = self._now if before is None else max(self._now, before.at)  # a clock that jumped back makes nothing young again
+        held_s = max((self._now - attempt.placed_at).total_seconds(), 0.0)
+        state.used[key] = Used(past + dominant_share(attempt.amounts, state.totals.get()) * held_s, at)
         state.seen_used.stale()
 
-    def _remember(self, run: RunRow) -> None:
+    def _learn(self, run: RunRow) -> None:
         """How long it took, for the next one alike."""
         if run.phase is RunPhase.CANCELLED or run.started_at is None:
             return
+        durations = self._state.durations
         for key in history_keys(run.gang):
-            self._state.durations[key] = (*self._state.durations.get(key, ()), run.gang.served_s)[-KEPT:]
+            durations[key] = (*durations.get(key, ())[-(KEPT - 1) :], run.gang.served_s)
         self._state.seen_durations.stale()

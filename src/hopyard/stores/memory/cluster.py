@@ -10,15 +10,17 @@ from hopyard.domain import attempt_news
 from hopyard.domain.amounts import placed
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Preemption, Snapshot
-from hopyard.domain.gang import Placement
+from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version, attempt_id
-from hopyard.domain.run import RunPhase
+from hopyard.domain.run import RunEvent, RunEventKind, RunPhase
 from hopyard.domain.sane_node import sane_node
 from hopyard.errors import Conflict, NotFound, NotLeader
 from hopyard.interfaces.cluster_store import Lease, Recorded
 from hopyard.stores.memory.changes import Changes
 from hopyard.stores.memory.rows import AttemptRow, RunRow
 from hopyard.stores.memory.state import State
+
+_CHANGED = "reservations or queues were changed after this was planned"
 
 
 class MemoryClusterStore:
@@ -54,70 +56,81 @@ class MemoryClusterStore:
     async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
         self._check_leader(epoch)
         state = self._state
-        applied: list[GangId] = []
-        attempts: list[AttemptId] = []
+        if state.declared_at > plan.based_on:
+            return PlanResult((), {placement.gang.id: _CHANGED for placement in plan.place}, Version(state.version))
+        started: list[AttemptRow] = []
         rejected: dict[GangId, str] = {}
         for placement in plan.place:
-            row, reason = self._start(placement, now)
-            if row is None:
+            reason = self._start(placement, now, started)
+            if reason is not None:
                 rejected[placement.gang.id] = reason
-            else:
-                applied.append(placement.gang.id)
-                attempts.append(row.id)
         preempted = [one.attempt for one in plan.preempt if self._preempt(one, now)]
-        promises = {promise.gang: promise for promise in plan.promises if promise.gang in state.pending}
-        if promises != state.promises:
-            state.promises = promises
-            state.seen_promises.stale()
-        if applied or preempted:
+        self._promise(plan, now)
+        if started or preempted:
             state.changed()
-        return PlanResult(tuple(applied), rejected, Version(state.version), tuple(attempts), tuple(preempted))
+        applied = tuple(row.placement.gang.id for row in started)
+        return PlanResult(applied, rejected, Version(state.version), tuple(row.id for row in started), tuple(preempted))
 
-    def _start(self, placement: Placement, now: datetime) -> tuple[AttemptRow | None, str]:
+    def _start(self, asked: Placement, now: datetime, started: list[AttemptRow]) -> str | None:
+        """Why it may not start now; None when it did."""
         state = self._state
-        gang = state.pending.get(placement.gang.id)
+        gang = state.pending.get(asked.gang.id)
         if gang is None:
-            return None, "it no longer waits"
-        counts = [role.replicas for role in placement.gang.roles]
-        if len(counts) != len(gang.roles) or any(
-            not role.fewest <= count <= role.replicas for count, role in zip(counts, gang.roles, strict=False)
-        ):
-            return None, f"the plan places {counts} replicas of a gang that asks for {[role.replicas for role in gang.roles]}"
-        sized = Placement(gang.sized(counts), placement.assignments)
-        reason = state.holdings.take(sized)
+            return "it no longer waits"
+        placement = Placement(gang.sized(_counts(gang, asked.gang)), asked.assignments)
+        reason = state.holdings.take(placement)
         if reason is not None:
-            return None, reason
-        amounts = placed(sized, state.nodes)
+            return reason
+        amounts = placed(placement, state.nodes)
         reason = state.charges.refusal(gang.queue, gang.user, amounts)
         if reason is not None:
-            state.holdings.hold(sized, -1)
-            return None, reason
+            state.holdings.hold(placement, -1)
+            return reason
         state.charges.charge(gang.queue, gang.user, amounts)
         run = state.runs[RunId(gang.id)]
         number = len(run.attempts) + 1
         step = run.checkpoints[-1].step if run.checkpoints else run.spec.resume.step if run.spec.resume is not None else None
-        engine = state.nodes[sized.assignments[0].node].engine
-        row = AttemptRow(attempt_id(run.id, number), number, sized, amounts, engine, now, resumed_from_step=step)
+        engine = state.nodes[placement.assignments[0].node].engine
+        row = AttemptRow(attempt_id(run.id, number), number, placement, amounts, engine, now, resumed_from_step=step)
         run.attempts.append(row)
         run.phase = RunPhase.STARTING
         state.wait_no_more(gang.id)
         state.show_running(row)
-        return row, ""
+        started.append(row)
+        return None
 
     def _preempt(self, wanted: Preemption, now: datetime) -> bool:
         """Whether the attempt is asked to make room: it lives, nobody asked it to end, and its run allows it."""
         run = self._live_run(wanted.attempt)
         if run is None or run.attempts[-1].phase is AttemptPhase.STOPPING or not run.gang.preemptible:
             return False
-        run.attempts[-1].preempted_for = wanted.for_gang
-        self._make_room(run, now)
+        self._make_room(run, wanted.for_gang, wanted.reason, now)
         return True
 
-    def _make_room(self, run: RunRow, now: datetime) -> Recorded:
+    def _make_room(self, run: RunRow, for_gang: GangId, reason: str, now: datetime) -> Recorded:
         changes = Changes(self._state, now)
-        run.attempts[-1].preempted = True
+        run.attempts[-1].preempted_for, run.attempts[-1].preempt_reason = for_gang, reason
         changes.make(run, attempt_news.stop(changes.before(run)))
+        run.events.append(RunEvent(now, RunEventKind.PREEMPTED, reason))
         return changes.finish()
+
+    def _promise(self, plan: Plan, now: datetime) -> None:
+        state = self._state
+        after = {one.gang: one for one in plan.promises if one.gang in state.pending}
+        broken = {breach.gang for breach in plan.breaches}
+        for breach in plan.breaches:
+            if breach.gang in state.pending:
+                self._tell(breach.gang, RunEventKind.BREACHED, f"{breach.cause}: {breach.detail}", now)
+        for gang, promise in after.items():
+            if gang not in state.promises or gang in broken:
+                self._tell(gang, RunEventKind.PROMISED, f"starts at {promise.start_at:%Y-%m-%d %H:%M:%S} UTC or earlier", now)
+        if after != state.promises:
+            state.promises = after
+            state.seen_promises.stale()
+            state.changed()
+
+    def _tell(self, gang: GangId, kind: RunEventKind, detail: str, now: datetime) -> None:
+        self._state.runs[RunId(gang)].events.append(RunEvent(now, kind, detail))
 
     async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
         self._check_leader(epoch)
@@ -181,11 +194,11 @@ class MemoryClusterStore:
             changes.make(row, attempt_news.stop(changes.before(row)))
         return changes.finish()
 
-    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:  # noqa: ARG002
+    async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
         row = self._existing(run)
         if row.attempt is None or row.attempt.id not in self._state.live or row.attempt.phase is AttemptPhase.STOPPING:
             return Recorded()
-        return self._make_room(row, now)
+        return self._make_room(row, GangId(""), reason, now)
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         return dict(self._state.live)
@@ -255,6 +268,14 @@ class MemoryClusterStore:
     def _live_run(self, attempt: AttemptId) -> RunRow | None:
         """The run whose newest attempt this is, while it is live."""
         return self._state.runs[_run_of(attempt)] if attempt in self._state.live else None
+
+
+def _counts(gang: Gang, planned: Gang) -> list[int]:
+    """How many replicas of each role are to start: what the plan says where the gang leaves a choice, else what it asks for."""
+    if len(planned.roles) != len(gang.roles):
+        return [role.replicas for role in gang.roles]
+    pairs = zip(gang.roles, planned.roles, strict=True)
+    return [min(max(wanted.replicas, role.fewest), role.replicas) for role, wanted in pairs]
 
 
 def _run_of(attempt: AttemptId) -> RunId:

@@ -31,7 +31,7 @@ class MemoryQueueStore:
         if tree != self._state.tree:
             self._state.tree = tree
             self._state.charges.set_tree(tree)
-            self._state.changed()
+            self._state.declared()
 
     async def waiting(self) -> Mapping[QueueName, int]:
         return dict(Counter(gang.queue for gang in self._state.pending.values()))
@@ -45,13 +45,12 @@ class MemoryReservationStore:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._changed_at = 0
 
     async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
         if reservation.name in self._state.reservations:
             raise Conflict(f"there is a reservation `{reservation.name}` already", hints=("choose another name",))
-        if based_on is not None and based_on < self._changed_at:
-            raise Conflict("reservations were changed meanwhile", hints=("look again",))
+        if based_on is not None and based_on < self._state.declared_at:
+            raise Conflict("reservations or queues were changed meanwhile", hints=("look again",))
         self._state.reservations[reservation.name] = reservation
         self._touch()
 
@@ -76,5 +75,4 @@ class MemoryReservationStore:
 
     def _touch(self) -> None:
         self._state.seen_reservations.stale()
-        self._state.changed()
-        self._changed_at = self._state.version
+        self._state.declared()

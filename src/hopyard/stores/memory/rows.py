@@ -8,11 +8,11 @@ from datetime import datetime
 
 from hopyard.domain.attempt import AttemptPhase, Exit, ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.cluster import Hold
+from hopyard.domain.cluster import Hold, Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
 from hopyard.domain.queue import Amounts
-from hopyard.domain.run import Attempt, ParamValue, Run, RunPhase, RunSpec
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 
 
 @dataclass(slots=True)
@@ -32,8 +32,8 @@ class AttemptRow:
     exit: Exit | None = None
     resumed_from_step: int | None = None
     saved_at: datetime | None = None
-    preempted: bool = False  # asked to make room, for somebody or nobody in particular
-    preempted_for: GangId | None = None
+    preempted_for: GangId | None = None  # "" for nobody in particular
+    preempt_reason: str = ""
 
     def noun(self) -> Attempt:
         return Attempt(
@@ -48,6 +48,11 @@ class AttemptRow:
             ended_at=self.ended_at,
             exit=self.exit,
             resumed_from_step=self.resumed_from_step,
+            gpu_milli=tuple(one.gpu_milli for one in self.placement.assignments),
+            counts=tuple(role.replicas for role in self.placement.gang.roles),
+            saved_at=self.saved_at,
+            preempted_for=None if self.preempted_for is None else RunId(self.preempted_for),
+            preempt_reason=self.preempt_reason,
         )
 
 
@@ -63,7 +68,8 @@ class RunRow:
     submitted_at: datetime
     phase: RunPhase = RunPhase.QUEUED
     attempts: list[AttemptRow] = field(default_factory=list)
-    lost: int = 0  # attempts that count as such
+    losses: int = 0
+    preemptions: int = 0
     started_at: datetime | None = None
     ended_at: datetime | None = None
     exit: Exit | None = None
@@ -74,12 +80,13 @@ class RunRow:
     stop_requested: bool = False
     offline: bool = False
     checkpoints: list[Checkpoint] = field(default_factory=list)
+    events: list[RunEvent] = field(default_factory=list)
 
     @property
     def attempt(self) -> AttemptRow | None:
         return self.attempts[-1] if self.attempts else None
 
-    def noun(self, hold: Hold | None) -> Run:
+    def noun(self, hold: Hold | None, promise: Promise | None) -> Run:
         return Run(
             id=self.id,
             name=self.name,
@@ -97,5 +104,10 @@ class RunRow:
             hold_reason="" if hold is None else str(hold.reason),
             hold_detail="" if hold is None else hold.detail,
             position=None if hold is None else hold.position,
+            blocked_by=() if hold is None else hold.blocked_by,
+            expected_at=None if hold is None else hold.expected_at,
+            promised_at=None if promise is None else promise.start_at,
+            preemptions=self.preemptions,
+            served_s=self.gang.served_s,
             offline=self.offline,
         )

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.gang import Gang, Placement
-from hopyard.domain.ids import Digest, GangId, RunId, RunName, attempt_id
-from hopyard.domain.run import DEFAULT_PRIORITY, Attempt, ParamValue, Run, RunPhase
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import NewRun, RunFilter, Summarised
 from hopyard.stores.memory.filters import matches, older_than
@@ -43,7 +43,9 @@ class MemoryRunStore:
     def _accept(self, new: NewRun, now: datetime) -> RunRow:
         state, spec = self._state, new.spec
         number = state.numbers[new.user, spec.project] = state.numbers.get((new.user, spec.project), 0) + 1
-        row = RunRow(new.id, RunName(new.user, spec.project, number), spec, spec, self._gang(new, now), now, params=spec.params)
+        gang = spec.as_gang(new.id, new.user, submitted_at=now)
+        gang = replace(gang, roles=state.shape(gang.roles))
+        row = RunRow(new.id, RunName(new.user, spec.project, number), spec, spec, gang, now, params=spec.params)
         state.runs[new.id] = row
         state.by_name[row.name] = new.id
         if new.offline:
@@ -52,24 +54,6 @@ class MemoryRunStore:
             state.wait(row.gang)
         state.changed()
         return row
-
-    def _gang(self, new: NewRun, now: datetime) -> Gang:
-        spec, tree = new.spec, self._state.tree
-        queue = spec.queue or tree.default
-        asked = tree.queues.get(queue)
-        default = DEFAULT_PRIORITY if asked is None else asked.default_priority
-        return Gang(
-            id=GangId(new.id),
-            roles=self._state.shape(spec.gang_roles()),
-            submitted_at=now,
-            queue=queue,
-            priority=default if spec.priority is None else spec.priority,
-            user=new.user,
-            topology=spec.topology,
-            time_limit_s=spec.time_limit_s,
-            script=" ".join(spec.roles[0].command),
-            preemptible=spec.preemptible,
-        )
 
     async def get(self, run: RunId, /) -> Run:
         return self._noun(self._existing(run))
@@ -91,6 +75,9 @@ class MemoryRunStore:
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         return [one.noun() for one in self._existing(run).attempts]
+
+    async def events(self, run: RunId, /) -> Sequence[RunEvent]:
+        return list(self._existing(run).events)
 
     async def delete(self, run: RunId, /) -> None:
         row = self._existing(run)
@@ -179,7 +166,7 @@ class MemoryRunStore:
         return [Summarised(row.id, row.submitted_at, row.summary) for row in found[:limit]]
 
     def _noun(self, row: RunRow) -> Run:
-        return row.noun(self._state.hold_of(row))
+        return row.noun(self._state.hold_of(row), self._state.promises.get(row.gang.id))
 
     def _existing(self, run: RunId) -> RunRow:
         row = self._state.runs.get(run)

@@ -45,6 +45,7 @@ class State:
         self.by_name: dict[RunName, RunId] = {}
         self.numbers: dict[tuple[str, str], int] = {}
         self.version = 0
+        self.declared_at = 0  # the version at which queues or reservations were changed last
         self.lease: Lease | None = None
         self.epoch = 0
         self.nodes: dict[NodeId, Node] = {}
@@ -64,7 +65,7 @@ class State:
         self._unread: Sequence[Hold] = ()
         self._shapes: dict[tuple[Role, ...], tuple[Role, ...]] = {}
         self.seen_nodes = Cached(lambda: dict(sorted(self.nodes.items())))
-        self.totals = Cached(lambda: totals(self.nodes.values()))
+        self.totals = Cached(lambda: totals(node for node in self.nodes.values() if node.ready))
         self.seen_pending = Cached(lambda: tuple(self.pending.values()))
         self.seen_running = Cached(lambda: tuple(self.running.values()))
         self.seen_reservations = Cached(
@@ -91,6 +92,11 @@ class State:
     def changed(self) -> None:
         """A policy sees something else now."""
         self.version += 1
+
+    def declared(self) -> None:
+        """What was planned before knew other queues or reservations."""
+        self.changed()
+        self.declared_at = self.version
 
     def shape(self, roles: tuple[Role, ...]) -> tuple[Role, ...]:
         """One object for all gangs that ask for the same."""
