@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
+from hopyard.domain.cluster import Running
+from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.queue import QueueTree
@@ -180,11 +182,35 @@ class Outlook:
     def remove_stay(self, gang: GangId) -> None:
         if self.stays.pop(gang, None) is not None:
             self.moments = [moment for moment in self.moments if moment.gang != gang]
-            for moment in self.moments:
-                moment.capacity, moment.accounts = None, None
-                moment.ended.clear()
             self._strict = None
-            self._views.clear()
+            self._forget()
+
+    def change(self, running: Iterable[Running]) -> None:
+        """These will end at other times than was known."""
+        for one in running:
+            self.future.add(one)
+        self._ladder, self._returns = None, None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Look at the moments anew."""
+        for moment in self.moments:
+            moment.capacity, moment.accounts = None, None
+            moment.ended.clear()
+        self._views.clear()
+
+    def tell(self, runs: Iterable[Running]) -> None:
+        """What is known of these changed: all that follows from when they end is worked out anew."""
+        for running in runs:
+            self.future.add(running)
+        for moment in self.moments:
+            moment.capacity, moment.accounts = None, None
+            moment.ended.clear()
+        self._views.clear()
+        self._ladder, self._returns = None, None
+
+    def spoken_for(self) -> frozenset[NodeId]:
+        return frozenset(self.promised | self._reserved)
 
     # States in the future
 

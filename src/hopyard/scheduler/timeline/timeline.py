@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from hopyard.domain.cluster import Breach, HoldReason, Promise, Snapshot
+from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.queue import QueueTree
@@ -140,6 +140,24 @@ class Timeline:
         to end first, the first few."""
         stay = self._outlook.stays.get(gang)
         return tuple(f"run:{needed}" for needed in stay.needed[:NAMED]) if stay else ()
+
+    def withdraw(self, gang: GangId) -> None:
+        """What it was promised in this turn binds nobody any more."""
+        self._outlook.remove_stay(gang)
+
+    def tell(self, runs: Iterable[Running]) -> None:
+        """These are as said here from now on: asked to end, say. The caller tells the `Future` otherwise again if that was only
+        supposed."""
+        self._outlook.tell(runs)
+
+    def place_of(self, gang: GangId) -> Placement | None:
+        """Where a gang that was promised a start in this turn is expected to be."""
+        stay = self._outlook.stays.get(gang)
+        return None if stay is None else stay.placement
+
+    def spoken_for(self) -> frozenset[NodeId]:
+        """Nodes of which anything is promised or reserved."""
+        return self._outlook.spoken_for()
 
     def _kept(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
         """On the nodes of before, unless that breaks the promise and it can be kept elsewhere."""
