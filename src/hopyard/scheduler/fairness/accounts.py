@@ -57,13 +57,17 @@ class Accounts:
     ) -> Accounts:
         """used: what was used in the past, by queue and user."""
         limits = Limits.of(tree)
-        half_life_s = tree.half_life_s
-        history = {key: shares.past_share(decayed(past, now, half_life_s), half_life_s) for key, past in used.items()}
-        accounts = cls(limits, Ledger(limits), history)
+        accounts = cls(limits, Ledger(limits), {})
+        accounts.set_used(used, now)
         accounts.set_nodes(nodes)
         for one in running:
             accounts.charge(one.placement)
         return accounts
+
+    def set_used(self, used: Mapping[tuple[QueueName, str], Used], now: datetime) -> None:
+        """What was used in the past, as it weighs now."""
+        half_life_s = self._limits.tree.half_life_s
+        self._history = {key: shares.past_share(decayed(past, now, half_life_s), half_life_s) for key, past in used.items()}
 
     def set_nodes(self, nodes: Iterable[Node]) -> None:
         """The nodes that there are now. Shares are shares of what the open ones have. What was charged stays, and nodes that
@@ -77,6 +81,12 @@ class Accounts:
         other = Accounts(self._limits, self._ledger.copy(), self._history)
         other._nodes, other._cards, other._cluster = self._nodes, self._cards, self._cluster
         return other
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same was charged."""
+        return self._ledger == other._ledger if isinstance(other, Accounts) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
 
     def charge(self, placement: Placement) -> None:
         gang = placement.gang
@@ -171,6 +181,18 @@ class Accounts:
             if lender not in levels and queue not in inside and self._all_above(levels, inside, names):
                 found.append(queue)
         return frozenset(found)
+
+    def lends(self, queue: QueueName) -> bool:
+        """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more than its own."""
+        limits, used = self._limits, self._ledger.used
+        for level in limits.paths.get(queue, ()):
+            if limits.tree.queues[level].reclaims and any(used(level).get(name, 0) < sure for name, sure in limits.sure[level].items()):
+                return any(
+                    used(other).get(name, 0) > limits.sure.get(other, NOTHING).get(name, 0)
+                    for other in self._ledger.busy()
+                    for name in limits.guaranteed
+                )
+        return False
 
     def _lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, list[str]]:
         for level in self._limits.paths.get(queue, ()):

@@ -30,8 +30,7 @@ class Ledger:
         self._below: dict[QueueName | None, Amounts] = {}
         for queue in reversed(list(limits.kept)):  # children before parents
             parent = limits.tree.queues[queue].parent
-            taken = {name: self.taken(queue, name) for name in limits.kept_names}
-            self._below[parent] = _sum(self._below.get(parent, NOTHING), taken, 1)
+            _put(self._below, parent, {name: self.taken(queue, name) for name in limits.kept_names}, 1)
 
     def copy(self) -> Ledger:
         other = Ledger.__new__(Ledger)

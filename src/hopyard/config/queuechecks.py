@@ -1,0 +1,91 @@
+"""What the limits of queues have to be to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hopyard.config.amounts import spelled, value
+from hopyard.config.reader import Section
+from hopyard.domain.amounts import totals
+from hopyard.domain.cluster import Node
+from hopyard.domain.ids import QueueName
+from hopyard.domain.queue import GPU, GPU_OF, Amounts, Queue, QueueTree
+from hopyard.domain.quota import children, guarantees
+from hopyard.errors import SpecError
+
+
+def check_limits(queues: Mapping[QueueName, Queue], given: Mapping[QueueName, Section]) -> None:
+    """queues: parents before children. given: where each stands in the file. Raises SpecError."""
+    tree = QueueTree(queues)
+    sure, below = guarantees(tree), children(tree)
+    for name, queue in queues.items():
+        where = given[name]
+        inside = {child: sure[child] for child in below.get(name, ())}
+        _check_guarantee(queue, inside, where.section("guarantee"))
+        _check_models(queue, where)
+        for resource, amount in queue.maximum.items():
+            if amount < sure[name].get(resource, 0):
+                least = _text(resource, sure[name][resource])
+                hint = f"raise it to {least}, or lower the guarantee"
+                raise _fail(
+                    where.section("maximum"),
+                    resource,
+                    f"{_text(resource, amount)} is less than what the queue is guaranteed, {least}",
+                    hint,
+                )
+        for resource in queue.lend_limit:
+            if not sure[name].get(resource):
+                raise _fail(
+                    where.section("lend_limit"),
+                    resource,
+                    "the queue is guaranteed none that it could lend",
+                    "give it a guarantee of it",
+                )
+
+
+def beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
+    """A sentence for each resource of which more is guaranteed than the nodes have. No error: nodes may join later."""
+    sure, have = guarantees(tree), totals(nodes)
+    promised: dict[str, int] = {}
+    for top in children(tree).get(None, []):
+        for name, amount in sure[top].items():
+            promised[name] = promised.get(name, 0) + amount
+    return [
+        f"the queues are guaranteed {_text(name, amount)} {spelled(name)} together, and the nodes have {_text(name, have.get(name, 0))}"
+        for name, amount in sorted(promised.items())
+        if amount > have.get(name, 0)
+    ]
+
+
+def _check_guarantee(queue: Queue, below: Mapping[QueueName, Amounts], where: Section) -> None:
+    for resource, amount in queue.guarantee.items():
+        parts = {child: sure[resource] for child, sure in below.items() if sure.get(resource)}
+        if sum(parts.values()) > amount:
+            whole = _text(resource, sum(parts.values()))
+            who = ", ".join(f"{child} {_text(resource, part)}" for child, part in parts.items())
+            problem = f"{_text(resource, amount)} is less than what the queues right below it are guaranteed, {whole} ({who})"
+            raise _fail(where, resource, problem, f"raise it to {whole}, or lower theirs")
+
+
+def _check_models(queue: Queue, where: Section) -> None:
+    """GPUs of models count as GPUs too: more of them than of all could never be used."""
+    for key, amounts in (("guarantee", queue.guarantee),):
+        models = {name: amount for name, amount in amounts.items() if name.startswith(GPU_OF)}
+        if GPU in amounts and sum(models.values()) > amounts[GPU]:
+            whole = _text(GPU, sum(models.values()))
+            raise _fail(
+                where.section(key),
+                GPU,
+                f"{_text(GPU, amounts[GPU])} is less than the models named beside it, {whole}",
+                f"raise it to {whole}",
+            )
+
+
+def _fail(where: Section, resource: str, problem: str, hint: str) -> SpecError:
+    """The key is spelled as the file has it: models are compared without case."""
+    key = next((key for key in where.values if key.lower() == spelled(resource).lower()), spelled(resource))
+    return where.fail(key, problem, hint)
+
+
+def _text(resource: str, amount: int) -> str:
+    return str(value(resource, amount))
