@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from hopyard.domain.cluster import Running
-from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.queue import QueueTree
@@ -185,13 +184,6 @@ class Outlook:
             self._strict = None
             self._forget()
 
-    def change(self, running: Iterable[Running]) -> None:
-        """These will end at other times than was known."""
-        for one in running:
-            self.future.add(one)
-        self._ladder, self._returns = None, None
-        self._forget()
-
     def _forget(self) -> None:
         """Look at the moments anew."""
         for moment in self.moments:
@@ -203,11 +195,8 @@ class Outlook:
         """What is known of these changed: all that follows from when they end is worked out anew."""
         for running in runs:
             self.future.add(running)
-        for moment in self.moments:
-            moment.capacity, moment.accounts = None, None
-            moment.ended.clear()
-        self._views.clear()
         self._ladder, self._returns = None, None
+        self._forget()
 
     def spoken_for(self) -> frozenset[NodeId]:
         return frozenset(self.promised | self._reserved)
