@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, inspect, select, text
+from sqlalchemy import Boolean, MetaData, create_engine, inspect, select, text
 
+from hopyard.domain.gang import Assignment
+from hopyard.domain.ids import NodeId, RunId
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import RunPhase
 from hopyard.errors import IntegrityError, ServerUnavailable, SpecError
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.schema import MIGRATIONS, migrate
-from hopyard.stores.sql.tables import HEAD, counters, metadata
+from hopyard.stores.sql.tables import HEAD, counters, lease, marks, metadata
+from hopyard.testing.stores import GIB, at, digest, new_run, node, see, start
+from tests.stores_sql.conftest import stores_over
 
 
 def engine_of(url: str):  # type: ignore[no-untyped-def]
@@ -44,26 +52,76 @@ def test_the_tables_are_those_of_the_code(made: str) -> None:
         assert compare_metadata(MigrationContext.configure(conn), metadata) == []
         assert set(inspect(conn).get_table_names()) == {*metadata.tables, "alembic_version"}
         assert conn.execute(text("SELECT version_num FROM alembic_version")).scalar() == HEAD
-        assert {row.name: row.value for row in conn.execute(select(counters))} == {"version": 0, "hold_base": 0}
+        assert conn.execute(select(counters)).all() == []
+        assert conn.execute(select(marks)).all() == [(1, *[0] * (len(marks.columns) - 1))]
+        assert conn.execute(select(lease)).all() == [(1, None, 0, 0)]
 
 
 def test_both_ways_make_the_same_sqlite_file(tmp_path: Path) -> None:
+    """But for the order of columns: a migration adds them at the end."""
     Database.open(tmp_path / "created.db")
     with create_engine(f"sqlite:///{tmp_path}/migrated.db").begin() as conn:
         migrate(conn, None)
     definitions = []
     for name in ("created.db", "migrated.db"):
         with create_engine(f"sqlite:///{tmp_path}/{name}").connect() as conn:
-            rows = conn.execute(text("SELECT name, sql FROM sqlite_master WHERE name != 'alembic_version' AND sql IS NOT NULL"))
-            definitions.append({name: sorted(part.strip(" ,") for part in sql.split("\n")) for name, sql in rows})
+            definitions.append({kind: sorted(conn.execute(text(query)).all(), key=str) for kind, query in DEFINITIONS.items()})
     assert definitions[0] == definitions[1]
+    assert all(definitions[0].values())
+
+
+DEFINITIONS = {
+    "columns": "SELECT m.name, c.name, c.type, c.\"notnull\", c.dflt_value, c.pk FROM sqlite_master m JOIN pragma_table_info(m.name) c",
+    "keys": "SELECT m.name, k.* FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) k",
+    "indexes": "SELECT name, sql FROM sqlite_master WHERE type = 'index'",
+}
+
+
+def database_0001(url: str) -> None:
+    """A database as version 0001 left it, with the rows that its code wrote (tests/stores_sql/rows_0001.json)."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine_of(url).begin() as conn:
+        config.attributes["connection"] = conn
+        command.upgrade(config, "0001")
+        tables = MetaData()
+        tables.reflect(conn)
+        conn.execute(tables.tables["counters"].delete())
+        rows = json.loads((Path(__file__).parent / "rows_0001.json").read_text())
+        for table in sorted(rows, key=lambda name: (name != "runs", name)):  # what others refer to first
+            flags = {column.name for column in metadata.tables[table].columns if isinstance(column.type, Boolean)}
+            conn.execute(tables.tables[table].insert(), [{k: bool(v) if k in flags else v for k, v in row.items()} for row in rows[table]])
+
+
+@pytest.mark.anyio
+async def test_a_database_of_0001_goes_on(url: str) -> None:
+    database_0001(url)
+    database = Database.open(url)
+    stores = stores_over(database)
+    snapshot = await stores.cluster.snapshot(now=at(10))
+    (running,) = snapshot.running
+    assert (running.gang.id, running.gang.roles[0].resources) == ("r-running-1", Resources(500, GIB, 1, ("A100",)))
+    assert (running.gang.time_limit_s, running.gang.wants, running.gang.script) == (60.0, (digest("m"),), "mnist:main.py")
+    assert (running.started_at, running.saved_at, running.placement.assignments) == (at(3), at(5), (Assignment(0, NodeId("n1"), (1,)),))
+    assert {gang.id: gang.wants for gang in snapshot.pending} == {"r-queued-1": (digest("lock"), digest("req")), "r-lost-1": ()}
+    assert snapshot.nodes["n1"] == node(gpus=2, model="A100")
+    done = await stores.runs.get(RunId("r-done-1"))
+    assert (done.phase, done.spec.tags, done.attempt is not None and done.attempt.counts) == (RunPhase.SUCCEEDED, {"k": "v"}, (1,))
+    assert (await stores.runs.get(RunId("r-running-1"))).params == {"lr": 0.1, "inf": float("inf")}
+    assert (await stores.runs.get(RunId("r-queued-1"))).spec.roles[0].resources == Resources(500, GIB, 1)
+    (again,) = await stores.runs.create([new_run(id=RunId("r-done-1"), resources=Resources(500, GIB), tags={"k": "v"})], now=at(11))
+    assert again.phase is RunPhase.SUCCEEDED  # a retry of what was accepted before the upgrade
+    assert await start(stores, RunId("r-queued-1"), ("n1", (0,)), seconds=12) == "r-queued-1.1"
+    assert (await see(stores, nodes=[], seconds=13)).requeued == ("r-running-1",)
+    assert await stores.runs.attempts(RunId("r-lost-1")) != []
+    await database.close()
 
 
 def test_opening_again_keeps_what_is_there(made: str) -> None:
     for _ in range(2):
         Database.open(made)
     with engine_of(made).connect() as conn:
-        assert conn.execute(text("SELECT count(*) FROM counters")).scalar() == 2
+        assert conn.execute(text("SELECT count(*) FROM marks")).scalar() == 1
 
 
 def test_a_newer_database_is_refused(made: str) -> None:

@@ -12,7 +12,7 @@ from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, 
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Preemption, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, NodeId, RunId, new_run_id
-from hopyard.domain.resources import Gpu, Resources
+from hopyard.domain.resources import Gpu
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded

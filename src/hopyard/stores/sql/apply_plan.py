@@ -16,7 +16,7 @@ from hopyard.domain.ids import AttemptId, GangId, RunId, attempt_id
 from hopyard.domain.run import RunEventKind, RunPhase
 from hopyard.stores.sql.attempt_rows import Changes
 from hopyard.stores.sql.checkpoint_rows import newest_steps
-from hopyard.stores.sql.codec import encode_counts, encode_placement, from_us, to_us
+from hopyard.stores.sql.codec import encode_counts, encode_placement
 from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
 from hopyard.stores.sql.hold_rows import HoldRows
 from hopyard.stores.sql.live import Live

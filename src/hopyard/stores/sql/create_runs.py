@@ -24,6 +24,8 @@ from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets,
 # What an offline run shows until `finish_offline`, should that never come.
 _UNFINISHED = Exit(ExitKind.LOST, 1, "recorded offline; its record was not completed")
 
+UNKNOWN = ""  # the fingerprint of a run that came from an older schema: whoever knows its id submitted it
+
 _RUN_INSERT = runs.insert()
 _CONTENTS_INSERT = run_contents.insert()
 _TAG_INSERT = run_tags.insert()
@@ -90,7 +92,7 @@ def _accept(
         there = (earlier.new.user, earlier.fingerprint) if earlier is not None else known.get(new.id)
         if there is None:
             taken[new.id] = _Accepted(new, submission.now, print_)
-        elif there != (new.user, print_):
+        elif there not in ((new.user, print_), (new.user, UNKNOWN)):
             return Conflict(f"another run has the id {new.id}", hints=("submit it again under a new id",))
     return taken
 

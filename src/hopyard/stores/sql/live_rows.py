@@ -104,10 +104,7 @@ def to_placement(row: Any, gang: Gang) -> Placement:
 
 def to_running(row: Any, known: Running | None, waiting: Mapping[GangId, Gang]) -> Running:
     """What a policy sees; what never changes of an attempt is taken over from what was known of it."""
-    if known is not None:
-        placement = known.placement
-    else:
-        placement = to_placement(row, waiting.get(row[0]) or to_gang(row))
+    placement = known.placement if known is not None else to_placement(row, waiting.get(row[0]) or to_gang(row))
     return Running(
         placement,
         from_us(row.placed_at) if known is None else known.placed_at,

@@ -135,6 +135,8 @@ def _fill(conn: sa.Connection) -> None:
     conn.execute(sa.text("UPDATE runs SET losses = attempts - 1 WHERE phase IN ('starting', 'running', 'stopping')"))
     saved = "SELECT max(created_at) FROM checkpoints WHERE checkpoints.attempt = attempts.id"
     conn.execute(sa.text(f"UPDATE attempts SET saved_at = ({saved}) WHERE live = 1"))
+    # Specs have more fields now, so a retry of an old submission has another fingerprint than it had: these are taken on trust.
+    conn.execute(sa.text("UPDATE run_contents SET fingerprint = ''"))
     of_run = sa.text("UPDATE runs SET gang = :gang, script = :script, wants = :wants WHERE id = :id")
     of_contents = sa.text("UPDATE run_contents SET spec = :spec WHERE run = :id")
     for rows in _specs(conn):
