@@ -1,0 +1,130 @@
+"""Asking runs to make room, and keeping what they leave for whom they leave it to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hopyard.domain.cluster import HoldReason, Preemption, Promise, Running
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.scheduler.cycle.holds import Verdict
+from hopyard.scheduler.cycle.preempt import Preemptor
+from hopyard.scheduler.cycle.scene import Scene
+from hopyard.scheduler.reasons import plural
+from hopyard.scheduler.timeline import leave
+from hopyard.scheduler.timeline.future import STOPS_IN_S
+
+SEARCHES = 48  # gangs for which victims are looked for in one turn; the next turn goes on
+SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # by then whoever was asked to make room has left
+AGAIN = timedelta(seconds=1)
+NAMED = 3  # runs that a sentence names
+
+
+class Asking:
+    """Of one turn. making_room: who was asked, now or in earlier turns, and has not left yet, by whom it is for. preemptions:
+    whom to ask now. look_again_at: when there is more to ask."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.preemptions: list[Preemption] = []
+        self.look_again_at: list[datetime] = []
+        self.making_room: dict[GangId, list[Running]] = {}
+        for running in sorted(scene.standing.stopping.values(), key=lambda one: one.gang.id):
+            if running.preempted_for is not None and running.preempted_for in scene.line:
+                self.making_room.setdefault(running.preempted_for, []).append(running)
+        self._asked: list[Running] = []
+        self._searches = 0
+        self._lazy: Preemptor | None = None
+
+    def make_way(self) -> None:
+        """Runs in the way of a reservation that begins soon are asked to leave in time."""
+        scene, snapshot = self._scene, self._scene.snapshot
+        if not snapshot.reservations:
+            return
+        found = leave(snapshot.reservations, scene.standing.future, snapshot.nodes, snapshot.queues, scene.now)
+        if found.look_again_at is not None:
+            self.look_again_at.append(found.look_again_at)
+        runs = [running for one in found.ask if (running := scene.standing.future.running(one.gang)) is not None]
+        self.preemptions += found.ask
+        self._supposed(runs)
+        self._asked += runs
+
+    def may(self, queue: QueueName, priority: int) -> bool:
+        """Whether there is anybody at all who might have to make room for gangs of this priority in the queue."""
+        return self._preemptor.may(queue, priority)
+
+    def make_room(self, gang: Gang) -> bool:
+        """Step 6. Whether runs are asked to end so that it can start; nobody is where they are already."""
+        if gang.id in self.making_room or not self.may(gang.queue, gang.priority):
+            return False
+        for not_on in (frozenset[NodeId](), self._scene.timeline.spoken_for()):
+            victims = self._preemptor.victims(gang, not_on=not_on)
+            if not victims:
+                return False
+            if self._searches >= SEARCHES:
+                self.look_again_at.append(self._scene.now + AGAIN)
+                return False
+            self._searches += 1
+            found = self._preemptor.find(gang, victims, not_on=not_on)
+            if found is not None and self._ask(gang, *found):
+                return True
+        return False
+
+    def wait(self, gang: Gang) -> None:
+        """It waits for runs that were asked."""
+        runs = self.making_room[gang.id]
+        names = tuple(f"run:{running.gang.id}" for running in runs[:NAMED])
+        detail = f"{plural(len(runs), 'run')} {'was' if len(runs) == 1 else 'were'} asked to make room for it"
+        at = self._scene.timeline.expected_at(gang.id)
+        self._scene.alone[gang.id] = Verdict(HoldReason.PREEMPTING, detail, names, at)
+
+    def close(self) -> None:
+        """What was only supposed is forgotten: whether they are really asked is for the store to say."""
+        for running in self._asked:
+            self._scene.standing.future.add(running)
+
+    @property
+    def _preemptor(self) -> Preemptor:
+        if self._lazy is None:
+            scene = self._scene
+            self._lazy = Preemptor(scene.standing, scene.capacity, scene.accounts)
+            self._lazy.leave(self._asked)
+            for gang in self.making_room:
+                place = scene.timeline.place_of(gang)
+                if place is not None:
+                    self._lazy.starts(place)
+            scene.on_start.append(self._lazy.starts)
+        return self._lazy
+
+    def _ask(self, gang: Gang, runs: list[Running], placement: Placement) -> bool:
+        """Whether it will start once these have left, in nobody's way; then they are asked."""
+        scene, timeline = self._scene, self._scene.timeline
+        nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
+        self._supposed(runs)
+        made = Promise(gang.id, scene.now + SOON, scene.now, nodes)
+        promise = timeline.promise(gang, scene.expected(gang), before=made)
+        place = timeline.place_of(gang.id)
+        if promise is None or place is None or promise.start_at > made.start_at:
+            timeline.tell(runs)
+            self._restore(gang)
+            return False
+        scene.promises.made_room(gang.id, promise)
+        self.making_room[gang.id] = runs
+        self.preemptions += [Preemption(one.attempt, one.gang.id, gang.id, self._preemptor.why(one, gang)) for one in runs]
+        self._asked += runs
+        self._preemptor.leave(runs)
+        self._preemptor.starts(place)
+        self.wait(gang)
+        return True
+
+    def _restore(self, gang: Gang) -> None:
+        """What it was promised before holds again."""
+        before = self._scene.promises.given.get(gang.id)
+        self._scene.timeline.withdraw(gang.id)
+        if before is not None:
+            self._scene.timeline.promise(gang, self._scene.expected(gang), before=before)
+
+    def _supposed(self, runs: Iterable[Running]) -> None:
+        self._scene.timeline.tell([replace(running, stopping=True) for running in runs])

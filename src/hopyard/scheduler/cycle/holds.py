@@ -1,0 +1,152 @@
+"""Why gangs wait, told when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import overload
+
+from hopyard.domain.cluster import Hold, HoldReason
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.scheduler.cycle.line import Rank, ShapeKey
+from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+
+Order = tuple[QueueName, bool, Rank, tuple[float, ...], datetime, GangId]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """As a Hold says it, without a position."""
+
+    reason: HoldReason
+    detail: str
+    blocked_by: tuple[str, ...] = ()
+    expected_at: datetime | None = None
+
+
+NEXT = Verdict(HoldReason.BEHIND, "others were first in this turn; it is looked at again in the next")
+
+
+class Verdicts:
+    """Why each gang waits, as things stood when the turn was over. Nothing of it changes any more.
+
+    alone: of gangs that were looked at for themselves. in_way: of those that would fit, but in the way of others, by shape:
+    they share one. hopeless: why a gang never fits, or None.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        accounts: Accounts,
+        hopeless: Callable[[Gang], str | None],
+        alone: Mapping[GangId, Verdict],
+        in_way: Mapping[ShapeKey, Verdict],
+    ) -> None:
+        self.accounts = accounts
+        self._capacity, self._hopeless, self._alone, self._in_way = capacity, hopeless, alone, in_way
+        self._never: dict[ShapeKey, Verdict | None] = {}
+        self._shared: dict[tuple[QueueName, str, ShapeKey], Verdict] = {}
+        self._full: dict[tuple[ShapeKey, frozenset[str]], Verdict] = {}
+
+    def never(self, gang: Gang) -> Verdict | None:
+        key = gang.roles, gang.topology
+        if key not in self._never:
+            why = self._hopeless(gang)
+            self._never[key] = None if why is None else Verdict(HoldReason.NEVER_FITS, why)
+        return self._never[key]
+
+    def of(self, gang: Gang) -> Verdict:
+        never = self.never(gang)
+        if never is not None:
+            return never
+        alone = self._alone.get(gang.id)
+        if alone is not None:
+            return alone
+        key = gang.queue, gang.user, (gang.roles, gang.topology)
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = self._of_alike(gang)
+        return found
+
+    def _of_alike(self, gang: Gang) -> Verdict:
+        refused = self.accounts.refusal(gang)
+        if refused is not None:
+            return Verdict(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+        shape, closed = (gang.roles, gang.topology), self.accounts.closed_models(gang)
+        if (shape, closed) not in self._full:
+            self._full[shape, closed] = self._of_shape(gang, closed)
+        return self._full[shape, closed]
+
+    def _of_shape(self, gang: Gang, closed: frozenset[str]) -> Verdict:
+        if self._capacity.place(gang, closed_models=closed) is not None:
+            return self._in_way.get((gang.roles, gang.topology), NEXT)
+        if closed and self._capacity.place(gang) is not None:
+            models = ", ".join(sorted(closed))
+            return Verdict(
+                HoldReason.QUOTA, f"what is free are GPUs of which its queue may use no more: {models}", (f"queue:{gang.queue}",)
+            )
+        return Verdict(*self._capacity.why_not(gang))
+
+
+class Holds(Sequence[Hold]):
+    """One hold for each gang that waits and was not placed, by queue and position. Made when it is looked into.
+
+    ranks: of each gang in its queue.
+    """
+
+    def __init__(self, pending: Sequence[Gang], placed: Set[GangId], ranking: Callable[[Gang], Rank], verdicts: Verdicts) -> None:
+        self._pending, self._placed, self._ranking, self._verdicts = pending, placed, ranking, verdicts
+        self._made: tuple[Hold, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending) - len(self._placed)
+
+    @overload
+    def __getitem__(self, index: int) -> Hold: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Hold]: ...
+    def __getitem__(self, index: int | slice) -> Hold | Sequence[Hold]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return self is other or self._all() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} holds>"
+
+    def _all(self) -> tuple[Hold, ...]:
+        if self._made is None:
+            self._made = tuple(self._make())
+        return self._made
+
+    def _make(self) -> Iterator[Hold]:
+        verdicts, placed = self._verdicts, self._placed
+        queue, position = None, 0
+        for gang in sorted((gang for gang in self._pending if gang.id not in placed), key=self._order()):
+            queue, position = gang.queue, position + 1 if gang.queue == queue else 1
+            told = verdicts.of(gang)
+            yield Hold(gang.id, told.reason, told.detail, position, told.blocked_by, told.expected_at)
+
+    def _order(self) -> Callable[[Gang], Order]:
+        """Those that never fit come last in their queue."""
+        verdicts, ranking = self._verdicts, self._ranking
+        users: dict[tuple[QueueName, str], tuple[float, ...]] = {}
+
+        def order(gang: Gang) -> Order:
+            key = gang.queue, gang.user
+            owes = users.get(key)
+            if owes is None:
+                owes = users[key] = verdicts.accounts.user_key(*key)
+            return gang.queue, verdicts.never(gang) is not None, ranking(gang), owes, gang.submitted_at, gang.id
+
+        return order

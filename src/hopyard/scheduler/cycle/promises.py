@@ -1,0 +1,118 @@
+"""Who was promised a start, in one turn: promises of earlier turns that are kept or broken, and new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from hopyard.domain.cluster import Breach, HoldReason, Promise
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.scheduler.cycle.line import Line
+from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.predict import Expected
+from hopyard.scheduler.timeline import Timeline
+
+PROMISES = 8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
+BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
+
+
+class Promises:
+    """Those that wait for room take one of PROMISES places. Of those that wait for what their queue or user may use, one of each
+    queue is promised a start beside them: it competes with its own queue only.
+
+    before: as they were given in earlier turns.
+    """
+
+    def __init__(self, before: Mapping[GangId, Promise], timeline: Timeline, accounts: Accounts, line: Line) -> None:
+        self.before = before
+        self.given: dict[GangId, Promise] = {}
+        self._breaches: dict[GangId, Breach] = {}
+        self._timeline, self._accounts, self._line = timeline, accounts, line
+        self._for_room: set[GangId] = set()
+        self._for_quota: dict[QueueName, GangId] = {}
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nobody else that waits for room is promised a start."""
+        return len(self._for_room) >= PROMISES
+
+    def taken(self, gang: Gang, reason: HoldReason) -> bool:
+        """Whether there is no promise left for a gang that is blocked for this reason."""
+        return gang.queue in self._for_quota if reason in BY_QUOTA else self.exhausted
+
+    def in_order(self, preempting: Set[GangId]) -> list[Promise]:
+        """Of those that still wait, as they were given, those for whom runs make room first; of one queue, those of higher
+        priority take the places of those of lower."""
+        waiting = [promise for promise in self.before.values() if promise.gang in self._line]
+        given = sorted(waiting, key=lambda one: (one.gang not in preempting, one.given_at, one.gang))
+        by_queue: dict[QueueName, list[Promise]] = {}
+        for promise in given:
+            by_queue.setdefault(self._gang(promise).queue, []).append(promise)
+        for queue, promises in by_queue.items():
+            promises.sort(key=lambda one: (one.gang not in preempting, -self._gang(one).priority))
+            by_queue[queue] = promises[::-1]
+        return [by_queue[self._gang(promise).queue].pop() for promise in given]
+
+    def give(self, gang: Gang, expected: Expected, reason: HoldReason) -> Promise | None:
+        """Of the earliest start that is in nobody's way; kept where it was given before, or reported as broken."""
+        before = self.before.get(gang.id)
+        promise = self._timeline.promise(gang, expected, before=before)
+        if before is not None:
+            self.broken(before, promise)
+        if promise is None:
+            return None
+        self.given[gang.id] = promise
+        if reason in BY_QUOTA:
+            self._for_quota.setdefault(gang.queue, gang.id)
+        elif reason is not HoldReason.PREEMPTING:
+            self._for_room.add(gang.id)
+        return promise
+
+    def made_room(self, gang: GangId, promise: Promise) -> None:
+        """It starts where others make room for it; the timeline knows."""
+        self._forget(gang)
+        self.given[gang] = promise
+
+    def broken(self, before: Promise, after: Promise | None) -> None:
+        breach = self._timeline.breach(before, after)
+        self._breaches.pop(before.gang, None)
+        if breach is not None:
+            self._breaches[before.gang] = breach
+
+    @property
+    def breaches(self) -> tuple[Breach, ...]:
+        return tuple(self._breaches[gang] for gang in sorted(self._breaches))
+
+    def drop(self, gang: GangId) -> Promise | None:
+        """It starts, or somebody who comes before it needs what it was promised."""
+        self._timeline.withdraw(gang)
+        return self._forget(gang)
+
+    def _forget(self, gang: GangId) -> Promise | None:
+        self._breaches.pop(gang, None)
+        self._for_room.discard(gang)
+        for queue in [queue for queue, of in self._for_quota.items() if of == gang]:
+            del self._for_quota[queue]
+        return self.given.pop(gang, None)
+
+    def outranked(self, gang: Gang) -> list[Gang]:
+        """Those with a promise that does not bind this gang, the last given first."""
+        found = [self._gang(promise) for promise in self.given.values()]
+        return [other for other in reversed(found) if other.id != gang.id and outranks(gang, other, self._accounts)]
+
+    def _gang(self, promise: Promise) -> Gang:
+        found = self._line.find(promise.gang)
+        assert found is not None
+        return found
+
+
+def outranks(gang: Gang, other: Gang, accounts: Accounts) -> bool:
+    """Whether it comes before the other whatever that was promised: of one queue, by its priority; of two, when one that is
+    above the gang only is sure of what it asks for, and the other has to borrow."""
+    if gang.queue == other.queue:
+        return gang.priority > other.priority
+    mine, theirs = accounts.queue_key(gang.queue, gang), accounts.queue_key(other.queue, other)
+    for (beyond, _, queue), (other_beyond, _, other_queue) in zip(mine, theirs, strict=False):
+        if queue != other_queue:
+            return beyond < other_beyond
+    return False

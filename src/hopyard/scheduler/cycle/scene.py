@@ -1,0 +1,77 @@
+"""What the steps of one turn share: the state as it will be after what was decided so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hopyard.domain.cluster import HoldReason
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.scheduler.cycle.holds import Verdict
+from hopyard.scheduler.cycle.line import Shape
+from hopyard.scheduler.cycle.promises import Promises
+from hopyard.scheduler.cycle.standing import Standing
+from hopyard.scheduler.predict import Expected, expect
+from hopyard.scheduler.timeline import Blocked, Timeline
+
+
+class Scene:
+    """placed: what starts. alone: why gangs wait that were looked at for themselves. promised: who binds whom."""
+
+    def __init__(self, standing: Standing) -> None:
+        self.standing, self.snapshot, self.line = standing, standing.snapshot, standing.line
+        self.now = self.snapshot.now
+        self.capacity, self.accounts = standing.capacity.copy(), standing.accounts.copy()
+        self.timeline = Timeline(
+            self.capacity, self.accounts, standing.future, self.snapshot.reservations, self.now, self.snapshot.queues
+        )
+        self.promises = Promises(self.snapshot.promises, self.timeline, self.accounts, self.line)
+        self.placed: dict[GangId, Placement] = {}
+        self.alone: dict[GangId, Verdict] = {}
+        self.on_start: list[Callable[[Placement], None]] = []
+        self._expected: dict[tuple[Shape, QueueName, str, str, float | None], Expected] = {}
+
+    def gang(self, gang: GangId) -> Gang:
+        """One that waits."""
+        found = self.line.find(gang)
+        assert found is not None
+        return found
+
+    def expected(self, gang: Gang) -> Expected:
+        """How long it would run."""
+        key = self.line.shape_of(gang), gang.queue, gang.user, gang.script, gang.time_limit_s
+        found = self._expected.get(key)
+        if found is None:
+            found = self._expected[key] = expect(gang, self.snapshot.durations)
+        return found
+
+    def try_now(self, gang: Gang) -> Placement | Blocked:
+        before = self.snapshot.promises.get(gang.id)
+        prefer = frozenset(before.nodes) if before is not None else frozenset()
+        return self.timeline.try_now(gang, self.expected(gang), prefer=prefer)
+
+    def start(self, placement: Placement) -> None:
+        gang = placement.gang.id
+        self.promises.drop(gang)
+        self.timeline.start(placement, self.expected(self.gang(gang)))
+        self.placed[gang] = placement
+        self.alone.pop(gang, None)
+        for told in self.on_start:
+            told(placement)
+
+    def promise(self, gang: Gang, found: Blocked) -> bool:
+        """Whether it is promised a start, or what it was promised is kept."""
+        if self.promises.give(gang, self.expected(gang), found.reason) is None:
+            return False
+        at = self.timeline.expected_at(gang.id)
+        blocked_by = found.blocked_by or self.timeline.waits_for(gang.id)
+        self.alone[gang.id] = Verdict(found.reason, found.detail, blocked_by, at)
+        return True
+
+    def promise_again(self, gang: Gang) -> None:
+        """It had to stand back; as well as can be now."""
+        told = self.alone.pop(gang.id, None)
+        expected = self.expected(gang)
+        if self.promises.give(gang, expected, told.reason if told else HoldReason.BEHIND) is not None and told is not None:
+            self.alone[gang.id] = replace(told, expected_at=self.timeline.expected_at(gang.id))

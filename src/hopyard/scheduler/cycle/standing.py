@@ -1,0 +1,170 @@
+"""What is known of a cluster between turns, and kept up by what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from hopyard.domain.cluster import Node, Running, Snapshot
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.queue import QueueTree
+from hopyard.scheduler.cycle.changes import changed_keys, difference
+from hopyard.scheduler.cycle.line import Line, Rank, Shape
+from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.fit import never_fits
+from hopyard.scheduler.service import service_class
+from hopyard.scheduler.timeline import Future
+
+FEW_NODES = 8  # more than so many at once are taken in by laying everything out anew
+
+
+class Standing:
+    """Of the newest snapshot that it was told.
+
+    capacity, accounts: what is free and used now. whole: what the nodes would have free if nothing ran and all were open.
+    future: who holds resources, and until when. line: who waits. by_queue: who holds resources, by queue.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._lay_out_nodes()
+        self._open_accounts()
+        self.future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
+        self._form_line()
+        self.by_queue: dict[QueueName, dict[GangId, Running]] = {}
+        self.stopping: dict[GangId, Running] = {}
+        for running in snapshot.running:
+            self._holds(running)
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Take in what is different in this snapshot."""
+        before, self.snapshot = self.snapshot, snapshot
+        ended, begun = difference(before.running, snapshot.running)
+        self._follow_running(ended, begun)
+        self.future.at(snapshot.now, snapshot.durations)
+        nodes = [
+            name for name in changed_keys(before.nodes, snapshot.nodes) if before.nodes.get(name) != snapshot.nodes.get(name)
+        ]
+        if len(nodes) > FEW_NODES:
+            self._lay_out_nodes()
+        else:
+            for name in nodes:
+                self._follow_node(name)
+        if snapshot.queues != before.queues or any(
+            _counts_anew(before.nodes.get(name), snapshot.nodes.get(name)) for name in nodes
+        ):
+            self._open_accounts()
+        else:
+            if nodes:
+                self.accounts.set_nodes(snapshot.nodes.values())
+            self.accounts.set_used(snapshot.used, snapshot.now)
+        if snapshot.queues != before.queues:
+            self._form_line()
+        else:
+            gone, come = difference(before.pending, snapshot.pending)
+            for gang in gone:
+                self.line.remove(gang)
+            for gang in come:
+                self.line.add(gang)
+
+    def hopeless(self, shape: Shape) -> bool:
+        """Whether no gang of this shape would fit if nothing ran and all nodes were open."""
+        found = self._hopeless.get(shape)
+        if found is None:
+            empty = bool(self.snapshot.nodes)
+            found = self._hopeless[shape] = empty and self.whole.place(_smallest(shape.example), score="first-fit") is None
+        return found
+
+    def never_fits(self) -> Callable[[Gang], str | None]:
+        """Why a gang never fits, or None, as of now."""
+        whole, nodes = self.whole.copy(), self.snapshot.nodes
+
+        def why(gang: Gang) -> str | None:
+            if not nodes or whole.place(_smallest(gang), score="first-fit") is not None:
+                return None
+            return never_fits(gang, nodes.values())
+
+        return why
+
+    def _lay_out_nodes(self) -> None:
+        nodes = self.snapshot.nodes.values()
+        self.capacity = Capacity.of(nodes, (running.placement for running in self.snapshot.running))
+        self.whole = Capacity.of(map(_open, nodes))
+        self._hopeless: dict[Shape, bool] = {}
+
+    def _open_accounts(self) -> None:
+        snapshot = self.snapshot
+        self.accounts = Accounts.of(snapshot.queues, snapshot.nodes.values(), snapshot.running, snapshot.used, snapshot.now)
+
+    def _form_line(self) -> None:
+        queues = self.snapshot.queues
+        self.ranking = rank_in(queues)
+        self.line = Line(self.snapshot.pending, self.ranking)
+        above = {queue.parent for queue in queues.queues.values()}
+        self.leaves = sorted(name for name in queues.queues if name not in above)
+
+    def _follow_node(self, name: NodeId) -> None:
+        node = self.snapshot.nodes.get(name)
+        if node is None:
+            self.capacity.drop_node(name)
+            self.whole.drop_node(name)
+        else:
+            self.capacity.set_node(node)
+            self.whole.set_node(_open(node))
+        self._hopeless.clear()
+
+    def _follow_running(self, ended: Iterable[Running], begun: Iterable[Running]) -> None:
+        gone = {running.gang.id: running for running in ended}
+        for running in begun:
+            before = gone.pop(running.gang.id, None)
+            if before is None or before.placement != running.placement:
+                if before is not None:
+                    self._end(before)
+                self.capacity.take(running.placement)
+                self.accounts.charge(running.placement)
+            self.future.add(running)
+            self._holds(running)
+        for running in gone.values():
+            self._end(running)
+            self.future.drop(running.gang.id)
+
+    def _holds(self, running: Running) -> None:
+        self.by_queue.setdefault(running.gang.queue, {})[running.gang.id] = running
+        if running.stopping:
+            self.stopping[running.gang.id] = running
+        else:
+            self.stopping.pop(running.gang.id, None)
+
+    def _end(self, running: Running) -> None:
+        self.capacity.give_back(running.placement)
+        self.accounts.credit(running.placement)
+        self.stopping.pop(running.gang.id, None)
+        of_queue = self.by_queue[running.gang.queue]
+        del of_queue[running.gang.id]
+        if not of_queue:
+            del self.by_queue[running.gang.queue]
+
+
+def rank_in(queues: QueueTree) -> Callable[[Gang], Rank]:
+    """Who comes first in a queue, whoever they belong to."""
+    slicing = {name for name, queue in queues.queues.items() if queue.time_slices}
+
+    def rank(gang: Gang) -> Rank:
+        return -gang.priority, service_class(gang.served_s) if gang.queue in slicing else 0
+
+    return rank
+
+
+def _smallest(gang: Gang) -> Gang:
+    return gang.sized([role.fewest for role in gang.roles])
+
+
+def _open(node: Node) -> Node:
+    return node if node.open else replace(node, ready=True, cordoned=False)
+
+
+def _counts_anew(before: Node | None, after: Node | None) -> bool:
+    """Whether what was charged on this node may count otherwise now: accounts name GPUs by what the node says of them."""
+    return before is None or after is None or before.gpus != after.gpus

@@ -1,0 +1,200 @@
+"""One turn: from what stands to what should happen. The steps are those of docs/designs/0002-scheduler.md, section 3."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from hopyard.domain.cluster import HoldReason, Plan
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.scheduler.cycle.asking import Asking
+from hopyard.scheduler.cycle.holds import Holds, Verdict, Verdicts
+from hopyard.scheduler.cycle.line import Shape
+from hopyard.scheduler.cycle.promises import BY_QUOTA, outranks
+from hopyard.scheduler.cycle.scene import Scene
+from hopyard.scheduler.cycle.standing import Standing
+from hopyard.scheduler.cycle.walk import Walk
+from hopyard.scheduler.timeline import Blocked
+
+NO_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
+
+
+class Turn:
+    """Used once."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._scene = Scene(standing)
+        self._asking = Asking(self._scene)
+        self._order = Walk(standing.line, standing.leaves, self._scene.accounts)
+        self._deferred: dict[GangId, Gang] = {}
+        self._full: dict[Shape, Blocked] = {}  # nobody of that shape fits now
+        self._unpromised: set[Shape] = set()  # nor would if all that runs had ended
+        self._in_way: dict[tuple[Shape, QueueName, str], float] = {}  # who would be there so long is in somebody's way
+        self._behind: dict[Shape, Blocked] = {}
+
+    def plan(self) -> Plan:
+        try:
+            self._asking.make_way()
+            self._keep_promises()
+            self._walk()
+            for gang in list(self._deferred.values()):
+                self._keep(gang)
+        finally:
+            self._asking.close()
+        scene = self._scene
+        behind = {shape.key: Verdict(told.reason, told.detail, told.blocked_by) for shape, told in self._behind.items()}
+        verdicts = Verdicts(scene.capacity, scene.accounts, self._standing.never_fits(), scene.alone, behind)
+        return Plan(
+            scene.snapshot.version,
+            tuple(scene.placed.values()),
+            Holds(scene.snapshot.pending, scene.placed.keys(), self._standing.ranking, verdicts),
+            tuple(self._asking.preemptions),
+            tuple(scene.promises.given.values()),
+            scene.promises.breaches,
+            self._look_again_at(),
+        )
+
+    def _look_again_at(self) -> datetime | None:
+        """When time alone changes something: a promised start, a reservation, more to ask."""
+        times = [*self._asking.look_again_at, *(promise.start_at for promise in self._scene.promises.given.values())]
+        return min((at for at in times if at > self._scene.now), default=None)
+
+    # Step 2
+
+    def _keep_promises(self) -> None:
+        making_room = self._asking.making_room
+        promised = [promise.gang for promise in self._scene.promises.in_order(making_room.keys())]
+        heads = self._order.heads() if promised else []
+        for gang_id in [*promised, *sorted(making_room.keys() - set(promised))]:
+            gang = self._scene.gang(gang_id)
+            if gang_id not in making_room and any(outranks(head, gang, self._scene.accounts) for head in heads):
+                self._defer(gang)
+            else:
+                self._keep(gang)
+
+    def _defer(self, gang: Gang) -> None:
+        """Somebody comes before it: it is looked at when it is its turn. Until then its promise binds those whom it precedes."""
+        self._deferred[gang.id] = gang
+        found = self._scene.try_now(gang)
+        if isinstance(found, Blocked):
+            self._scene.promise(gang, found)
+
+    def _keep(self, gang: Gang) -> None:
+        """It starts if it can; else what it was promised is kept, or reported as broken."""
+        scene, shape = self._scene, self._scene.line.shape_of(gang)
+        self._deferred.pop(gang.id, None)
+        before = scene.snapshot.promises.get(gang.id)
+        if self._standing.hopeless(shape):
+            if before is not None:
+                scene.promises.broken(before, None)
+            return
+        found = scene.try_now(gang)
+        if isinstance(found, Placement):
+            scene.start(found)
+        elif gang.id in self._asking.making_room:
+            scene.promises.give(gang, scene.expected(gang), HoldReason.PREEMPTING)
+            self._asking.wait(gang)
+        else:
+            scene.promise(gang, found)
+
+    # Steps 3 to 8
+
+    def _walk(self) -> None:
+        order, scene = self._order, self._scene
+        while (gang := order.head()) is not None:
+            if gang.id in self._deferred:
+                self._keep(gang)
+            if gang.id in scene.placed:
+                order.step(gang)
+            elif gang.id in scene.promises.given:
+                self._asking.make_room(gang)
+                order.step(gang)
+            elif gang.id in scene.snapshot.promises or gang.id in scene.alone:
+                order.step(gang)
+            elif self._standing.hopeless(scene.line.shape_of(gang)):
+                order.pass_all([scene.line.shape_of(gang)])
+            else:
+                self._decide(gang)
+
+    def _decide(self, gang: Gang) -> None:
+        scene, shape = self._scene, self._scene.line.shape_of(gang)
+        found = self._known(gang, shape) or scene.try_now(gang)
+        if isinstance(found, Blocked) and found.reason is HoldReason.BEHIND:
+            found = self._stand_before(gang, found)
+        elif isinstance(found, Placement):
+            scene.start(found)
+        if isinstance(found, Placement):
+            self._order.step(gang)
+            return
+        self._note(gang, shape, found)
+        if self._asking.make_room(gang) or self._promise(gang, shape, found):
+            self._order.step(gang)
+        else:
+            self._pass(gang, shape, found)
+
+    def _known(self, gang: Gang, shape: Shape) -> Blocked | None:
+        """What must come of it, from what came of others."""
+        if shape in self._full:
+            refused = self._scene.accounts.refusal(gang)
+            return self._full[shape] if refused is None else Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+        limit_s = self._in_way.get((shape, gang.queue, gang.user))
+        return self._behind[shape] if limit_s is not None and self._scene.expected(gang).high_s >= limit_s else None
+
+    def _stand_before(self, gang: Gang, found: Blocked) -> Placement | Blocked:
+        """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they are again."""
+        scene = self._scene
+        outranked = scene.promises.outranked(gang)
+        if not outranked:
+            return found
+        for other in outranked:
+            scene.promises.drop(other.id)
+        again = scene.try_now(gang)
+        if isinstance(again, Placement):
+            scene.start(again)
+        elif not scene.promises.taken(gang, again.reason):
+            scene.promise(gang, again)
+        for other in reversed(outranked):
+            scene.promise_again(other)
+        return again
+
+    def _note(self, gang: Gang, shape: Shape, found: Blocked) -> None:
+        """What it means for others that this one was refused."""
+        scene = self._scene
+        if found.reason in NO_ROOM:
+            if shape not in self._full and not scene.accounts.closed_models(gang):
+                self._full[shape] = found
+                self._pass_full()
+        elif found.reason not in BY_QUOTA:
+            key, high_s = (shape, gang.queue, gang.user), scene.expected(gang).high_s
+            self._in_way[key] = min(high_s, self._in_way.get(key, high_s))
+            self._behind.setdefault(shape, found)
+
+    def _promise(self, gang: Gang, shape: Shape, found: Blocked) -> bool:
+        """Step 7."""
+        promises = self._scene.promises
+        if gang.id in promises.given:
+            return True
+        if promises.taken(gang, found.reason) or shape in self._unpromised:
+            return False
+        if not self._scene.promise(gang, found):
+            if found.reason in NO_ROOM:
+                self._unpromised.add(shape)
+            return False
+        self._pass_full()
+        return True
+
+    def _pass(self, gang: Gang, shape: Shape, found: Blocked) -> None:
+        """Step 8: those who share its fate are not looked at."""
+        refused = self._scene.accounts.refusal(gang)
+        if found.reason is HoldReason.USER_LIMIT or (refused is not None and refused.reason is HoldReason.USER_LIMIT):
+            self._order.pass_user(gang, shape)
+        elif found.reason in NO_ROOM or found.reason is HoldReason.QUOTA:
+            self._order.pass_queue(gang.queue, shape)
+        else:
+            self._order.pass_kind(gang, self._scene.line.kind_of(gang))
+
+    def _pass_full(self) -> None:
+        """Those for whom there is no room need no look once all promises are given, where nobody may be preempted."""
+        if self._scene.promises.exhausted:
+            self._order.pass_full(self._full.keys(), self._asking.may)

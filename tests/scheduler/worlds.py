@@ -1,0 +1,312 @@
+"""Clusters that live: queues, nodes, gangs that wait and run, and what happens to them, for the laws of whole turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from hypothesis import strategies as st
+
+from hopyard.domain.amounts import placed
+from hopyard.domain.cluster import Node, Plan, Promise, Running, Snapshot
+from hopyard.domain.durations import KEPT, history_keys
+from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Placement, Role, Topology, Where
+from hopyard.domain.ids import AttemptId, GangId, NodeId, PoolName, QueueName, ReservationId, Version
+from hopyard.domain.queue import CPU, GPU, Queue, QueueTree, Used
+from hopyard.domain.quota import guarantees, most, path
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.cycle import plan
+
+T0 = datetime(2030, 1, 1, tzinfo=UTC)
+GIB = 1024**3
+USERS = ("ada", "bob", "cy")
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def machine(
+    name: str, gpus: int = 8, *, cpus: int = 64, model: str = "A100", rack: str | None = None, pool: str = "default"
+) -> Node:
+    cards = tuple(Gpu(index, model, 80 * GIB) for index in range(gpus))
+    return Node(NodeId(name), "local", 1000 * cpus, 256 * GIB, cards, PoolName(pool), labels={"rack": rack} if rack else {})
+
+
+def gang(
+    name: str, gpus: int = 1, *, replicas: int = 1, fewest: int = 0, queue: str = "default", user: str = "ada", priority: int = 50, at: float = 0,
+    limit_s: float | None = None, cpus: float = 1, script: str = "", preemptible: bool = True, where: Where = ANYWHERE,
+    topology: Topology | None = None, milli: int = 0,
+) -> Gang:  # fmt: skip
+    """`gpus` of them for each of `replicas`."""
+    role = Role("worker", replicas, Resources(int(1000 * cpus), GIB, gpus, gpu_milli=milli), fewest, where)
+    return Gang(
+        GangId(name), (role,), T0 + seconds(at), QueueName(queue), priority, user, topology, limit_s, script, preemptible
+    )  # fmt: skip
+
+
+def queue(name: str, parent: str | None = None, *, sure: int | None = None, most: int | None = None, borrow: int | None = None, lend: int | None = None, **more: object) -> Queue:  # fmt: skip
+    """Amounts are of whole GPUs."""
+
+    def amounts(count: int | None) -> dict[str, int]:
+        return {} if count is None else {GPU: 1000 * count}
+
+    return replace(
+        Queue(
+            QueueName(name),
+            None if parent is None else QueueName(parent),
+            1.0,
+            amounts(sure),
+            amounts(most),
+            amounts(borrow),
+            amounts(lend),
+        ),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def tree(*queues: Queue) -> QueueTree:
+    return QueueTree({one.name: one for one in queues}, queues[-1].name)
+
+
+@dataclass
+class World:
+    """A cluster that does what plans say and nothing else. `now` goes on by hand.
+
+    takes_s: how long each gang runs in all, by id; an attempt that is preempted goes on where it was saved.
+    """
+
+    nodes: dict[NodeId, Node]
+    queues: QueueTree
+    now: datetime = T0
+    version: int = 0
+    pending: dict[GangId, Gang] = field(default_factory=dict)
+    running: dict[GangId, Running] = field(default_factory=dict)
+    promises: dict[GangId, Promise] = field(default_factory=dict)
+    reservations: tuple[Reservation, ...] = ()
+    used: dict[tuple[QueueName, str], Used] = field(default_factory=dict)
+    durations: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    started: dict[GangId, datetime] = field(default_factory=dict)
+    attempts: Counter[GangId] = field(default_factory=Counter)
+
+    def snapshot(self) -> Snapshot:
+        self.version += 1
+        return Snapshot(
+            Version(self.version), self.now, dict(self.nodes), tuple(self.pending.values()), tuple(self.running.values()), self.queues,
+            dict(self.used), self.reservations, dict(self.promises), self.durations,
+        )  # fmt: skip
+
+    def submit(self, *gangs: Gang) -> None:
+        for one in gangs:
+            self.pending[one.id] = one
+
+    def apply(self, wanted: Plan) -> None:
+        """What a store would do."""
+        for placement in wanted.place:
+            self.start(placement)
+        by_attempt = {one.attempt: one for one in self.running.values()}
+        for preemption in wanted.preempt:
+            victim = by_attempt[preemption.attempt]
+            self.running[victim.gang.id] = replace(victim, stopping=True, preempted_for=preemption.for_gang)
+        self.promises = {promise.gang: promise for promise in wanted.promises}
+
+    def start(self, placement: Placement) -> None:
+        one = placement.gang.id
+        self.attempts[one] += 1
+        whole = self.pending.pop(one, placement.gang)
+        self.originals = {**getattr(self, "originals", {}), one: whole}
+        attempt = AttemptId(f"{one}.{self.attempts[one]}")
+        self.running[one] = Running(placement, self.now, attempt, self.now)
+        self.started.setdefault(one, self.now)
+
+    def end(self, one: GangId) -> None:
+        """It finished."""
+        gone = self.running.pop(one)
+        took_s = (self.now - (gone.started_at or self.now)).total_seconds()
+        self.durations = dict(self.durations)
+        for key in history_keys(gone.gang):
+            self.durations[key] = (*self.durations.get(key, ()), took_s)[-KEPT:]
+
+    def leave(self, one: GangId) -> None:
+        """It was asked to make room, and did: it waits again."""
+        gone = self.running.pop(one)
+        served_s = gone.gang.served_s + (self.now - (gone.started_at or self.now)).total_seconds()
+        self.submit(replace(self.originals[one], served_s=served_s))
+
+    def turn(self, policy: Callable[[Snapshot], Plan] = plan) -> Plan:
+        wanted = policy(self.snapshot())
+        self.apply(wanted)
+        return wanted
+
+
+def overcommitted(nodes: dict[NodeId, Node], running: list[Placement]) -> list[str]:
+    """What is given out twice, or is not there."""
+    found = []
+    cpu: Counter[NodeId] = Counter()
+    memory: Counter[NodeId] = Counter()
+    cards: Counter[tuple[NodeId, int]] = Counter()
+    for placement in running:
+        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+            cpu[assignment.node] += role.resources.cpu_milli
+            memory[assignment.node] += role.resources.memory_bytes
+            for index in assignment.gpus:
+                cards[assignment.node, index] += assignment.gpu_milli
+    for node in nodes.values():
+        if cpu[node.id] > node.cpu_milli or memory[node.id] > node.memory_bytes:
+            found.append(f"{node.id} has too little CPU or memory")
+    found += [f"{node} GPU {index} is used at {milli}" for (node, index), milli in cards.items() if milli > 1000]
+    return found
+
+
+def beyond_limits(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement]) -> list[str]:
+    """Queues, at any level, that use more than they ever may; users too."""
+    limits = most(queues)
+    use: dict[QueueName, Counter[str]] = {name: Counter() for name in queues.queues}
+    users: dict[tuple[QueueName, str], Counter[str]] = {}
+    for placement in running:
+        for level in path(queues, placement.gang.queue):
+            use[level].update(placed(placement, nodes))
+            users.setdefault((level, placement.gang.user), Counter()).update(placed(placement, nodes))
+    found = [
+        f"{name} uses {use[name][resource]} {resource} of {limit}"
+        for name in queues.queues
+        for resource, limit in limits[name].items()
+        if use[name][resource] > limit
+    ]
+    for (name, user), amounts in users.items():
+        found += [f"{user} in {name}" for resource, limit in queues.queues[name].user_limit.items() if amounts[resource] > limit]
+    return found
+
+
+def used_by(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement], level: QueueName) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for placement in running:
+        if level in path(queues, placement.gang.queue):
+            found.update(placed(placement, nodes))
+    return found
+
+
+def borrows(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement], leaf: QueueName) -> bool:
+    sure = guarantees(queues)[leaf]
+    use = used_by(queues, nodes, running, leaf)
+    return any(
+        use[resource] > sure.get(resource, 0)
+        for resource in (GPU, CPU)
+        if any(resource in g for g in guarantees(queues).values())
+    )
+
+
+# Generated
+
+RACKS = ("r1", "r2")
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[Node]:
+    found = []
+    for i in range(draw(st.integers(1, 5))):
+        count = draw(st.sampled_from([0, 2, 4, 8]))
+        model = draw(st.sampled_from(["A100", "A100", "T4"]))
+        found.append(machine(f"n{i}", count, cpus=draw(st.sampled_from([4, 16])), model=model, rack=draw(st.sampled_from(RACKS))))
+    return found
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> QueueTree:
+    """One queue, or two levels whose guarantees fit."""
+    if draw(st.integers(0, 3)) == 0:
+        return tree(queue("default"))
+    few = st.sampled_from([None, 0, 1, 2, 4])
+    more = st.sampled_from([None, None, 2, 4, 8])
+    found = [queue("root", sure=draw(st.sampled_from([None, 16])))]
+    for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
+        sure, limit = draw(few), draw(more)
+        if sure is not None and limit is not None:
+            limit = max(limit, sure)
+        found.append(
+            queue(
+                name, "root", sure=sure, most=limit, borrow=draw(more), lend=draw(st.sampled_from([None, None, 0, 1])),
+                weight=draw(st.sampled_from([1.0, 2.0])), user_limit=draw(st.sampled_from([{}, {}, {GPU: 4000}])),
+                preempts_lower=draw(st.booleans()), reclaims=draw(st.sampled_from([True, True, False])),
+                time_slices=draw(st.sampled_from([False, False, True])),
+            )
+        )  # fmt: skip
+    return tree(*found)
+
+
+def leaves(queues: QueueTree) -> list[str]:
+    above = {one.parent for one in queues.queues.values()}
+    return [name for name in queues.queues if name not in above]
+
+
+@st.composite
+def gangs(draw: st.DrawFn, name: str, queues: QueueTree, *, at: float = 0) -> Gang:
+    replicas = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    share = draw(st.integers(0, 9)) == 0
+    topology = draw(
+        st.sampled_from([None, None, None, Topology("rack", Closeness.SAME), Topology(NODE_LEVEL, Closeness.SPREAD), Topology(NODE_LEVEL, Closeness.SAME)])
+    )  # fmt: skip
+    return gang(
+        name, 0 if share else draw(st.sampled_from([0, 1, 1, 2, 4])), replicas=replicas,
+        fewest=draw(st.sampled_from([0, 0, 0, 1])), queue=draw(st.sampled_from(leaves(queues))), user=draw(st.sampled_from(USERS)),
+        priority=draw(st.sampled_from([10, 50, 50, 90])), at=at + draw(st.integers(0, 3)),
+        limit_s=draw(st.sampled_from([None, 60.0, 600.0, 3600.0])), cpus=draw(st.sampled_from([0.5, 1, 2])),
+        script=draw(st.sampled_from(["", "train.py", "eval.py"])), preemptible=draw(st.integers(0, 4)) > 0,
+        topology=topology if replicas > 1 else None, milli=500 if share else 0,
+    )  # fmt: skip
+
+
+@st.composite
+def bookings(draw: st.DrawFn, nodes: list[Node], queues: QueueTree) -> Reservation:
+    start = T0 + seconds(draw(st.sampled_from([-100, 30, 300, 3000])))
+    return Reservation(
+        ReservationId("r1"), "exam", start, start + seconds(draw(st.sampled_from([200, 2000]))), users=(draw(st.sampled_from(USERS)),),
+        nodes=(draw(st.sampled_from([node.id for node in nodes])),), created_at=T0 - seconds(1000),
+    )  # fmt: skip
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> World:
+    """Some run already, placed by the policy itself, for different times and saved at different times; others wait."""
+    nodes, queues = draw(clusters()), draw(trees())
+    world = World({node.id: node for node in nodes}, queues)
+    world.now = T0 - seconds(1000)
+    world.submit(*(draw(gangs(f"old{i}", queues, at=-2000)) for i in range(draw(st.integers(0, 6)))))
+    world.turn()
+    world.pending.clear()
+    world.promises.clear()
+    for one in list(world.running.values()):
+        if one.stopping or draw(st.integers(0, 3)) == 0:
+            del world.running[one.gang.id]
+            continue
+        started = T0 - seconds(draw(st.sampled_from([1000, 500, 20])))
+        saved = draw(st.sampled_from([None, T0 - seconds(10)]))
+        world.running[one.gang.id] = replace(one, started_at=started, saved_at=saved)
+    world.now = T0
+    world.submit(*(draw(gangs(f"g{i}", queues)) for i in range(draw(st.integers(0, most_pending)))))
+    if reserved and draw(st.integers(0, 3)) == 0:
+        world.reservations = (draw(bookings(nodes, queues)),)
+    if draw(st.booleans()):
+        key = (QueueName(draw(st.sampled_from(leaves(queues)))), draw(st.sampled_from(USERS)))
+        world.used[key] = Used(draw(st.sampled_from([10.0, 1e5])), T0 - seconds(3600))
+    return world
+
+
+def shuffled(snapshot: Snapshot, random: Random) -> Snapshot:
+    """The same, told in another order."""
+
+    def mixed(items: object) -> list:  # type: ignore[type-arg]
+        found = list(items)  # type: ignore[call-overload]
+        random.shuffle(found)
+        return found
+
+    nodes = {node.id: replace(node, gpus=tuple(mixed(node.gpus))) for node in mixed(snapshot.nodes.values())}
+    return replace(
+        snapshot, nodes=nodes, pending=tuple(mixed(snapshot.pending)), running=tuple(mixed(snapshot.running)),
+        used=dict(mixed(snapshot.used.items())), promises=dict(mixed(snapshot.promises.items())),
+        durations=dict(mixed(snapshot.durations.items())), reservations=tuple(mixed(snapshot.reservations)),
+    )  # fmt: skip
