@@ -49,6 +49,7 @@ from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
+from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.streams import FolderStreams
 
@@ -192,6 +193,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             runs=SqlRunStore(database),
             cluster=SqlClusterStore(database),
             datasets=SqlDatasetStore(database),
+            queues=SqlQueueStore(database),
             access=access,
             blobs=blobs,
             streams=streams,
@@ -200,6 +202,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             clock=clock,
             url=url,
             home=str(home.root),
+            owner=owner_name(),
             version=__version__,
             end_server=end.set,
             started_at=started_at,
@@ -225,7 +228,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
 
 def declared(node: DeclaredNode) -> NodeSettings:
     """What the settings say of this machine, in the engine's words."""
-    gpus = None if node.gpus is None else tuple(Gpu(index, node.gpu_model or UNNAMED_GPU) for index in range(node.gpus))
+    gpus = None if node.gpus is None else tuple(Gpu(index, node.gpu_model or UNNAMED_GPU, node.gpu_memory_bytes) for index in range(node.gpus))
     return NodeSettings(
         id=node.id,
         cpu_milli=node.cpu_milli,
@@ -233,6 +236,7 @@ def declared(node: DeclaredNode) -> NodeSettings:
         gpus=gpus,
         pool=node.pool or DEFAULT_POOL,
         labels=node.labels,
+        extras=node.extras,
     )
 
 

@@ -36,7 +36,8 @@ def test_a_script_with_everything() -> None:
     run = asked(
         "train.py", "--epochs", "3",
         datasets=("mnist:2", "labels"), params=("lr=0.1", "amp=true"), env=("A=1",), tags=("k=v",), label="first", cpus="0.5", memory="8G", gpus="A100:2",
-        time="2h", replicas=2, priority=70, project="other",
+        time="2h", replicas="2-4", priority=70, project="other", queue="q", preemptible=False, topology="near:rack", pool="a,b", where=("rack=r",),
+        extras=("fpga=2",),
     )  # fmt: skip
     spec = run.spec(code="c" * 64, git=None, environment={"interpreter": "/p"})
     assert spec == {
@@ -45,8 +46,20 @@ def test_a_script_with_everything() -> None:
             {
                 "command": ["python", "-u", "train.py", "--epochs", "3"],
                 "name": "worker",
-                "replicas": 2,
-                "resources": {"cpu_milli": 500, "cpu_limited": True, "memory_bytes": 8 * 2**30, "gpus": 2, "gpu_models": ["A100"]},
+                "replicas": 4,
+                "min_replicas": 2,
+                "resources": {
+                    "cpu_milli": 500,
+                    "cpu_limited": True,
+                    "memory_bytes": 8 * 2**30,
+                    "gpus": 2,
+                    "gpu_models": ["A100"],
+                    "gpu_milli": 0,
+                    "gpu_memory_bytes": 0,
+                    "extras": (("fpga", 2),),
+                },
+                "where": {"pools": ("a", "b"), "labels": (("rack", "r"),)},
+                "topology": None,
             }
         ],
         "code": "c" * 64,
@@ -57,7 +70,10 @@ def test_a_script_with_everything() -> None:
         "tags": {"k": "v"},
         "environment": {"interpreter": "/p"},
         "git": None,
+        "queue": "q",
         "priority": 70,
+        "preemptible": False,
+        "topology": {"rule": "near", "level": "rack", "slice": 1},
         "time_limit_s": 7200.0,
     }
 
@@ -65,15 +81,22 @@ def test_a_script_with_everything() -> None:
 def test_the_spec_is_one_that_the_domain_knows() -> None:
     import msgspec
 
+    from hopyard.domain.gang import Closeness, Topology, Where
+    from hopyard.domain.resources import Resources
     from hopyard.domain.run import RunSpec
 
     told = asked("train.py", gpus="1").spec(code=None, git={"commit": "1", "branch": "", "dirty": True, "remote": "", "diff": None}, environment={"packages": {"a": "1"}})
     assert msgspec.convert(told, RunSpec).roles[0].resources.gpus == 1
+    told = asked("train.py", gpu_memory="1G", extras=("fpga",), where=("a=b",), topology="same:node/2").spec(code=None, git=None, environment={})
+    spec = msgspec.convert(told, RunSpec)
+    assert spec.roles[0].resources == Resources(gpu_memory_bytes=2**30, extras=(("fpga", 1),))
+    assert spec.roles[0].where == Where(labels=(("a", "b"),))
+    assert spec.topology == Topology("node", Closeness.SAME, 2)
 
 
 def test_defaults() -> None:
     run = asked("train.py")
-    assert (run.project, run.priority, run.time_limit_s, run.roles[0].replicas, run.roles[0].cpu_milli) == ("mnist", 50, None, 1, 1000)
+    assert (run.project, run.priority, run.time_limit_s, run.roles[0].replicas, run.roles[0].cpu_milli) == ("mnist", None, None, 1, 1000)
 
 
 def test_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -163,7 +186,7 @@ GANG = "time: 1h\nparams: {lr: 0.5, n: 1}\nroles:\n  - {name: a, command: train.
 
 def test_the_command_line_goes_before_the_file(folder: Path) -> None:
     (folder / "hop.yaml").write_text(GANG)
-    run = asked("hop.yaml", "--more", params=("lr=0.1",), time="2h", replicas=3, cpus="2")
+    run = asked("hop.yaml", "--more", params=("lr=0.1",), time="2h", replicas="3", cpus="2")
     assert run.params == {"lr": 0.1, "n": 1}
     assert run.time_limit_s == 7200
     assert (run.roles[0].command, run.roles[0].replicas, run.roles[0].cpu_milli) == (("python", "-u", "train.py", "--more"), 3, 2000)

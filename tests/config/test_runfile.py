@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.config.asks import TopologyAsk
 from hopyard.config.runfile import read_runfile
 from hopyard.errors import SpecError
 
@@ -20,15 +21,24 @@ env: {NCCL_DEBUG: INFO, OMP: 2}
 tags: {team: vision}
 requirements: requirements.txt
 python: "3.11"
+queue: research
 priority: 70
+preemptible: false
+topology: balanced:rack/2
 time: 2h
 roles:
   - name: worker
     replicas: 2
     command: python train.py --name 'a b'
-    resources: {cpus: 2.5, memory: 4G, gpus: A100:1}
+    resources: {cpus: 2.5, memory: 4G, gpus: A100:1, extras: {tpu: 4, fpga: 1}}
+    pool: [fast, slow]
+    labels: {zone: "1", rack: a}
+    topology: same:node
   - name: chief
     command: [main.py, 3]
+    replicas: {min: 2, max: 8}
+    resources: {gpu_memory: 20G, gpus: H100}
+    pool: a,b
 """
 
 
@@ -56,7 +66,11 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert worker.command == ("python", "train.py", "--name", "a b")
     assert (worker.replicas, worker.cpu_milli, worker.memory_bytes, worker.gpus, worker.gpu_models) == (2, 2500, 4 * 2**30, 1, ("A100",))
     assert chief.command == ("python", "-u", "main.py", "3")
-    assert (chief.replicas, chief.cpu_milli, chief.memory_bytes, chief.gpus) == (1, 1000, 0, 0)
+    assert (chief.min_replicas, chief.replicas, chief.cpu_milli, chief.memory_bytes, chief.gpus) == (2, 8, 1000, 0, 0)
+    assert (chief.gpu_memory_bytes, chief.gpu_models, chief.pools) == (20 * 2**30, ("H100",), ("a", "b"))
+    assert (run.queue, run.preemptible, run.topology) == ("research", False, TopologyAsk("balanced", "rack", 2))
+    assert (worker.extras, worker.pools, worker.labels) == ((("fpga", 1), ("tpu", 4)), ("fast", "slow"), (("rack", "a"), ("zone", "1")))
+    assert (worker.min_replicas, worker.topology) == (0, TopologyAsk("same", "node"))
 
 
 def test_the_least_file(tmp_path: Path) -> None:
@@ -65,6 +79,7 @@ def test_the_least_file(tmp_path: Path) -> None:
     run = read_runfile(write(folder, "roles: [{command: ./go.sh}]"), folder=folder)
     assert run.project == "my-project"
     assert run.roles[0].command == ("./go.sh",)
+    assert (run.queue, run.priority, run.preemptible, run.topology) == (None, None, True, None)
 
 
 ROLE = "roles: [{command: x}]\n"
@@ -92,6 +107,22 @@ ROLE = "roles: [{command: x}]\n"
         ("roles: [{command: x, resources: {memory: lots}}]", "roles.0.resources.memory: `lots`", "8G"),
         ("roles: [{command: x, name: a}, {command: y, name: a}]", "roles.1.name: `a` is the name of another role", ""),
         ("roles: [{command: x, name: ../a}]", "roles.0.name: `../a` is not a name", "letters"),
+        ("roles: [{command: x, replicas: {min: 3, max: 2}}]", "roles.0.replicas: at least 3 is more than at most 2", "did you mean 2-3?"),
+        ("roles: [{command: x, replicas: {min: 3}}]", "roles.0.replicas: `max` is missing", "max: 8"),
+        ("roles: [{command: x, replicas: {min: 0, max: 2}}]", "roles.0.replicas.min: `0` is not a whole number from 1", ""),
+        ("roles: [{command: x, replicas: {least: 1}}]", "roles.0.replicas: there is no key `least`", "max"),
+        ("roles: [{command: x, resources: {gpus: 1.5}}]", "roles.0.resources.gpus: `1.5` is neither whole GPUs nor a share", "0.5"),
+        ("roles: [{command: x, resources: {gpus: 0.5, gpu_memory: 2G}}]", "roles.0.resources.gpu_memory: a share is given as gpus 0.5", "one of the two"),
+        ("roles: [{command: x, resources: {gpu_memory: 0}}]", "roles.0.resources.gpu_memory: 0 is no part", "20G"),
+        ("roles: [{command: x, resources: {extras: {fpga: 0}}}]", "roles.0.resources.extras.fpga: `0` is not a whole number from 1", ""),
+        ("roles: [{command: x, resources: {extras: {memory: 1}}}]", "roles.0.resources.extras.memory: `memory` has an option of its own", "--memory"),
+        ("roles: [{command: x, pool: [1]}]", "roles.0.pool.0: `1` is not the name of a pool", "pool: [fast, slow]"),
+        ("roles: [{command: x, pool: a/b}]", "roles.0.pool: `a/b` is not a name", "letters"),
+        ("roles: [{command: x, labels: {rack: 3}}]", "roles.0.labels.rack: `3` is not a text", "quotes"),
+        ("roles: [{command: x, topology: near}]", "roles.0.topology: `near` names no level", "near:node"),
+        (ROLE + "topology: {rule: same}", "topology: ", "same:node"),
+        (ROLE + "preemptible: 'no'", "preemptible: `no` is neither true nor false", ""),
+        (ROLE + "queue: a/b", "queue: `a/b` is not a name", "letters"),
         (ROLE + "rolls: []", "there is no key `rolls`", "did you mean `roles`?"),
         (ROLE + "priority: 101", "priority: `101` is not a whole number from 0 to 100", ""),
         (ROLE + "time: soon", "time: `soon` is not a time", "2h30m"),

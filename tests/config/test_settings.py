@@ -22,9 +22,9 @@ def test_an_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
 
 def test_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, pool: fast, labels: {rack: a}}\nserver: {port: 8765}\nretention: {checkpoints: 0}\n")
+    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: fast, labels: {rack: a}}\nserver: {port: 8765}\nretention: {checkpoints: 0}\n")
     told = read_settings(file)
-    assert told.node == NodeSettings("box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"})
+    assert told.node == NodeSettings("box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"}, {"fpga": 2}, 40 * 2**30)
     assert (told.server.port, told.retention.checkpoints) == (8765, 0)
 
 
@@ -36,6 +36,15 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("node: {cpus: 0}", "node.cpus: `0` is not a number of CPUs", "0.5"),
         ("node: {id: a/b}", "node.id: `a/b` is not a name", "letters"),
         ("node: {labels: {rack: 3}}", "node.labels.rack: `3` is not a text", "quotes"),
+        ("node: {memory: 0}", "node.memory: `0` is not what a machine has", "leave the line out"),
+        ("node: {memory: -1G}", "node.memory: `-1G` is not an amount of memory", "8G"),
+        ("node: {memory: 900T}", "node.memory: `900T` is not what a machine has", "leave the line out"),
+        ("node: {cpus: 999999}", "node.cpus: `999999` is not what a machine has", "leave the line out"),
+        ("node: {gpus: A100:9999}", "node.gpus: `A100:9999` is not what a machine has", "leave the line out"),
+        ("node: {gpus: A100:1, gpu_memory: 9T}", "node.gpu_memory: `9T` is not what a machine has", "leave the line out"),
+        ("node: {gpu_memory: 40G}", "node.gpu_memory: memory of GPUs, but no GPUs are declared", "gpus: A100:2"),
+        ("node: {extras: {fpga: -2}}", "node.extras.fpga: `-2` is not a whole number from 1", ""),
+        ("node: {extras: {gpu: 2}}", "node.extras.gpu: `gpu` has an option of its own", "--gpus"),
         ("node: 3", "node: `3` is not a mapping", "key: value"),
         ("server: {port: 70000}", "server.port: `70000` is not a whole number from 0 to 65535", ""),
         ("retention: {checkpoints: -1}", "retention.checkpoints: `-1`", ""),

@@ -12,8 +12,9 @@ from hopyard.cli.address import Run, address, duration_s, first_line, get_run
 from hopyard.cli.console import bytes_text, number, paint, paint_phase, span
 from hopyard.cli.options import json_option, last_run_argument
 from hopyard.cli.statusline import progress_parts
+from hopyard.config.asks import Gpus, TopologyAsk, format_gpus, format_replicas, format_topology
 from hopyard.config.params import format_value
-from hopyard.config.units import format_cpus, format_gpus, format_memory, format_time
+from hopyard.config.units import format_cpus, format_memory, format_time
 from hopyard.sdk.client import Client
 
 _LABEL_WIDTH = 12
@@ -57,7 +58,9 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     yield from _listed("params", [f"{key} = {format_value(value)}" for key, value in sorted((run.get("params") or {}).items())])
     yield from _listed("env", [f"{key}={value}" for key, value in sorted((spec.get("env") or {}).items())])
     yield from _listed("tags", [f"{key}={value}" for key, value in sorted((spec.get("tags") or {}).items())])
-    yield "priority", str(spec["priority"])
+    yield "queue", _standing(spec)
+    if spec.get("topology"):
+        yield "topology", _topology(spec["topology"])
     if spec.get("time_limit_s"):
         yield "time limit", format_time(spec["time_limit_s"])
     if spec.get("forked_from"):
@@ -81,6 +84,11 @@ def _phase(run: Run) -> str:
     return text + (f": {exit_['reason']}" if exit_ and run["phase"] != "succeeded" else "") + ("  (recorded offline)" if run.get("offline") else "")
 
 
+def _standing(spec: dict[str, Any]) -> str:
+    priority = "the queue's priority" if spec["priority"] is None else f"priority {spec['priority']}"
+    return f"{spec['queue'] or 'the default'}, {priority}" + ("" if spec["preemptible"] else ", never asked to make room")
+
+
 def _moment(text: str) -> str:
     from datetime import datetime
 
@@ -94,12 +102,25 @@ def _role(role: dict[str, Any], *, several: bool, first: bool) -> Iterator[tuple
     parts = [f"{format_cpus(asked['cpu_milli'])} CPU"]
     if asked.get("memory_bytes"):
         parts.append(f"{format_memory(asked['memory_bytes'])} memory")
-    if asked.get("gpus"):
-        parts.append(f"{format_gpus('|'.join(asked.get('gpu_models') or ()) or None, asked['gpus'])} GPU")
-    times = f"{role['replicas']} x " if role["replicas"] > 1 else ""
+    gpus = Gpus(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
+    if gpus.count or gpus.milli:
+        parts.append(f"{format_gpus(gpus)} GPU")
+    if asked["gpu_memory_bytes"]:
+        parts.append(f"{format_memory(asked['gpu_memory_bytes'])} of one {' or '.join(gpus.models)} GPU".replace("  ", " "))
+    parts += [f"{count} {extra}" for extra, count in asked["extras"]]
+    times = f"{format_replicas(role['min_replicas'], role['replicas'])} x " if role["replicas"] > 1 else ""
     name = f"{role['name']}: " if several else ""
     yield "command" if first else "", name + shlex.join(role["command"])
     yield "resources", times + ", ".join(parts)
+    where = [*([f"pool {' or '.join(role['where']['pools'])}"] if role["where"]["pools"] else []), *(f"{k}={v}" for k, v in role["where"]["labels"])]
+    if role.get("topology"):
+        where.append(_topology(role["topology"]))
+    if where:
+        yield "where", name + ", ".join(where)
+
+
+def _topology(said: dict[str, Any]) -> str:
+    return format_topology(TopologyAsk(said["rule"], said["level"], said["slice"]))
 
 
 def _code(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ import click
 from hopyard.cli import console
 from hopyard.cli.address import Run, get_run, run_title
 from hopyard.cli.options import json_option, run_argument
+from hopyard.config.asks import TopologyAsk, format_replicas, format_topology
 from hopyard.config.params import format_value
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.sdk.client import Client
@@ -72,14 +73,15 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
         import shlex
 
         resources[f"{role['name']} command"] = shlex.join(role["command"])
-        resources[f"{role['name']} replicas"] = role["replicas"]
-        resources |= {f"{role['name']} {key}": value for key, value in role["resources"].items()}
+        resources[f"{role['name']} replicas"] = format_replicas(role["min_replicas"], role["replicas"])
+        resources |= {f"{role['name']} {key}": value for key, value in {**role["resources"], **role["where"]}.items()}
+        resources[f"{role['name']} topology"] = _topology(role)
     latest = {name: pair[1] for name, pair in (run.get("latest") or {}).items()}
     return {
         "params": dict(run.get("params") or {}),
         "packages": dict(environment.get("packages") or {}),
         "datasets": {ref["name"]: ref["version"] for ref in spec.get("datasets") or ()},
-        "resources": resources | {"time limit (s)": spec.get("time_limit_s"), "priority": spec.get("priority")},
+        "resources": resources | {"time limit (s)": spec.get("time_limit_s"), "topology": _topology(spec)} | {key: spec.get(key) for key in ("queue", "priority", "preemptible")},
         "environment": {
             "interpreter": environment.get("interpreter") or None,
             "requirements": environment.get("requirements"),
@@ -88,6 +90,11 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
         },
         "results": {"phase": run["phase"], **latest, **(run.get("summary") or {})},
     }
+
+
+def _topology(said: dict[str, Any]) -> str | None:
+    asked = said.get("topology")
+    return format_topology(TopologyAsk(asked["rule"], asked["level"], asked["slice"])) if asked else None
 
 
 def _unequal(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -8,7 +8,18 @@ from typing import Any
 import click
 
 from hopyard.cli.address import get_run
-from hopyard.cli.options import json_option, run_argument
+from hopyard.cli.options import (
+    extras_option,
+    gpu_memory_option,
+    json_option,
+    pool_option,
+    preempt_option,
+    priority_option,
+    queue_option,
+    run_argument,
+    topology_option,
+    where_option,
+)
 from hopyard.errors import SpecError
 
 
@@ -21,9 +32,16 @@ from hopyard.errors import SpecError
 @click.option("--cpus", metavar="N", help="CPUs of each replica.")
 @click.option("--memory", metavar="8G", help="Memory of each replica.")
 @click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
-@click.option("--replicas", type=int, metavar="N", help="So many replicas.")
+@gpu_memory_option
+@extras_option
+@click.option("--replicas", metavar="N|MIN-MAX", help="So many replicas; elastic 2-8: as many as fit.")
+@topology_option
+@pool_option
+@where_option
 @click.option("--time", metavar="2h", help="The run is ended after this long.")
-@click.option("--priority", type=int, metavar="0..100", help="Larger goes first.")
+@queue_option
+@priority_option
+@preempt_option
 @click.option("--checkpoint", metavar="newest|STEP", help="Start from this checkpoint of RUN instead of from the beginning.")
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
@@ -48,8 +66,8 @@ def fork(ref: str, checkpoint: str | None, detach: bool, as_json: bool, **option
 
 def changes_of(options: dict[str, Any]) -> dict[str, Any]:
     """What of a run's spec the options change, roles excepted. Raises SpecError."""
-    from hopyard.config import params, units
-    from hopyard.config.runspec import check_priority
+    from hopyard.config import params
+    from hopyard.config.runspec import parse_standing
     from hopyard.domain.ids import check_name
 
     changes: dict[str, Any] = {
@@ -59,24 +77,26 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
     }
     if options["label"]:
         changes["label"] = check_name(options["label"], what="--name")
-    if options["time"] is not None:
-        changes["time_limit_s"] = units.parse_time(options["time"], what="--time")
-    if options["priority"] is not None:
-        changes["priority"] = check_priority(options["priority"])
-    return changes
+    standing = parse_standing(options)
+    if "topology" in standing:
+        standing["topology"] = standing["topology"].spec()
+    return changes | standing
 
 
 def _roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The run's roles with changed sizes; None where nothing changes. Raises SpecError."""
-    from hopyard.config.runspec import parse_sizes
+    """The run's roles with changed sizes and places; None where nothing changes. Raises SpecError."""
+    from hopyard.config.runspec import parse_places, parse_sizes
 
-    sizes = parse_sizes(options)
-    if not sizes:
+    sizes, places = parse_sizes(options), parse_places(options)
+    if not sizes and not places:
         return None
+    placed = [{**role, "where": {**role["where"], **places}} for role in roles]
+    if not sizes:
+        return placed
     if len(roles) != 1:
         raise SpecError(f"the run has {len(roles)} roles, so it is not told whose size is meant", hints=("describe the gang in a hop.yaml and `hop run` it",))
-    replicas = sizes.pop("replicas", roles[0]["replicas"])
-    return [{**roles[0], "replicas": replicas, "resources": {**roles[0]["resources"], **sizes}}]
+    counts: dict[str, Any] = {key: sizes.pop(key) for key in ("replicas", "min_replicas") if key in sizes}
+    return [{**placed[0], **counts, "resources": {**placed[0]["resources"], **sizes}}]
 
 
 def _checkpoint(text: str | None) -> str | int | None:

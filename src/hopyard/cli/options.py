@@ -12,6 +12,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
+gpu_memory_option = click.option("--gpu-memory", metavar="20G", help="So much memory of one GPU; the rest of it is for others.")
+extras_option = click.option("--resource", "extras", multiple=True, metavar="NAME=N", help="Other countable things of a node, by name (repeatable).")
+pool_option = click.option("--pool", metavar="NAME,...", help="Only nodes of these pools.")
+where_option = click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only nodes with this label (repeatable: all must match).")
+topology_option = click.option(
+    "--topology", metavar="RULE:LEVEL", help="How close replicas are: same, near, balanced or spread, of node or a label: same:node, spread:rack; in slices same:rack/4."
+)
+queue_option = click.option("-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: the server's]")
+priority_option = click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the queue's]")
+preempt_option = click.option("--no-preempt", "preemptible", flag_value=False, default=None, help="Never asked to make room for another run.")
+
 
 def run_argument(name: str = "ref", **settings: Any) -> Callable[[F], F]:
     """The argument that names a run."""

@@ -12,8 +12,10 @@ import click
 from hopyard.cli import console
 from hopyard.cli.address import Run, duration_s, final, first_line, values_line
 from hopyard.cli.options import complete_dataset, json_option
+from hopyard.config.asks import Gpus, format_gpus, format_replicas
 from hopyard.config.params import split_pair
 from hopyard.config.suggest import hints_for
+from hopyard.config.units import format_memory
 from hopyard.errors import SpecError
 from hopyard.sdk.client import Client
 
@@ -98,14 +100,30 @@ def table_of(runs: list[Run]) -> list[str]:
     if not runs:
         return []
     labels = any(run["spec"].get("label") for run in runs)
-    head = ["RUN", *(["LABEL"] if labels else []), "PHASE", "AGE", "TIME", ""]
+    gpus = {run["id"]: gpus_of(run) for run in runs}
+    queues = len({run["spec"].get("queue") for run in runs}) > 1
+    head = ["RUN", *["LABEL"] * labels, *["QUEUE"] * queues, *["GPUS"] * any(gpus.values()), "PHASE", "AGE", "TIME", ""]
     rows = []
     for run in runs:
-        label = [run["spec"].get("label") or ""] if labels else []
+        more = [run["spec"].get("label") or ""] * labels + [run["spec"].get("queue") or ""] * queues + [gpus[run["id"]]] * any(gpus.values())
         took = console.span(duration_s(run)) if run.get("started_at") else ""
-        rows.append([run["name"], *label, console.paint_phase(run["phase"]), console.age(console.seconds_since(run["submitted_at"])), took, detail(run)])
+        rows.append([run["name"], *more, console.paint_phase(run["phase"]), console.age(console.seconds_since(run["submitted_at"])), took, detail(run)])
     numbers = (len(head) - 3, len(head) - 2)
     return console.table(head, rows, right=numbers, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)
+
+
+def gpus_of(run: Run) -> str:
+    """What it asks for of GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between."""
+    texts = []
+    for role in run["spec"]["roles"]:
+        asked = role["resources"]
+        if not (asked["gpus"] or asked["gpu_milli"] or asked["gpu_memory_bytes"]):
+            continue
+        gpus = Gpus(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
+        one = f"{format_memory(asked['gpu_memory_bytes'])} of one" if asked["gpu_memory_bytes"] else format_gpus(gpus)
+        times = format_replicas(role["min_replicas"], role["replicas"])
+        texts.append(one if times == "1" else f"{times}x {one}")
+    return " + ".join(texts)
 
 
 def detail(run: Run) -> str:

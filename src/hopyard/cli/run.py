@@ -11,21 +11,34 @@ from typing import Any
 import click
 
 from hopyard.cli.console import say
-from hopyard.cli.options import complete_dataset, json_option
+from hopyard.cli.options import (
+    complete_dataset,
+    extras_option,
+    gpu_memory_option,
+    json_option,
+    pool_option,
+    preempt_option,
+    priority_option,
+    queue_option,
+    topology_option,
+    where_option,
+)
 from hopyard.config import params as pairs
-from hopyard.config import units
 from hopyard.config.runspec import (
+    SIZE_OPTIONS,
     RoleRequest,
     RunRequest,
-    check_priority,
     parse_datasets,
+    parse_places,
     parse_sizes,
+    parse_standing,
     project_of,
     script_command,
 )
 from hopyard.domain.ids import check_name
 from hopyard.errors import SpecError, UsageError
 
+_SPELLED = {"gpu_memory": "--gpu-memory", "extras": "--resource"}
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -62,12 +75,19 @@ def _with_dashes(words: list[str], unknown: str) -> str:
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")
 @click.option("--cpus", metavar="N", help="CPUs of each replica, also fractions; also the most it may use.  [default: 1, more while nobody else wants them]")
 @click.option("--memory", metavar="8G", help="Memory of each replica; more is out of memory.")
-@click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
+@click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.")
+@gpu_memory_option
+@extras_option
 @click.option("--time", metavar="2h", help="The run is ended after this long: 2h, 90m, 3600.")
-@click.option("--replicas", type=int, metavar="N", help="So many replicas, started together or not at all.")
+@click.option("--replicas", metavar="N|MIN-MAX", help="So many replicas, started together or not at all; elastic 2-8: as many as fit.")
+@topology_option
+@pool_option
+@where_option
 @click.option("--requirements", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE", help="Build the environment from this file, once.")
 @click.option("--python", metavar="VERSION|PATH", help="Python version for --requirements, or an interpreter to use.")
-@click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: 50]")
+@queue_option
+@priority_option
+@preempt_option
 @click.option("--project", help="The project it belongs to.  [default: the folder's name]")
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
@@ -104,6 +124,9 @@ def build_request(what: str, arguments: tuple[str, ...], folder: Path, options: 
         role = RoleRequest(command)
     if role is not None:
         request = replace(request, roles=(replace(role, **parse_sizes(options)),))
+    places = parse_places(options)
+    if places:
+        request = replace(request, roles=tuple(replace(each, **places) for each in request.roles))
     return _changed(request, options)
 
 
@@ -111,7 +134,7 @@ def _only_role(request: RunRequest, arguments: tuple[str, ...], options: dict[st
     """The role that options of replicas are meant for; None where there are several and no such option."""
     if len(request.roles) == 1:
         return replace(request.roles[0], command=(*request.roles[0].command, *arguments))
-    given = [f"--{name}" for name in ("cpus", "memory", "gpus", "replicas") if options.get(name) is not None]
+    given = [_SPELLED.get(name, f"--{name}") for name in SIZE_OPTIONS if options.get(name) not in (None, ())]
     if arguments:
         given.append("arguments")
     if given:
@@ -121,7 +144,7 @@ def _only_role(request: RunRequest, arguments: tuple[str, ...], options: dict[st
 
 def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
     """`request` with what the command line says beside roles; it goes before what a file says."""
-    changes: dict[str, Any] = {}
+    changes = parse_standing(options)
     if options.get("label"):
         changes["label"] = check_name(options["label"], what="--name")
     if options.get("project"):
@@ -134,10 +157,6 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
         changes["env"] = {**request.env, **pairs.parse_env(options["env"], os.environ)}
     if options.get("tags"):
         changes["tags"] = {**request.tags, **pairs.parse_tags(options["tags"])}
-    if options.get("priority") is not None:
-        changes["priority"] = check_priority(options["priority"])
-    if options.get("time") is not None:
-        changes["time_limit_s"] = units.parse_time(options["time"], what="--time")
     if options.get("requirements") is not None:
         changes["requirements"] = options["requirements"]
     python = options.get("python")

@@ -4,7 +4,7 @@
 pools:
   - {name: a100, count: 16, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 4, labels: {zone: a}}
   - {name: cpu, count: 8, cpus: 96, memory: 256G}
-queues: …   # as `hop queue apply` takes it
+queues: {vision: {weight: 2}, nlp: {}}   # with `default` and `half_life`, as in the file of `hop queue apply`; or the path of one
 ```
 """
 
@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.config import units
+from hopyard.config.queues import TOP_KEYS, read_queues, tree_of
 from hopyard.config.reader import Section, read_yaml, section, shown
 from hopyard.config.suggest import hints_for
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId, PoolName, check_name
+from hopyard.domain.queue import QueueTree
 from hopyard.domain.resources import UNNAMED_GPU, Gpu
 from hopyard.errors import SpecError
 
@@ -35,15 +37,15 @@ _ADD_HINT = 'write it as `COUNT x POOL` or `COUNT x GPUS`: "2 x a100", "2 x A100
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """queues: the section of the tree as it stands in the file, None where there is none."""
+    """queues: None where the file names none."""
 
     nodes: tuple[Node, ...]
-    queues: Section | None = None
+    queues: QueueTree | None = None
 
 
 def read_cluster(file: Path) -> ClusterFile:
     """Raises SpecError with the path of what is wrong."""
-    top = read_yaml(file).only("pools", "queues")
+    top = read_yaml(file).only("pools", *TOP_KEYS)
     nodes: list[Node] = []
     names: set[str] = set()
     for index, value in top.items("pools"):
@@ -61,7 +63,16 @@ def read_cluster(file: Path) -> ClusterFile:
         )
     if len(nodes) > MOST_NODES:
         raise top.fail("pools", f"{len(nodes)} machines, at most {MOST_NODES} are simulated")
-    return ClusterFile(tuple(nodes), top if top.has("queues") else None)
+    return ClusterFile(tuple(nodes), _queues(top, file))
+
+
+def _queues(top: Section, file: Path) -> QueueTree | None:
+    value = top.values.get("queues")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return read_queues(file.parent / value)
+    return tree_of(Section(top.file, "", {key: top.values[key] for key in TOP_KEYS if key in top.values}))
 
 
 def pool_nodes(pool: Section) -> list[Node]:

@@ -77,6 +77,11 @@ class Home:
         return self.root / "cache" / "envs"
 
     @property
+    def held(self) -> Path:
+        """Markers of what the caches hold, see `engines.local.held`."""
+        return self.root / "cache" / "held"
+
+    @property
     def pack_cache(self) -> Path:
         """What the packer remembers of files that it has hashed."""
         return self.root / "cache" / "packed"

@@ -16,6 +16,11 @@ from hopyard.domain.quota import children
 
 def tree_text(tree: QueueTree) -> str:
     """YAML, nested. `config.queues` reads it back as an equal tree."""
+    return mapping_text(tree_mapping(tree))
+
+
+def mapping_text(mapping: Mapping[str, Any]) -> str:
+    """What `tree_mapping` made, as YAML."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -23,7 +28,7 @@ def tree_text(tree: QueueTree) -> str:
             super().increase_indent(flow, False)
 
     written: str = yaml.dump(
-        tree_mapping(tree), Dumper=Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True
+        dict(mapping), Dumper=Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True
     )
     return written
 

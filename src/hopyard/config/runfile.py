@@ -9,13 +9,19 @@ env: {NCCL_DEBUG: INFO}
 tags: {team: vision}
 requirements: requirements.txt  # relative to this file
 python: "3.11"
+queue: research
 priority: 50
+preemptible: false              # never asked to make room
+topology: near:rack             # of all replicas together
 time: 2h
 roles:
   - name: worker
-    replicas: 2
+    replicas: 2                                # or {min: 2, max: 8}: as many as fit, resumed with another size
     command: python train.py --epochs 3      # a text, split as a shell would; or a list
-    resources: {cpus: 2, memory: 4G, gpus: A100:1}
+    resources: {cpus: 2, memory: 4G, gpus: A100|H100:1, extras: {fpga: 1}}      # gpus: 0.5, or gpu_memory: 20G, is a part of one
+    pool: [fast, slow]
+    labels: {rack: a}                          # only nodes with these
+    topology: same:node
 ```
 """
 
@@ -26,17 +32,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopyard.config import units
+from hopyard.config import asks, units
 from hopyard.config.params import Value, check_key, check_variable
 from hopyard.config.reader import Section, read_yaml, section, shown
-from hopyard.config.runspec import DEFAULT_PRIORITY, RoleRequest, RunRequest, parse_dataset, project_of
+from hopyard.config.runspec import RoleRequest, RunRequest, gpu_fields, parse_dataset, project_of
 from hopyard.domain.ids import check_name
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 
-TOP_KEYS = ("name", "project", "datasets", "params", "env", "tags", "requirements", "python", "priority", "time", "roles")
-ROLE_KEYS = ("name", "replicas", "command", "resources")
-RESOURCE_KEYS = ("cpus", "memory", "gpus")
+TOP_KEYS = (
+    "name", "project", "datasets", "params", "env", "tags", "requirements", "python", "queue", "priority", "preemptible", "topology", "time",
+    "roles",
+)  # fmt: skip
+ROLE_KEYS = ("name", "replicas", "command", "resources", "pool", "labels", "topology")
+RESOURCE_KEYS = ("cpus", "memory", "gpus", "gpu_memory", "extras")
 
 
 def read_runfile(file: Path, *, folder: Path) -> RunRequest:
@@ -50,7 +59,10 @@ def read_runfile(file: Path, *, folder: Path) -> RunRequest:
         params=_params(top.section("params")),
         env=_texts(top.section("env"), variable=True),
         tags=_texts(top.section("tags"), variable=False),
-        priority=top.whole("priority", DEFAULT_PRIORITY, low=0, high=100),
+        queue=_name(top, "queue") or None,
+        priority=top.whole("priority", 0, low=0, high=100) if top.has("priority") else None,
+        preemptible=_flag(top, "preemptible", default=True),
+        topology=top.amount("topology", asks.parse_topology),
         time_limit_s=top.amount("time", units.parse_time),
         requirements=_requirements(top, file),
         python=top.text("python"),
@@ -76,18 +88,77 @@ def _roles(top: Section) -> tuple[RoleRequest, ...]:
 def _role(given: Section) -> RoleRequest:
     given.only(*ROLE_KEYS)
     asked = given.section("resources").only(*RESOURCE_KEYS)
-    model, gpus = asked.amount("gpus", units.parse_gpus) or (None, 0)
     cpu_milli = asked.amount("cpus", units.parse_cpus)
+    fewest, replicas = _replicas(given)
     return RoleRequest(
         command=_command(given),
         name=_name(given, "name") or "worker",
-        replicas=given.whole("replicas", 1, low=1, high=MAX_REPLICAS),
+        replicas=replicas,
+        min_replicas=fewest,
         cpu_milli=RoleRequest(()).cpu_milli if cpu_milli is None else cpu_milli,
         cpu_limited=cpu_milli is not None,
         memory_bytes=asked.amount("memory", units.parse_memory) or 0,
-        gpus=gpus,
-        gpu_models=(model,) if model else (),
+        extras=_extras(asked.section("extras")),
+        pools=_pools(given),
+        labels=_labels(given.section("labels")),
+        topology=given.amount("topology", asks.parse_topology),
+        **_gpus(asked),
     )
+
+
+def _gpus(asked: Section) -> dict[str, Any]:
+    gpus, memory = asked.amount("gpus", asks.parse_gpus), asked.amount("gpu_memory", units.parse_memory)
+    return asked.checked("gpu_memory", lambda: gpu_fields(gpus, memory, what="gpu_memory", other="gpus"))
+
+
+def _replicas(given: Section) -> tuple[int, int]:
+    """The fewest (0: exactly the most) and the most."""
+    value = given.values.get("replicas")
+    if isinstance(value, dict):
+        range_ = given.section("replicas").only("min", "max")
+        if not range_.has("max"):
+            raise given.fail("replicas", "`max` is missing", "for example `replicas: {min: 2, max: 8}`")
+        most = range_.whole("max", 1, low=1, high=MAX_REPLICAS)
+        fewest = range_.whole("min", 1, low=1, high=MAX_REPLICAS)
+        return given.checked("replicas", lambda: asks.check_range(fewest, most, what="replicas"))
+    if isinstance(value, str):
+        return given.checked("replicas", lambda: asks.parse_replicas(value, what="replicas"))
+    return 0, given.whole("replicas", 1, low=1, high=MAX_REPLICAS)
+
+
+def _extras(given: Section) -> tuple[tuple[str, int], ...]:
+    found = {}
+    for key in given.values:
+        given.checked(key, lambda k=key: asks.check_extra(k, what="extras"))  # type: ignore[misc]
+        found[key] = given.whole(key, 0, low=1, high=asks.MAX_EXTRAS)
+    return tuple(sorted(found.items()))
+
+
+def _pools(given: Section) -> tuple[str, ...]:
+    value = given.values.get("pool")
+    if not isinstance(value, list):
+        text = given.text("pool")
+        return given.checked("pool", lambda: asks.parse_pools(text, what="pool")) if text else ()
+    texts = [(i, text) for i, text in given.items("pool")]
+    for i, text in texts:
+        if not isinstance(text, str):
+            raise given.fail(f"pool.{i}", f"{shown(text)} is not the name of a pool", "pools are named: `pool: [fast, slow]`")
+    return given.checked("pool", lambda: asks.parse_pools(",".join(text for _, text in texts), what="pool"))
+
+
+def _labels(given: Section) -> tuple[tuple[str, str], ...]:
+    for key in given.values:
+        given.checked(key, lambda k=key: asks.check_label(k, what="labels"))  # type: ignore[misc]
+    return tuple(sorted((key, given.text(key)) for key in given.values))
+
+
+def _flag(given: Section, key: str, *, default: bool) -> bool:
+    value = given.values.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise given.fail(key, f"{shown(value)} is neither true nor false")
+    return value
 
 
 def _command(given: Section) -> tuple[str, ...]:

@@ -10,19 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hopyard.config import units
+from hopyard.config import asks, units
+from hopyard.config.asks import TopologyAsk
 from hopyard.config.params import Value
 from hopyard.config.suggest import hints_for
 from hopyard.domain.ids import check_name, slug
-from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
-
-DEFAULT_PRIORITY = 50
 
 
 @dataclass(frozen=True, slots=True)
 class RoleRequest:
-    """One kind of replica: what it runs and what it needs."""
+    """One kind of replica: what it runs, what it needs, and where it may be. min_replicas: 0 means exactly `replicas`."""
 
     command: tuple[str, ...]
     name: str = "worker"
@@ -32,6 +30,13 @@ class RoleRequest:
     gpus: int = 0
     gpu_models: tuple[str, ...] = ()
     cpu_limited: bool = False  # True once somebody said how many
+    gpu_milli: int = 0
+    gpu_memory_bytes: int = 0
+    extras: tuple[tuple[str, int], ...] = ()
+    min_replicas: int = 0
+    pools: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    topology: TopologyAsk | None = None
 
     def spec(self) -> dict[str, Any]:
         """The RoleSpec as JSON."""
@@ -41,13 +46,27 @@ class RoleRequest:
             "memory_bytes": self.memory_bytes,
             "gpus": self.gpus,
             "gpu_models": list(self.gpu_models),
+            "gpu_milli": self.gpu_milli,
+            "gpu_memory_bytes": self.gpu_memory_bytes,
+            "extras": self.extras,
         }
-        return {"command": list(self.command), "name": self.name, "replicas": self.replicas, "resources": resources}
+        return {
+            "command": list(self.command),
+            "name": self.name,
+            "replicas": self.replicas,
+            "min_replicas": self.min_replicas,
+            "resources": resources,
+            "where": {"pools": self.pools, "labels": self.labels},
+            "topology": None if self.topology is None else self.topology.spec(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A run as asked for. requirements: a file to build the environment from; python: a version, for that."""
+    """A run as asked for. requirements: a file to build the environment from; python: a version, for that.
+
+    queue, priority: None takes what the server's tree of queues says.
+    """
 
     roles: tuple[RoleRequest, ...]
     project: str
@@ -56,7 +75,10 @@ class RunRequest:
     params: Mapping[str, Value] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
-    priority: int = DEFAULT_PRIORITY
+    queue: str | None = None
+    priority: int | None = None
+    preemptible: bool = True
+    topology: TopologyAsk | None = None
     time_limit_s: float | None = None
     requirements: Path | None = None
     python: str = ""
@@ -74,7 +96,10 @@ class RunRequest:
             "tags": dict(self.tags),
             "environment": dict(environment),
             "git": None if git is None else dict(git),
+            "queue": self.queue,
             "priority": self.priority,
+            "preemptible": self.preemptible,
+            "topology": None if self.topology is None else self.topology.spec(),
             "time_limit_s": self.time_limit_s,
         }
 
@@ -107,25 +132,60 @@ def check_priority(priority: int, *, what: str = "--priority") -> int:
     return priority
 
 
-def check_replicas(replicas: int, *, what: str = "--replicas") -> int:
-    if not 1 <= replicas <= MAX_REPLICAS:
-        raise SpecError(f"{what}: {replicas} is not from 1 to {MAX_REPLICAS}", hints=("replicas start together or not at all",))
-    return replicas
+SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas")  # those that are meant for one role
 
 
 def parse_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options --cpus, --memory, --gpus and --replicas among `given` as fields of a RoleRequest; those that are None are
-    left out. Raises SpecError."""
+    """The options --cpus, --memory, --gpus, --gpu-memory, --resource and --replicas among `given` as fields of a RoleRequest;
+    those that are not given are left out. Raises SpecError."""
     found: dict[str, Any] = {}
     if given.get("cpus") is not None:
         found |= {"cpu_milli": units.parse_cpus(given["cpus"], what="--cpus"), "cpu_limited": True}
     if given.get("memory") is not None:
         found["memory_bytes"] = units.parse_memory(given["memory"], what="--memory")
-    if given.get("gpus") is not None:
-        model, found["gpus"] = units.parse_gpus(given["gpus"], what="--gpus")
-        found["gpu_models"] = (model,) if model else ()
+    gpus = None if given.get("gpus") is None else asks.parse_gpus(given["gpus"], what="--gpus")
+    memory = given.get("gpu_memory")
+    if gpus is not None or memory is not None:
+        found |= gpu_fields(gpus, None if memory is None else units.parse_memory(memory, what="--gpu-memory"))
+    if given.get("extras"):
+        found["extras"] = asks.parse_extras(given["extras"])
     if given.get("replicas") is not None:
-        found["replicas"] = check_replicas(given["replicas"])
+        found["min_replicas"], found["replicas"] = asks.parse_replicas(given["replicas"])
+    return found
+
+
+def gpu_fields(gpus: asks.Gpus | None, memory: int | None, *, what: str = "--gpu-memory", other: str = "--gpus") -> dict[str, Any]:
+    """What is said of GPUs as fields of a RoleRequest, all of them, so that what was asked before is replaced. Raises SpecError."""
+    ask = gpus or asks.Gpus()
+    if memory is not None:
+        ask = asks.share_by_memory(gpus, memory, what=what, other=other)
+    return {"gpus": ask.count, "gpu_milli": ask.milli, "gpu_models": ask.models, "gpu_memory_bytes": memory or 0}
+
+
+def parse_places(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options --pool and --where among `given` as fields of every RoleRequest. Raises SpecError."""
+    found: dict[str, Any] = {}
+    if given.get("pool") is not None:
+        found["pools"] = asks.parse_pools(given["pool"])
+    if given.get("where"):
+        found["labels"] = asks.parse_labels(given["where"])
+    return found
+
+
+def parse_standing(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options --queue, --priority, --time, --no-preempt and --topology among `given` as fields of a RunRequest. Raises
+    SpecError."""
+    found: dict[str, Any] = {}
+    if given.get("queue") is not None:
+        found["queue"] = check_name(given["queue"], what="--queue")
+    if given.get("priority") is not None:
+        found["priority"] = check_priority(given["priority"])
+    if given.get("time") is not None:
+        found["time_limit_s"] = units.parse_time(given["time"], what="--time")
+    if given.get("preemptible") is not None:
+        found["preemptible"] = given["preemptible"]
+    if given.get("topology") is not None:
+        found["topology"] = asks.parse_topology(given["topology"])
     return found
 
 

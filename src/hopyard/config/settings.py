@@ -1,7 +1,7 @@
 """`config.yaml` of the home folder: what this machine offers, where the server listens, what is kept.
 
 ```yaml
-node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, pool: default, labels: {rack: a}}
+node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: default, labels: {rack: a}}
 server: {port: 8765}
 retention: {checkpoints: 3}
 ```
@@ -14,15 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopyard.config import units
-from hopyard.config.reader import Section, read_yaml
+from hopyard.config.asks import MAX_EXTRAS, check_extra
+from hopyard.config.reader import Section, read_yaml, shown
 from hopyard.domain.ids import check_name
+
+# Beyond these a machine's word is not believed.
+_MOST_CPU_MILLI, _MOST_MEMORY_BYTES, _MOST_GPUS, _MOST_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """What this machine offers to runs. None: what the machine has, as the engine finds it.
 
-    gpus: GPUs declared here take the place of those that NVML finds; 0 hides them.
+    gpus: GPUs declared here take the place of those that NVML finds; 0 hides them. gpu_memory_bytes: of each of them, 0 where
+    it is not said. extras: other things that runs may ask for by name, as counts.
     """
 
     id: str | None = None
@@ -32,6 +37,8 @@ class NodeSettings:
     gpu_model: str | None = None
     pool: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, int] = field(default_factory=dict)
+    gpu_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +71,30 @@ def read_settings(file: Path) -> Settings:
 
 
 def _node(given: Section) -> NodeSettings:
-    given.only("id", "cpus", "memory", "gpus", "pool", "labels")
+    given.only("id", "cpus", "memory", "gpus", "gpu_memory", "extras", "pool", "labels")
     gpus = given.amount("gpus", units.parse_gpus)
-    labels = given.section("labels")
+    gpu_memory = given.amount("gpu_memory", units.parse_memory) or 0
+    if gpu_memory and (gpus is None or gpus[1] == 0):
+        raise given.fail("gpu_memory", "memory of GPUs, but no GPUs are declared", "declare them: `gpus: A100:2`; those that are found tell their memory")
+    labels, extras = given.section("labels"), given.section("extras")
     return NodeSettings(
         id=given.checked("id", lambda: check_name(given.text("id"), what="id")) if given.has("id") else None,
-        cpu_milli=given.amount("cpus", units.parse_cpus),
-        memory_bytes=given.amount("memory", units.parse_memory),
-        gpus=None if gpus is None else gpus[1],
+        cpu_milli=_believed(given, "cpus", given.amount("cpus", units.parse_cpus), _MOST_CPU_MILLI),
+        memory_bytes=_believed(given, "memory", given.amount("memory", units.parse_memory), _MOST_MEMORY_BYTES, least=1),
+        gpus=None if gpus is None else _believed(given, "gpus", gpus[1], _MOST_GPUS),
         gpu_model=None if gpus is None else gpus[0],
+        gpu_memory_bytes=_believed(given, "gpu_memory", gpu_memory, _MOST_GPU_MEMORY_BYTES) or 0,
         pool=given.checked("pool", lambda: check_name(given.text("pool"), what="pool")) if given.has("pool") else None,
-        labels={key: labels.text(key) for key in labels.values},
+        labels={labels.checked(key, lambda k=key: check_name(k, what=k)): labels.text(key) for key in labels.values},  # type: ignore[misc]
+        extras={extras.checked(key, lambda k=key: check_extra(k, what=k)): extras.whole(key, 0, low=1, high=MAX_EXTRAS) for key in extras.values},  # type: ignore[misc]
     )
+
+
+def _believed(given: Section, key: str, amount: int | None, most: int, *, least: int = 0) -> int | None:
+    """An amount that a machine may have: one that none has would be given out."""
+    if amount is not None and not least <= amount <= most:
+        raise given.fail(key, f"{shown(given.values[key])} is not what a machine has", "say what this machine has, or leave the line out: it is found")
+    return amount
 
 
 def _server(given: Section) -> ServerSettings:

@@ -23,7 +23,7 @@ _TIME = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,
 _TIME_HINT = "a time is written 2h, 90m, 2h30m, 1d12h or in seconds: 3600"
 _MAX_SECONDS = 10 * 365 * 86400
 _GPUS_HINT = "GPUs are a number or MODEL:NUMBER: 1, A100:8"
-_GPU_MODEL = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}")
+GPU_MODEL = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}")
 
 
 def parse_memory(text: str, *, what: str = "memory") -> int:
@@ -110,7 +110,7 @@ def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
         model, number = (given, "1") if given[:1].isalpha() else ("", given)
     if not re.fullmatch(r"\d{1,6}", number, re.ASCII) or (colon and not model):
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
-    if model and not _GPU_MODEL.fullmatch(model):
+    if model and not GPU_MODEL.fullmatch(model):
         raise SpecError(f"{what}: `{model}` is not the name of a GPU model", hints=(_GPUS_HINT,))
     if model and int(number) == 0:
         raise SpecError(f"{what}: `{text}` asks for no GPU of a certain model", hints=(_GPUS_HINT,))

@@ -18,12 +18,13 @@ class Composer:
         self._runs, self._url, self._sign = runs, server_url, sign
 
     async def compose(self, run: Run, attempt: AttemptId, placement: Placement) -> Launch:
-        """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore."""
+        """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore. A gang that was placed
+        with fewer replicas than it may have is as large as it was placed."""
         restore = await self._restore(run)
         spec, token = run.spec, self._sign(attempt)
         replicas: list[ReplicaLaunch] = []
-        for role in spec.roles:
-            for role_rank in range(role.replicas):
+        for role, placed in zip(spec.roles, placement.gang.roles, strict=True):
+            for role_rank in range(placed.replicas):
                 replicas.append(
                     ReplicaLaunch(
                         attempt=attempt,
@@ -32,7 +33,7 @@ class Composer:
                         rank=len(replicas),
                         role=role.name,
                         role_rank=role_rank,
-                        world_size=spec.size,
+                        world_size=placement.gang.size,
                         command=role.command,
                         resources=role.resources,
                         server_url=self._url,

@@ -46,11 +46,13 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now, for people."""
+    """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now, for people. hold: told
+    what is in place now: the digest of what was asked for, and a file that is there as long as it is."""
 
     root: Path
     fetch: Callable[[Digest], bytes]
     say: Callable[[str], None]
+    hold: Callable[[Digest, Path], None] = lambda _digest, _path: None
 
     def ready(self, wanted: Environment, stack: ExitStack, *, cwd: Path) -> Interpreter:
         """The interpreter for this spec, building what is missing. In use until `stack` closes. Raises PrepareFailed.
@@ -72,6 +74,9 @@ class Environments:
         key = blake3(lock + f"\n{version}\n{kind}".encode()).hexdigest()[:32]
         folder = self.root / key
         self._use(folder, lock, base, stack)
+        for digest in (wanted.requirements, Digest(blake3(lock).hexdigest())):
+            if digest is not None:
+                self.hold(digest, folder / _READY)
         return Interpreter(str(folder / "bin" / "python"), folder, lock, resolved)
 
     def _resolve(self, requirements: Digest, base: str, version: str, kind: str, cwd: Path) -> bytes:

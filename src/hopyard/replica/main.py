@@ -19,6 +19,7 @@ from hopyard.replica.checkpoints import Checkpoints
 from hopyard.replica.diary import say
 from hopyard.replica.failure import PrepareFailed, StopRequested
 from hopyard.replica.folder import Folder
+from hopyard.replica.gpu_memory import EVERY_S, GpuMemoryWatch
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.outbox import differs, push_files, written
 from hopyard.replica.prepare import Preparation, tree_cache
@@ -170,6 +171,7 @@ class Replica:
                 Periodic(now + FIRST_S, system.sample),
                 Periodic(now + _CHECKPOINTS_EVERY_S, self._poll_checkpoints),
                 Periodic(now + boards.EVERY_S, tensorboard.poll),
+                *self._gpu_watch(now),
             ],
         )
         self._supervisor.server_stop = self._server_stop  # after it can be found: the order may come at any moment
@@ -179,6 +181,21 @@ class Replica:
         except (OSError, ValueError) as failed:
             say(f"tensorboard: {failed}")
         return ended
+
+    def _gpu_watch(self, now: float) -> list[Periodic]:
+        """Looks whether a run that shares a GPU keeps to its part."""
+        node = self._spec.node
+        if not node.gpu_memory_bytes or not node.nvml:
+            return []
+        watch = GpuMemoryWatch(node.gpu_memory_bytes, node.gpus)
+
+        def look() -> float:
+            reason = watch.check()
+            if reason is not None and self._supervisor is not None:
+                self._supervisor.end_for_memory(reason, time.monotonic())
+            return EVERY_S
+
+        return [Periodic(now + EVERY_S, look)]
 
     def _poll_checkpoints(self) -> float:
         self._checkpoints.poll()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from blake3 import blake3
 
-from hopyard.config.home import Home
+from hopyard.config.home import Home, write_atomically
 from hopyard.datasets.cache import TreeCache, remove_tree
 from hopyard.datasets.transport import Fetch
 from hopyard.domain.ids import Digest
@@ -74,6 +75,7 @@ class Preparation:
             if ref.manifest is None:
                 raise PrepareFailed(f"the server did not say which version of dataset {ref.name} to use")
             datasets[ref.name] = self._tree(cache, ref.manifest, f"dataset {ref.name}")
+            self._hold(ref.manifest, datasets[ref.name])
         if launch.restore is not None:
             tree = self._tree(cache, launch.restore.manifest, f"checkpoint of step {launch.restore.step}")
             self.folder.restore.unlink(missing_ok=True)
@@ -105,12 +107,20 @@ class Preparation:
 
     def _interpreter(self) -> Interpreter:
         launch = self.spec.launch
-        environments = Environments(Home(Path(self.spec.node.home)).envs, self._blob, self.say)
+        environments = Environments(Home(Path(self.spec.node.home)).envs, self._blob, self.say, self._hold)
         found = environments.ready(launch.environment, self.stack, cwd=self.folder.work)
         if found.resolved and found.lock is not None and launch.rank == 0:
             lock = found.lock
             self._patiently(lambda: self._report_lock(lock))
         return found
+
+    def _hold(self, key: Digest, path: Path) -> None:
+        """Mark what the node's caches hold now, so that runs that want it are placed here (see `engines.local.held`)."""
+        home = Home(Path(self.spec.node.home))
+        marker = home.held / key
+        with suppress(OSError):  # a full disk: others fetch it elsewhere
+            if not marker.exists():
+                write_atomically(marker, os.fsencode(path.relative_to(home.held.parent)))
 
     def _report_lock(self, lock: bytes) -> None:
         """So that a fork of this run gets the same packages, whatever the index offers then."""

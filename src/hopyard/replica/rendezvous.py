@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hopyard.domain.replica import ReplicaSpec
+from hopyard.domain.resources import WHOLE_GPU
 from hopyard.replica.folder import Folder
 
+_OWN_PART = 0.9  # of a share of a GPU, for what a framework allocates; the rest is the driver's, for the process
 _NOT_INHERITED = ("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__")
 
 
@@ -30,6 +32,7 @@ def variables(
     env |= {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if launch.resources.cpu_limited:  # more threads than cores wait for each other; without a limit the library's own guess is right
         env["OMP_NUM_THREADS"] = str(max(1, launch.resources.cpu_milli // 1000))
+    env |= _gpu_share(spec)
     env |= launch.env
     bin_folder = str(Path(interpreter).parent)
     env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"
@@ -59,11 +62,24 @@ def variables(
         "ROLE_NAME": launch.role,
         "ROLE_RANK": str(launch.role_rank),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, node.gpus)),
+        "HOPYARD_EXTRAS": json.dumps(dict(launch.resources.extras)),
     }
+    if node.gpus and node.gpu_milli < WHOLE_GPU:
+        env["HOPYARD_GPU_SHARE"] = f"{node.gpu_milli / WHOLE_GPU:g}"
+    if node.gpu_memory_bytes:
+        env["HOPYARD_GPU_MEMORY"] = str(node.gpu_memory_bytes)
     if restored and launch.restore is not None:
         env["HOPYARD_RESTORE_DIR"] = str(folder.restore)
         env["HOPYARD_RESTORE_STEP"] = str(launch.restore.step)
     return env
+
+
+def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:
+    """Defaults for frameworks that would take a whole GPU at their start though only a part of it is the run's."""
+    if not spec.node.gpus or spec.node.gpu_milli >= WHOLE_GPU:
+        return {}
+    share = spec.node.gpu_milli / WHOLE_GPU * _OWN_PART
+    return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{share:.3f}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 def sdk_folder(home: Path) -> Path:

@@ -105,6 +105,8 @@ class Supervisor:
             if now >= memory_at:
                 self._look_at_memory(now)
                 memory_at = now + self.memory.next_s
+            for each in self.periodic:
+                each.run_if_due(now)
             if now >= limit_at and ending.verdict is None and self.time_limit_s is not None:
                 reason = f"time limit of {seconds_in_words(self.time_limit_s)} reached"
                 ending.end(Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, reason), now, kill_at=now + self.grace_s)
@@ -112,8 +114,6 @@ class Supervisor:
             if now >= ending.kill_at:
                 self._kill_tree()
                 ending.kill_at = now + _LAST_WORDS_S
-            for each in self.periodic:
-                each.run_if_due(now)
             due = [memory_at, ending.term_at, ending.kill_at, *(p.due_at for p in self.periodic)]
             self.wakeup.wait(min(due + ([limit_at] if ending.verdict is None else [])) - time.monotonic())
         over_memory = ending.verdict is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
@@ -146,8 +146,13 @@ class Supervisor:
 
     def _look_at_memory(self, now: float) -> None:
         reason = self.memory.check()
+        if reason is not None:
+            self.end_for_memory(reason, now)
+
+    def end_for_memory(self, reason: str, now: float) -> None:
+        """It used more than its part, of whichever memory: it is killed at once, for its neighbours' sake."""
         verdict = self._ending.verdict
-        if reason is not None and (verdict is None or verdict.kind is not ExitKind.OUT_OF_MEMORY):
+        if verdict is None or verdict.kind is not ExitKind.OUT_OF_MEMORY:
             self._ending.end(Exit(ExitKind.OUT_OF_MEMORY, 137, reason), now, kill_at=now)
 
     def _leave_time_to_end(self) -> None:

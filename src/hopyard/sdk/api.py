@@ -11,6 +11,7 @@ from hopyard.sdk import bound as binding
 from hopyard.sdk import session
 from hopyard.sdk.bound import Bound
 from hopyard.sdk.data import find_dataset
+from hopyard.sdk.gpu_share import keep_to_share
 from hopyard.sdk.loop import Loop
 from hopyard.sdk.metrics import Number
 from hopyard.sdk.params import Params
@@ -47,6 +48,7 @@ def bind(**objects: Any) -> Bound:
     values are kept up to date.
     """
     bound = session.current().bound
+    keep_to_share()
     binding.add(bound, objects)
     return bound
 

@@ -19,6 +19,7 @@ from hopyard.sdk import checkpoints
 from hopyard.sdk import params as parameters
 from hopyard.sdk.bound import Bound
 from hopyard.sdk.checkpoints import Contents, Position
+from hopyard.sdk.gpu_share import keep_to_share
 from hopyard.sdk.loop import Loop, Trail
 from hopyard.sdk.metrics import MetricStream, Number, as_number, as_step
 from hopyard.sdk.offline import FOLDER_VARIABLE, KEPT_CHECKPOINTS, OfflineRun
@@ -61,6 +62,7 @@ class Session:
 
     def declare(self, defaults: Mapping[str, object]) -> dict[str, ParamValue]:
         """Parameters with overrides applied; recorded together with those declared before."""
+        keep_to_share()
         values = parameters.resolve(defaults, self._overrides)
         self.declared.update(values)
         self.events.tell("params", values=self.declared)
@@ -157,6 +159,7 @@ class Session:
 
     def entered(self, loop: Loop[Any]) -> Position | None:
         self.check_overrides()
+        keep_to_share()
         self._meet()
         keeps = binding.holds_state(self.bound)
         if self._restore_dir is not None and self._restored is None:

@@ -23,9 +23,11 @@ from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch
 from hopyard.domain.replica import NodeShare, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.resources import WHOLE_GPU
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.folder import ReplicaFolder, replica_folders
+from hopyard.engines.local.held import Held
 from hopyard.engines.local.node import NodeSettings, find_node
 from hopyard.engines.local.ports import choose_port
 from hopyard.engines.local.spawner import SpawnerLink, spawner_environment
@@ -87,6 +89,7 @@ class LocalEngine:
         self._node, self._nvml = find_node(node)
         self._cgroups = find_cgroups() if use_cgroups else {}
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
+        self._held = Held(home.root / "cache")
         self._spawner = SpawnerLink(spawner_command, env=spawner_environment())
         self._adopts = adopt
         self._adoptions: dict[Path, _Adoption] = {}
@@ -164,6 +167,8 @@ class LocalEngine:
                 master_port=share.port,
                 gang_folder=str(self._home.attempts / launch.attempt),
                 gpus=place.gpus,
+                gpu_milli=place.gpu_milli,
+                gpu_memory_bytes=self._gpu_memory(replica, place),
                 cpus=cores,
                 cgroups={name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}") for name, parent in self._cgroups.items()},
                 local_rank=replica.rank,
@@ -171,6 +176,14 @@ class LocalEngine:
                 grace_s=self._grace.total_seconds(),
                 nvml=self._nvml,
             ),
+        )
+
+    def _gpu_memory(self, replica: ReplicaLaunch, place: Assignment) -> int:
+        """What a replica may use of the one GPU that it shares; 0 where it has whole ones, or where nobody knows how much there is."""
+        if not replica.resources.shares_gpu:
+            return 0
+        return replica.resources.gpu_memory_bytes or min(
+            (gpu.memory_bytes * place.gpu_milli // WHOLE_GPU for gpu in self._node.gpus if gpu.index in place.gpus), default=0
         )
 
     def _read_shares(self) -> dict[AttemptId, _Share]:
@@ -216,12 +229,14 @@ class LocalEngine:
                 folder.request_stop(order)
 
     async def observe(self) -> Observation:
-        statuses, dead = await asyncio.to_thread(self._look)
+        statuses, dead, held = await asyncio.to_thread(self._look)
         if self._shares is not None:
             for status in statuses:
                 if all(replica.phase is ReplicaPhase.EXITED for replica in status.replicas):
                     self._shares.pop(status.attempt, None)
         await self._adopt(dead)
+        if held != self._node.holds:
+            self._node = replace(self._node, holds=held)
         return Observation(nodes=(self._node,), attempts=tuple(statuses))
 
     async def forget(self, attempt: AttemptId, /) -> None:
@@ -231,7 +246,7 @@ class LocalEngine:
         self._leaving[attempt] = task
         task.add_done_callback(lambda _: self._leaving.pop(attempt, None))
 
-    def _look(self) -> tuple[list[AttemptStatus], list[ReplicaFolder]]:
+    def _look(self) -> tuple[list[AttemptStatus], list[ReplicaFolder], frozenset[str]]:
         statuses: list[AttemptStatus] = []
         dead: list[ReplicaFolder] = []
         for attempt in self._attempt_folders():
@@ -245,7 +260,7 @@ class LocalEngine:
             statuses.append(AttemptStatus(name, replicas))
             if not all(r.phase is ReplicaPhase.EXITED for r in replicas):
                 self._end_peers(attempt)
-        return statuses, dead
+        return statuses, dead, self._held.keys()
 
     def _see(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
         held = folder.is_held()  # first: a replica that ends between the two looks has written its last state

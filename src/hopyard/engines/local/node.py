@@ -22,7 +22,7 @@ class NodeSettings:
     """What the user declared of this machine; whatever is None is found out.
 
     cpu_milli: thousandths of a core. memory_bytes: what runs may have in all. gpus: declared GPUs; an empty tuple hides those
-    there are. Indices count from 0 in the order given.
+    there are. Indices count from 0 in the order given. extras: other countable things by name.
     """
 
     id: str | None = None
@@ -31,6 +31,7 @@ class NodeSettings:
     gpus: tuple[Gpu, ...] | None = None
     pool: str = DEFAULT_POOL
     labels: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_node(settings: NodeSettings | None = None, *, engine: str = "local") -> tuple[Node, bool]:
@@ -45,6 +46,7 @@ def find_node(settings: NodeSettings | None = None, *, engine: str = "local") ->
         gpus=gpus,
         pool=PoolName(given.pool),
         labels=dict(given.labels),
+        extras=dict(given.extras),
     )
     return node, given.gpus is None and bool(gpus)
 

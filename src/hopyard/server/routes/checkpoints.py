@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.ids import RunId
+from hopyard.domain.gang import Topology
+from hopyard.domain.ids import QueueName, RunId
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import NotFound
@@ -27,11 +28,13 @@ from hopyard.server.wire import (
     In,
     Key,
     LongText,
+    Name,
     Param,
     RoleIn,
     RunOut,
     Seconds,
     Text,
+    TopologyIn,
     Whole,
     run_out,
 )
@@ -56,7 +59,10 @@ class ForkIn(In):
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
     label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
     time_limit_s: Seconds | None = None
+    queue: Name | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    preemptible: bool | None = None
+    topology: TopologyIn | None = None
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
     checkpoint: Literal["newest"] | Whole | None = None
     id: Id | None = None
@@ -101,7 +107,10 @@ def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         tags={**spec.tags, **(change.tags or {})},
         label=spec.label if change.label is None else change.label,
         time_limit_s=spec.time_limit_s if change.time_limit_s is None else change.time_limit_s,
+        queue=spec.queue if change.queue is None else QueueName(change.queue),
         priority=spec.priority if change.priority is None else change.priority,
+        preemptible=spec.preemptible if change.preemptible is None else change.preemptible,
+        topology=spec.topology if change.topology is None else msgspec.convert(change.topology, Topology, from_attributes=True),
         roles=spec.roles if change.roles is None else tuple(_role(role) for role in change.roles),
         forked_from=source.id,
         resume=resume,
