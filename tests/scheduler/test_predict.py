@@ -1,0 +1,95 @@
+"""How long runs are expected to take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.durations import history_keys
+from hopyard.scheduler.predict import NEVER_S, expect, history, remaining, whole
+from tests.scheduler.futures import asks
+
+samples = st.lists(st.floats(0.1, 1e6), max_size=40).map(tuple)
+limits = st.none() | st.floats(1.0, 1e6)
+elapsed = st.floats(0.0, 1e7)
+
+
+def gang(limit_s: float | None = None, script: str = "train.py"):  # type: ignore[no-untyped-def]
+    return replace(asks("g", limit_s=limit_s), script=script)
+
+
+@given(samples, samples, limits, elapsed)
+def test_a_band_is_in_order_and_never_beyond_the_limit(
+    mine: tuple[float, ...], all_: tuple[float, ...], limit_s: float | None, gone_s: float
+) -> None:
+    durations = {"script:ada/train.py": mine, "all": all_}
+    for found in (expect(gang(limit_s), durations), remaining(gang(limit_s), durations, gone_s)):
+        assert 0 <= found.low_s <= found.mid_s <= found.high_s <= NEVER_S
+        assert found.certain == (limit_s is not None)
+    if limit_s is not None:
+        assert expect(gang(limit_s), durations).high_s == limit_s
+        assert remaining(gang(limit_s), durations, gone_s).high_s == max(limit_s - gone_s, 0)
+
+
+@given(samples, elapsed)
+def test_who_still_runs_is_expected_to_take_longer_than_it_did(known: tuple[float, ...], gone_s: float) -> None:
+    total, _ = whole(gang(), {"all": known}, gone_s)
+    assert total.mid_s > gone_s or total.mid_s == NEVER_S
+
+
+@given(samples, elapsed, st.floats(0.0, 1.0))
+def test_an_answer_holds_as_long_as_it_says(known: tuple[float, ...], gone_s: float, part: float) -> None:
+    total, until_s = whole(gang(), {"all": known}, gone_s)
+    assert until_s > gone_s
+    later_s = gone_s + part * (until_s - gone_s)
+    if later_s < until_s:
+        assert whole(gang(), {"all": known}, later_s)[0] == total
+
+
+def test_the_longer_it_overran_the_longer_it_goes_on() -> None:
+    left = [remaining(gang(), {"all": (100.0,) * 20}, gone_s).mid_s for gone_s in (50, 150, 1_000, 10_000)]
+    assert left[0] == 50 and left[1] < left[2] < left[3]
+
+
+def test_what_tells_most_counts_alone_where_there_is_enough_of_it() -> None:
+    keys = history_keys(gang())
+    durations = {keys[0]: (100.0,) * 8, keys[-1]: (9_000.0,) * 200}
+    assert expect(gang(), durations).mid_s == 100 and expect(gang(), durations).high_s < 150
+    assert expect(gang(script="other.py"), durations).mid_s == 9_000
+
+
+def test_two_runs_of_the_same_script_weigh_more_than_two_of_anybody() -> None:
+    keys = history_keys(gang())
+    found = history(gang(), {keys[0]: (100.0,) * 4, keys[-1]: (9_000.0,) * 200})
+    mine = found.weights[found.seconds.index(9_000.0) - 1]
+    assert mine == 4 and round(found.weights[-1]) == 8
+
+
+def test_nothing_known_is_a_wide_band_and_a_limit_is_expected_to_be_used_up() -> None:
+    unknown = expect(gang(), {})
+    assert unknown.high_s >= 100 * unknown.mid_s >= 100 * unknown.low_s and not unknown.certain
+    limited = expect(gang(600.0), {})
+    assert (limited.mid_s, limited.high_s, limited.certain) == (600.0, 600.0, True)
+
+
+def test_eight_of_ten_end_within_the_band() -> None:
+    """Runs as they are: each user's times spread over an order of magnitude, and change from week to week."""
+    random, inside, count = Random(7), 0, 0
+    durations: dict[str, tuple[float, ...]] = {}
+    centres = {user: random.uniform(4, 10) for user in ("ada", "bob", "cy", "dan")}
+    for i in range(3_000):
+        user = random.choice(sorted(centres))
+        if i % 300 == 0:
+            centres[user] = random.uniform(4, 10)
+        one = replace(gang(), user=user)
+        took_s = 2.718281828 ** random.gauss(centres[user], 1.0)
+        if i >= 200:
+            found = expect(one, durations)
+            inside += found.low_s <= took_s <= found.high_s
+            count += 1
+        for key in history_keys(one):
+            durations[key] = (*durations.get(key, ()), took_s)[-256:]
+    assert 0.72 <= inside / count <= 0.95

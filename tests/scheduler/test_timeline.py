@@ -1,0 +1,169 @@
+"""The timeline, case by case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from hopyard.domain.cluster import BreachCause, HoldReason
+from hopyard.domain.gang import Assignment, Placement
+from hopyard.domain.ids import NodeId, QueueName, ReservationId
+from hopyard.domain.queue import GPU, Queue, QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
+from hopyard.scheduler.predict import Expected, expect
+from hopyard.scheduler.timeline import Blocked, Timeline
+from tests.scheduler.futures import T0, Life, asks, machine, runs, seconds, snapshot
+
+FULL = [machine("n1", 2), machine("n2", 2)]
+
+
+def exact(gang_limit_s: float) -> Expected:
+    return Expected(gang_limit_s, gang_limit_s, gang_limit_s, certain=True)
+
+
+def half_busy() -> Timeline:
+    """n1 is full until 100 s, n2 has one GPU free until 300 s, and `wide` waits for both whole nodes."""
+    running = [
+        runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))),
+        runs(Placement(asks("b", 1, limit_s=300), (Assignment(0, NodeId("n2"), (0,)),))),
+    ]
+    return Timeline.of(snapshot(FULL, running))
+
+
+def test_a_blocked_gang_is_promised_the_end_of_the_last_run_that_it_needs() -> None:
+    timeline, wide = half_busy(), asks("wide", 2, replicas=2)
+    found = timeline.try_now(wide, exact(100))
+    assert isinstance(found, Blocked) and found.reason is HoldReason.NO_CAPACITY
+    promise = timeline.promise(wide, exact(100))
+    assert promise is not None and promise.start_at == T0 + seconds(300) and promise.nodes == ("n1", "n2")
+    assert timeline.waits_for(wide.id) == ("run:b", "run:a")
+
+
+def test_who_ends_before_a_promised_start_may_jump_ahead() -> None:
+    timeline = half_busy()
+    timeline.promise(asks("wide", 2, replicas=2), exact(100))
+    assert isinstance(timeline.try_now(asks("short"), exact(300)), Placement)
+    late = timeline.try_now(asks("long"), exact(301))
+    assert isinstance(late, Blocked) and late.reason is HoldReason.BEHIND and late.blocked_by == ("run:wide",)
+
+
+def test_who_may_take_for_ever_does_not_jump_ahead() -> None:
+    timeline = half_busy()
+    timeline.promise(asks("wide", 2, replicas=2), exact(100))
+    assert isinstance(timeline.try_now(asks("unknown", limit_s=None), expect(asks("unknown", limit_s=None), {})), Blocked)
+
+
+def test_who_fits_beside_what_is_promised_may_take_as_long_as_it_likes() -> None:
+    timeline = half_busy()
+    promise = timeline.promise(asks("two", 2), exact(100))
+    assert promise is not None and promise.nodes == ("n1",) and promise.start_at == T0 + seconds(100)
+    found = timeline.try_now(asks("beside"), exact(10_000))
+    assert isinstance(found, Placement) and found.assignments[0].node == "n2"
+
+
+def test_a_promise_keeps_to_its_nodes_and_its_time() -> None:
+    first = half_busy()
+    promise = first.promise(asks("two", 2, limit_s=50), exact(50))
+    later = replace(promise, start_at=T0 + seconds(200)) if promise else None
+    again = half_busy()
+    kept = again.promise(asks("two", 2, limit_s=50), exact(50), before=later)
+    assert kept == later and again.breach(later, kept) is None  # type: ignore[arg-type]
+    assert again.expected_at(asks("two").id) == T0 + seconds(100)
+
+
+def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
+    promise = half_busy().promise(asks("two", 2), exact(50))
+    assert promise is not None
+    running = [runs(Placement(asks("b", 2, limit_s=300), (Assignment(0, NodeId("n2"), (0, 1)),)))]
+    timeline = Timeline.of(snapshot([replace(FULL[0], ready=False), FULL[1]], running))
+    after = timeline.promise(asks("two", 2), exact(50), before=promise)
+    breach = timeline.breach(promise, after)
+    assert breach is not None and breach.cause is BreachCause.NODE_LOST and "n1" in breach.detail
+    assert breach.expected_at == T0 + seconds(300)
+
+
+def test_an_overrun_breaks_a_promise_and_is_named() -> None:
+    history = {"all": (100.0,) * 20}
+    running = [runs(Placement(asks("a", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    promise = Timeline.of(snapshot(FULL[:1], running, durations=history)).promise(asks("two", 2), exact(50))
+    assert promise is not None and promise.start_at <= T0 + seconds(110)
+    timeline = Timeline.of(snapshot(FULL[:1], running, durations=history, now=T0 + seconds(120)))
+    breach = timeline.breach(promise, timeline.promise(asks("two", 2), exact(50), before=promise))
+    assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
+
+
+def test_what_a_queue_may_use_is_promised_too() -> None:
+    tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
+    running = [runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    timeline = Timeline.of(snapshot([machine("n1", 2), machine("n2", 4)], running, queues=tree))
+    three = asks("three", 3)
+    found = timeline.try_now(three, exact(100))
+    assert isinstance(found, Blocked) and found.reason is HoldReason.QUOTA and found.blocked_by == ("queue:default",)
+    promise = timeline.promise(three, exact(100))
+    assert promise is not None and promise.start_at == T0 + seconds(100)
+    assert isinstance(timeline.try_now(asks("short"), exact(100)), Placement)
+    assert isinstance(timeline.try_now(asks("long"), exact(101)), Blocked)
+
+
+def test_what_is_reserved_is_for_its_owner() -> None:
+    booked = Reservation(ReservationId("r"), "exam", T0 + seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
+    timeline = Timeline.of(snapshot(FULL[:1], reservations=[booked]))
+    assert isinstance(timeline.try_now(asks("short"), exact(50)), Placement)
+    found = timeline.try_now(asks("long"), exact(51))
+    assert isinstance(found, Blocked) and found.reason is HoldReason.RESERVED and found.blocked_by == ("reservation:exam",)
+    assert isinstance(timeline.try_now(asks("his", user="bob"), exact(1000)), Placement)
+    promise = timeline.promise(asks("long"), exact(51))
+    assert promise is not None and promise.start_at == T0 + seconds(500)
+
+
+def test_a_reserved_piece_leaves_the_rest_of_the_node() -> None:
+    booked = Reservation(
+        ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),), pieces=(1,),
+        resources=Resources(1000, 0, 3),
+    )  # fmt: skip
+    timeline = Timeline.of(snapshot([machine("n1", 4)], reservations=[booked]))
+    assert isinstance(timeline.try_now(asks("two", 2), exact(1000)), Blocked)
+    beside = timeline.try_now(asks("one"), exact(1000))
+    assert isinstance(beside, Placement)
+    timeline.start(beside, exact(1000))
+    owner = timeline.try_now(asks("his", 3, user="bob"), exact(1000))
+    assert isinstance(owner, Placement)
+    timeline.start(owner, exact(1000))
+    assert isinstance(timeline.try_now(asks("more"), exact(1)), Blocked)
+
+
+@pytest.mark.parametrize("known", ["nothing", "history", "limit"])
+def test_a_large_gang_is_not_overtaken_for_ever(known: str) -> None:
+    """One gang of 64 GPUs against an endless stream of runs of one GPU: it starts within twice the shortest possible wait."""
+    takes_s, life, names = 600.0, Life([machine(f"n{i}", 8) for i in range(8)]), count()
+    if known == "history":
+        life.durations = {"all": (takes_s,) * 50}
+
+    def stream(many: int) -> None:
+        for i in range(many):
+            small = asks(f"s{next(names)}", limit_s=takes_s if known == "limit" else None)
+            life.takes_s[small.id] = takes_s
+            life.waiting.append(small)
+
+    for step in range(64):  # one starts every few seconds, so that they never end together
+        stream(1)
+        life.now = T0 + seconds(step * takes_s / 64)
+        life.turn()
+    arrived = life.now
+    shortest_s = max((life.ends_at(one) - arrived).total_seconds() for one in life.running.values())
+    wide = asks("wide", 8, replicas=8, limit_s=None)
+    life.takes_s[wide.id] = takes_s
+    life.waiting.insert(0, wide)
+    for _ in range(300):
+        stream(2)
+        life.turn()
+        if wide.id in life.started:
+            break
+        end = life.next_end()
+        assert end is not None
+        life.now = max(end, life.now + seconds(1))
+    assert wide.id in life.started
+    assert (life.started[wide.id] - arrived).total_seconds() <= 2 * shortest_s

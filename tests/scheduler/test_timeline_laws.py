@@ -1,0 +1,231 @@
+"""What holds of every timeline, over small generated clusters whose runs take exactly as long as they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.cluster import Node, Running
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import NodeId, ReservationId
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.predict import Expected, expect
+from hopyard.scheduler.timeline import Future, Granted, Refused, Timeline, grant
+from tests.scheduler.futures import T0, Life, asks, busy, clusters, end_s, gangs, seconds, snapshot
+
+EXAMPLES = settings(max_examples=30, deadline=None)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[list[Node], list[Running], list[Gang]]:
+    nodes = draw(clusters())
+    return nodes, draw(busy(nodes)), draw(gangs(nodes, "g", most=4))
+
+
+@EXAMPLES
+@given(scenes())
+def test_promises_are_the_earliest_that_delay_no_earlier_one(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
+    """Against looking at every point in time: what runs then, and whom it would meet, are taken away, and it is tried."""
+    nodes, running, waiting = scene
+    timeline = Timeline.of(snapshot(nodes, running))
+    stays: list[tuple[float, float, Placement]] = []
+    for gang in waiting:
+        expected = expect(gang, {})
+        promise = timeline.promise(gang, expected)
+        times = sorted({0.0, *map(end_s, running), *(until for _, until, _ in stays)})
+        first = next(at for at in times if _free(nodes, running, stays, at, expected.high_s).place(gang) is not None)
+        assert promise is not None and abs((promise.start_at - T0).total_seconds() - first) < 0.01
+        placement = timeline.place_of(gang.id)
+        assert placement is not None
+        stays.append((first, first + expected.high_s, placement))
+
+
+def _free(
+    nodes: list[Node], running: list[Running], stays: list[tuple[float, float, Placement]], at: float, lasts: float
+) -> Capacity:
+    there = [one.placement for one in running if end_s(one) > at]
+    met = [placement for begin, until, placement in stays if begin < at + lasts and at < until]
+    return Capacity.of(nodes, [*there, *met])
+
+
+@EXAMPLES
+@given(clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), busy(nodes), gangs(nodes, "g", most=10, spread_s=60))))
+def test_promises_are_kept_whoever_jumps_ahead(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
+    nodes, running, arriving = scene
+    life = Life(nodes, running={one.gang.id: one for one in running})
+    arriving.sort(key=lambda gang: (gang.submitted_at, gang.id))
+    while arriving or life.waiting:
+        while arriving and arriving[0].submitted_at <= life.now:
+            life.waiting.append(arriving.pop(0))
+        life.turn()
+        _nothing_twice(life)
+        times = [gang.submitted_at for gang in arriving[:1]] + [end for end in [life.next_end()] if end]
+        if times:
+            life.now = min(times)
+    assert life.breaches == []
+    for gang, promise in life.first_promised.items():
+        assert life.started[gang] <= promise.start_at
+
+
+def _nothing_twice(life: Life) -> None:
+    used = [(a.node, gpu) for one in life.running.values() for a in one.placement.assignments for gpu in a.gpus]
+    assert len(used) == len(set(used))
+
+
+@EXAMPLES
+@given(scenes(), st.randoms(use_true_random=False))
+def test_order_of_what_is_told_changes_nothing(scene: tuple[list[Node], list[Running], list[Gang]], random: Random) -> None:
+    nodes, running, waiting = scene
+    mixed_nodes, mixed_running = random.sample(nodes, len(nodes)), random.sample(running, len(running))
+    one, other = Timeline.of(snapshot(nodes, running)), Timeline.of(snapshot(mixed_nodes, mixed_running))
+    for gang in waiting:
+        expected = expect(gang, {})
+        found = one.try_now(gang, expected)
+        assert found == other.try_now(gang, expected)
+        if isinstance(found, Placement):
+            one.start(found, expected)
+            other.start(found, expected)
+        else:
+            assert one.promise(gang, expected) == other.promise(gang, expected)
+
+
+@EXAMPLES
+@given(scenes(), st.lists(st.integers(0, 130), min_size=1, max_size=4))
+def test_a_future_that_is_kept_up_equals_one_made_anew(
+    scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]
+) -> None:
+    nodes, running, _ = scene
+    unlimited = [replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)]
+    durations: dict[str, tuple[float, ...]] = {}
+    kept, now, there = Future.of(unlimited, durations, T0), T0, list(unlimited)
+    for step in steps:
+        now += seconds(step)
+        if there and step % 3 == 0:
+            gone = there.pop()
+            kept.drop(gone.gang.id)
+            durations = {**durations, "all": (*durations.get("all", ()), float(step))}
+        kept.at(now, durations)
+        fresh = Future.of(there, durations, now)
+        assert list(kept.ends()) == list(fresh.ends())
+        names = [node.id for node in nodes[:1]]
+        assert kept.ends_on(names) == fresh.ends_on(names)
+
+
+def _unlimited(placement: Placement) -> Placement:
+    return Placement(replace(placement.gang, time_limit_s=None), placement.assignments)
+
+
+@st.composite
+def wishes(draw: st.DrawFn, nodes: list[Node], name: str) -> Reservation:
+    start = draw(st.integers(10, 200))
+    end = start + draw(st.integers(10, 100))
+    every = draw(st.sampled_from([0, 0, 150, 400]))
+    found = Reservation(
+        ReservationId(name), name, T0 + seconds(start), T0 + seconds(end), users=("bob",), every_s=float(every),
+        until=T0 + seconds(2000) if every else None,
+    )  # fmt: skip
+    if draw(st.booleans()):
+        return replace(found, nodes=tuple(sorted(draw(st.sets(st.sampled_from([node.id for node in nodes]), min_size=1)))))
+    return replace(found, resources=Resources(1000, 0, draw(st.integers(1, 2))), pieces=(draw(st.integers(1, 3)),))
+
+
+@EXAMPLES
+@given(clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), st.tuples(*(wishes(nodes, f"r{i}") for i in range(4))))))
+def test_what_is_granted_fits_together_and_a_refusal_names_what_is_in_the_way(
+    scene: tuple[list[Node], tuple[Reservation, ...]],
+) -> None:
+    nodes, wanted = scene
+    granted: list[Reservation] = []
+    for wish in wanted:
+        found = grant(wish, snapshot(nodes, reservations=granted))
+        if isinstance(found, Granted):
+            granted.append(found.reservation)
+            assert found.reservation.resources is None or sum(found.reservation.pieces) == sum(wish.pieces)
+        else:
+            named = [other for other in granted if f"reservation:{other.name}" in found.conflicts]
+            assert len(named) == len(found.conflicts)
+            alone = grant(wish, snapshot(nodes, reservations=[other for other in granted if other not in named]))
+            assert isinstance(alone, Granted) or (not named or alone.conflicts != found.conflicts)
+            assert named or isinstance(grant(wish, snapshot(nodes)), Refused)
+    assert _all_at_once(nodes, granted)
+
+
+def _all_at_once(nodes: list[Node], granted: list[Reservation]) -> bool:
+    """Whether every node holds at every second what is reserved of it then."""
+    for at in range(0, 2500, 5):
+        for node in nodes:
+            there = [one for one in granted if node.id in one.nodes and _holds(one, at)]
+            whole = [one for one in there if one.resources is None]
+            gpus = sum(one.pieces[one.nodes.index(node.id)] * one.resources.gpus for one in there if one.resources)
+            if len(whole) > 1 or (whole and gpus) or gpus > len(node.gpus):
+                return False
+    return True
+
+
+def _holds(one: Reservation, at: float) -> bool:
+    first, length = (one.start_at - T0).total_seconds(), (one.end_at - one.start_at).total_seconds()
+    starts = [first]
+    while one.every_s and one.until and T0 + seconds(starts[-1] + one.every_s) < one.until:
+        starts.append(starts[-1] + one.every_s)
+    return any(start <= at < start + length for start in starts)
+
+
+@EXAMPLES
+@given(
+    clusters().flatmap(
+        lambda nodes: st.tuples(st.just(nodes), busy(nodes), gangs(nodes, "g", most=8, spread_s=100), wishes(nodes, "exam"))
+    )
+)
+def test_a_reservation_that_was_granted_is_honoured(scene: tuple[list[Node], list[Running], list[Gang], Reservation]) -> None:
+    """When it begins, what is reserved is free of all others, and stays so until it ends."""
+    nodes, running, arriving, wish = scene
+    running = [one for one in running if one.gang.user != "bob"]
+    found = grant(wish, snapshot(nodes, running))
+    if isinstance(found, Refused):
+        return
+    booked = found.reservation
+    life = Life(nodes, running={one.gang.id: one for one in running}, reservations=(booked,))
+    arriving = sorted(
+        (replace(gang, user="ada", preemptible=False) for gang in arriving), key=lambda gang: (gang.submitted_at, gang.id)
+    )
+    begin, end = booked.start_at, booked.end_at
+    while life.now < end:
+        while arriving and arriving[0].submitted_at <= life.now:
+            life.waiting.append(arriving.pop(0))
+        life.turn()
+        if begin <= life.now:
+            life.running = {name: one for name, one in life.running.items() if life.ends_at(one) > life.now}
+            assert _is_free(nodes, list(life.running.values()), booked)
+        times = [gang.submitted_at for gang in arriving[:1]] + [
+            at for at in (life.next_end(), begin, end) if at and at > life.now
+        ]
+        life.now = min(at for at in times if at > life.now)
+
+
+def _is_free(nodes: list[Node], running: list[Running], booked: Reservation) -> bool:
+    capacity = Capacity.of(nodes, (one.placement for one in running))
+    for index, name in enumerate(booked.nodes):
+        if booked.resources is None:
+            if any(a.node == name for one in running for a in one.placement.assignments):
+                return False
+        elif capacity.part([NodeId(name)]).place(asks("owner", booked.resources.gpus, replicas=booked.pieces[index])) is None:
+            return False
+    return True
+
+
+@EXAMPLES
+@given(scenes())
+def test_looking_takes_nothing(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
+    nodes, running, waiting = scene
+    timeline = Timeline.of(snapshot(nodes, running))
+    for gang in waiting:
+        expected = Expected(1.0, 1.0, 1.0, certain=True)
+        first = timeline.try_now(gang, expected)
+        timeline.promise(gang, expected)
+        timeline.withdraw(gang.id)
+        assert timeline.try_now(gang, expected) == first
