@@ -143,7 +143,7 @@ def test_a_large_gang_is_not_overtaken_for_ever(known: str) -> None:
         life.durations = {"all": (takes_s,) * 50}
 
     def stream(many: int) -> None:
-        for i in range(many):
+        for _ in range(many):
             small = asks(f"s{next(names)}", limit_s=takes_s if known == "limit" else None)
             life.takes_s[small.id] = takes_s
             life.waiting.append(small)
