@@ -144,3 +144,11 @@ class AccessCases:
         assert list(await stores.access.manifests_in_use()) == sorted(digest(name) for name in manifests)
         blobs = ("diff", "requirements", "lock")
         assert list(await stores.access.blobs_in_use()) == sorted(digest(name) for name in blobs)
+
+    async def test_a_run_that_is_deleted_uses_nothing(self, stores: Stores) -> None:
+        run = (await submit(stores, code=digest("code"), datasets=(DatasetRef("gone", 1, digest("pinned")),))).id
+        await stores.runs.record_checkpoint(Checkpoint(run, attempt_id(run, 1), 0, 1, digest("checkpoint"), 1, at(0)))
+        assert len(await stores.access.manifests_in_use()) == 3
+        await stores.cluster.request_stop(run, now=at(1))
+        await stores.runs.delete(run)
+        assert await stores.access.manifests_in_use() == []

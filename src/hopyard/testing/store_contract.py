@@ -1,4 +1,4 @@
-"""The conformance suite of stores: every case that a database must pass to hold the platform's truth."""
+"""The conformance suites of stores: every case that one must pass to hold the platform's truth."""
 
 from __future__ import annotations
 
@@ -6,16 +6,45 @@ import pytest
 
 from hopyard.testing.cluster_store_cases import LifeCases, LossCases, PlanCases, StopCases
 from hopyard.testing.dataset_store_cases import AccessCases, DatasetCases
+from hopyard.testing.learning_cases import LearningCases
+from hopyard.testing.lease_cases import LeaseCases
+from hopyard.testing.node_cases import NodeCases
+from hopyard.testing.plan_cases import CheckCases, PromiseCases, QuotaCases, SnapshotCases
+from hopyard.testing.preempt_cases import PreemptCases
+from hopyard.testing.queue_store_cases import QueueCases
+from hopyard.testing.reservation_store_cases import ReservationCases
 from hopyard.testing.run_store_cases import CreateCases, EndCases, ListCases, RecordCases
 
 
 @pytest.mark.anyio
-class StoreContract(
-    CreateCases, ListCases, RecordCases, EndCases, PlanCases, LifeCases, LossCases, StopCases, DatasetCases, AccessCases
+class ClusterStoreContract(
+    CreateCases,
+    ListCases,
+    RecordCases,
+    EndCases,
+    SnapshotCases,
+    PlanCases,
+    CheckCases,
+    QuotaCases,
+    PromiseCases,
+    LifeCases,
+    LossCases,
+    StopCases,
+    PreemptCases,
+    LearningCases,
+    NodeCases,
+    LeaseCases,
+    QueueCases,
+    ReservationCases,
 ):
-    """Subclass it as `class TestX(StoreContract)` and give a fixture `stores`: a `testing.stores.Stores` over an empty
-    database of its own, fresh for every test. Cases are coroutines; pytest runs them through the plugin of anyio."""
+    """All that scheduling needs. Subclass it as `class TestX(ClusterStoreContract)` and give a fixture `stores`: a
+    `testing.stores.ClusterStores` over an empty state of its own, fresh for every test. Cases are coroutines; pytest runs them
+    through the plugin of anyio."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:
         return "asyncio"
+
+
+class StoreContract(ClusterStoreContract, DatasetCases, AccessCases):
+    """A whole database. Its fixture `stores` is a `testing.stores.Stores`."""

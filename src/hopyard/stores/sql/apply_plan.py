@@ -25,10 +25,18 @@ from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.promise_rows import replace_promises
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_events, runs
 
+# By id alone: asked for its phase too, SQLite looks at all that wait.
 _WAITING = select(
-    *GANG_COLUMNS, runs.c.attempts, runs.c.resume_step, runs.c.started_at, runs.c.max_attempts, runs.c.losses, runs.c.preemptions
-).where(runs.c.phase == str(RunPhase.QUEUED))
-_IS_WAITING = select(runs.c.id).where(runs.c.phase == str(RunPhase.QUEUED))
+    *GANG_COLUMNS,
+    runs.c.phase,
+    runs.c.attempts,
+    runs.c.resume_step,
+    runs.c.started_at,
+    runs.c.max_attempts,
+    runs.c.losses,
+    runs.c.preemptions,
+)
+_PHASE = select(runs.c.id, runs.c.phase)
 _START = (
     update(runs)
     .where(runs.c.id == bindparam("b_id"), runs.c.phase == str(RunPhase.QUEUED))
@@ -145,7 +153,8 @@ class Applying:
         found: dict[str, Any] = {}
         for at in range(0, len(gangs), IDS_PER_QUERY):
             for row in self._conn.execute(_WAITING.where(runs.c.id.in_(gangs[at : at + IDS_PER_QUERY]))):
-                found[row.id] = row
+                if row.phase == RunPhase.QUEUED:
+                    found[row.id] = row
         return found
 
     # -- making room --------------------------------------------------------------------------------------------------
@@ -190,7 +199,8 @@ class Applying:
     def _still_waiting(self, gangs: Sequence[GangId]) -> set[GangId]:
         found: set[GangId] = set()
         for at in range(0, len(gangs), IDS_PER_QUERY):
-            found.update(self._conn.execute(_IS_WAITING.where(runs.c.id.in_(gangs[at : at + IDS_PER_QUERY]))).scalars())
+            rows = self._conn.execute(_PHASE.where(runs.c.id.in_(gangs[at : at + IDS_PER_QUERY])))
+            found.update(run for run, phase in rows if phase == RunPhase.QUEUED)
         return found
 
     def _tell(self, run: RunId, kind: RunEventKind, detail: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import Connection, select, update
@@ -21,17 +22,17 @@ from hopyard.stores.sql.apply_plan import Applying
 from hopyard.stores.sql.attempt_rows import Changes, OutOfStep
 from hopyard.stores.sql.codec import decode_replicas, encode_exit, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.hold_rows import HoldRows
+from hopyard.stores.sql.hold_rows import Change, HoldRows
 from hopyard.stores.sql.lease_rows import check_epoch, drop_lease, take_lease
 from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LiveAttempt
-from hopyard.stores.sql.marks import read_marks
 from hopyard.stores.sql.promise_rows import replace_promises
 from hopyard.stores.sql.tables import attempts, runs
 from hopyard.stores.sql.view import View
 
 T = TypeVar("T")
 
+HOLDS_PER_COMMIT = 2000
 _REPLICAS = select(attempts.c.replicas)
 _TOUCH = update(attempts)
 _CANCEL = update(runs).where(runs.c.phase == str(RunPhase.QUEUED))
@@ -67,11 +68,19 @@ class SqlClusterStore:
         return await self._write(write)
 
     async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
-        def write(conn: Connection) -> Sequence[RunId]:
+        def compare(conn: Connection) -> list[Change]:
             check_epoch(conn, epoch)
-            return self._holds.write(conn, holds, epoch=epoch, marks=read_marks(conn))
+            return self._holds.compare(conn, holds, epoch=epoch)
 
-        return await self._database.write(write)
+        def write(conn: Connection, some: Sequence[Change]) -> list[RunId]:
+            check_epoch(conn, epoch)
+            return self._holds.write(conn, some, epoch=epoch)
+
+        changes = await self._database.write(compare)
+        told: list[RunId] = []
+        for begin in range(0, len(changes), HOLDS_PER_COMMIT):  # in pieces, so that a placement need not wait for all
+            told += await self._database.write(partial(write, some=changes[begin : begin + HOLDS_PER_COMMIT]))
+        return told
 
     # -- news ---------------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ base moves instead of ten thousand rows. What stands in the rows is kept in memo
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.run import RunPhase
 from hopyard.stores.sql.codec import decode_words, encode_words, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.marks import Marks
+from hopyard.stores.sql.marks import read_marks
 from hopyard.stores.sql.tables import counters, holds, runs
 
 BASE = "hold_base:"
@@ -43,6 +43,9 @@ class _Row(NamedTuple):
     detail: str
     blocked_by: tuple[str, ...]
     expected_at: int | None
+
+
+Change = tuple[RunId, _Row]
 
 
 class HoldRows:
@@ -71,32 +74,35 @@ class HoldRows:
                 self._rows.pop(run, None)
                 self._waiting.pop(run, None)
 
-    def write(self, conn: Connection, wanted: Iterable[Hold], *, epoch: int, marks: Marks) -> list[RunId]:
-        """Those of runs that still wait; the runs that are told something else than before."""
-        self._refresh(conn, epoch, marks)
-        still = [(hold, _row(hold)) for hold in wanted if hold.gang in self._waiting]
+    def compare(self, conn: Connection, wanted: Sequence[Hold], *, epoch: int) -> list[Change]:
+        """What is to be written of these, of runs that still wait. The bases are moved already."""
+        self._refresh(conn, epoch)
+        rows, waiting = self._rows, self._waiting
+        still = [hold for hold in wanted if hold.gang in waiting]
         bases = self._best_bases(conn, still)
-        fresh: list[dict[str, Any]] = []
-        moved: list[dict[str, Any]] = []
-        told: list[RunId] = []
-        for hold, asked in still:
-            want = asked._replace(rank=asked.rank + bases[self._waiting[hold.gang]])
-            there = self._rows.get(hold.gang)
-            if there is not None and _same(there, want):
-                continue
-            self._rows[hold.gang] = want
-            if there is None:
-                fresh.append({"run": hold.gang, **_values(want)})
-            else:
-                moved.append({"b_run": hold.gang, **_values(want)})
-            told.append(RunId(hold.gang))
+        changes: list[Change] = []
+        for hold in still:
+            rank = hold.position + bases[waiting[hold.gang]]
+            there = rows.get(hold.gang)
+            if there is None or not _same(there, hold, rank):
+                changes.append((RunId(hold.gang), _row(hold, rank)))
+        return changes
+
+    def write(self, conn: Connection, changes: Sequence[Change], *, epoch: int) -> list[RunId]:
+        """Write some of them; those that were written, since their runs still wait."""
+        self._refresh(conn, epoch)
+        still = [(run, row) for run, row in changes if run in self._waiting]
+        fresh = [{"run": run, **_values(row)} for run, row in still if run not in self._rows]
+        moved = [{"b_run": run, **_values(row)} for run, row in still if run in self._rows]
         if fresh:
             conn.execute(_INSERT, fresh)
         if moved:
             conn.execute(_CHANGE, moved)
-        return told
+        self._rows.update(still)
+        return [run for run, _ in still]
 
-    def _refresh(self, conn: Connection, epoch: int, marks: Marks) -> None:
+    def _refresh(self, conn: Connection, epoch: int) -> None:
+        marks = read_marks(conn)
         if epoch != self._epoch or marks.removed > self._clock or marks.clock < self._clock:
             self._read(conn)
         elif marks.runs > self._clock:
@@ -117,14 +123,13 @@ class HoldRows:
             if rank is not None:
                 self._rows[run] = _Row(rank, reason, detail, decode_words(blocked_by), expected_at)
 
-    def _best_bases(self, conn: Connection, wanted: Sequence[tuple[Hold, _Row]]) -> dict[str, int]:
+    def _best_bases(self, conn: Connection, wanted: Sequence[Hold]) -> dict[str, int]:
         """For each queue the base under which most rows can stay as they are; it is written where it moved."""
-        shifts: dict[str, Counter[int]] = defaultdict(Counter)
-        for hold, asked in wanted:
+        shifts: dict[str, Counter[int]] = {queue: Counter() for queue in {self._waiting[hold.gang] for hold in wanted}}
+        for hold in wanted:
             there = self._rows.get(hold.gang)
-            of_queue = shifts[self._waiting[hold.gang]]
             if there is not None:
-                of_queue[there.rank - asked.rank] += 1
+                shifts[self._waiting[hold.gang]][there.rank - hold.position] += 1
         bases: dict[str, int] = {}
         for queue, votes in shifts.items():
             before = self._bases.get(queue, 0)
@@ -143,16 +148,17 @@ class HoldRows:
             conn.execute(counters.insert(), {"name": BASE + queue, "value": value})
 
 
-def _row(hold: Hold) -> _Row:
-    """Of the position that it asks for, counted from a base of 0."""
+def _row(hold: Hold, rank: int) -> _Row:
     expected_at = None if hold.expected_at is None else to_us(hold.expected_at)
-    return _Row(hold.position, str(hold.reason), hold.detail, hold.blocked_by, expected_at)
+    return _Row(rank, str(hold.reason), hold.detail, hold.blocked_by, expected_at)
 
 
-def _same(one: _Row, other: _Row) -> bool:
-    if one[:4] != other[:4] or (one.expected_at is None) != (other.expected_at is None):
+def _same(there: _Row, hold: Hold, rank: int) -> bool:
+    if there.rank != rank or there.reason != hold.reason or there.detail != hold.detail or there.blocked_by != hold.blocked_by:
         return False
-    return one.expected_at is None or other.expected_at is None or abs(one.expected_at - other.expected_at) < _JITTER_US
+    if there.expected_at is None or hold.expected_at is None:
+        return there.expected_at is None and hold.expected_at is None
+    return abs(there.expected_at - to_us(hold.expected_at)) < _JITTER_US
 
 
 def _values(row: _Row) -> dict[str, Any]:

@@ -31,9 +31,10 @@ class SqlQueueStore:
 
     async def replace(self, tree: QueueTree, /) -> None:
         def write(conn: Connection) -> None:
-            if read_tree(conn) == tree:
+            before = read_tree(conn)
+            if before == tree:
                 return
-            _check_nobody_is_left(tree, _waiting(conn), before=read_tree(conn))
+            _check_nobody_is_left(tree, _waiting(conn), before=before)
             write_tree(conn, tree)
             stamp = Stamp(conn)
             stamp.touch("queues")

@@ -19,7 +19,7 @@ SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 ROWS_AT_ONCE = 500
 
 # Columns are added, tables never made anew: SQLite would take everything that refers to a dropped table along with it.
-COLUMNS = {
+COLUMNS: dict[str, list[sa.Column[Any]]] = {
     "runs": [
         sa.Column("script", sa.Text(), nullable=False, server_default=""),
         sa.Column("wants", sa.Text(), nullable=False, server_default="[]"),

@@ -1,0 +1,99 @@
+"""What the store learns from attempts that ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopyard.domain.attempt import ExitKind
+from hopyard.domain.durations import KEPT, history_keys
+from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
+from hopyard.domain.resources import Resources
+from hopyard.testing.stores import GIB, ClusterStores, at, exited, gang_of, node, preempt, running, see, start, started, submit
+
+DAY = 86400.0
+WEEK = 7 * DAY
+
+
+class LearningCases:
+    """Durations of runs, use by users, and what a run was served."""
+
+    async def test_durations_are_kept_by_all_names_of_a_history(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node(gpus=1)])
+        run = await submit(stores, resources=Resources(1000, GIB, 1), command=("python", "train.py", "--lr", "1"))
+        gang = gang_of(await stores.cluster.snapshot(now=at(0)), run.id)
+        attempt = await start(stores, run.id, ("n1", (0,)))
+        await stores.cluster.record_status(running(attempt), now=at(10))
+        assert (await stores.cluster.snapshot(now=at(11))).durations == {}
+        await stores.cluster.record_status(exited(attempt, code=1), now=at(40))
+        durations = (await stores.cluster.snapshot(now=at(41))).durations
+        assert durations == dict.fromkeys(history_keys(gang), (30.0,))
+        assert "script:alice/mnist:train.py/1" in durations
+
+    async def test_pieces_of_a_run_are_one_duration(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.record_status(running(attempt), now=at(0))
+        await preempt(stores, attempt, seconds=10)
+        await stores.cluster.record_status(exited(attempt, kind=ExitKind.PREEMPTED), now=at(20))
+        attempt = await start(stores, run, seconds=100)
+        await stores.cluster.record_status(running(attempt), now=at(110))
+        await stores.cluster.fail_launch(attempt, "gone", now=at(115))
+        assert (await stores.cluster.snapshot(now=at(120))).durations == {}
+        assert (await stores.runs.get(run)).served_s == 25.0
+        attempt = await start(stores, run, seconds=200)
+        await stores.cluster.record_status(running(attempt), now=at(200))
+        await stores.cluster.record_status(exited(attempt), now=at(201))
+        assert (await stores.cluster.snapshot(now=at(202))).durations["all"] == (26.0,)
+        found = await stores.runs.get(run)
+        assert (found.served_s, found.preemptions) == (26.0, 1)
+
+    async def test_a_run_that_was_stopped_tells_nothing(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.record_status(running(attempt), now=at(0))
+        await stores.cluster.request_stop(run, now=at(5))
+        await stores.cluster.record_status(exited(attempt, code=143, kind=ExitKind.STOPPED), now=at(6))
+        never = await submit(stores)
+        await stores.cluster.fail_launch(await start(stores, never.id, seconds=7), "no", now=at(8))
+        assert (await stores.cluster.snapshot(now=at(9))).durations == {}
+
+    async def test_only_the_newest_are_kept(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node(cpus=1000, memory_gib=4000)])
+        runs = [await submit(stores) for _ in range(KEPT + 10)]
+        for seconds, run in enumerate(runs, 1):
+            attempt = await start(stores, run.id, seconds=0)
+            await stores.cluster.record_status(running(attempt), now=at(0))
+            await stores.cluster.record_status(exited(attempt), now=at(seconds))
+        kept = (await stores.cluster.snapshot(now=at(1000))).durations["all"]
+        assert kept == tuple(float(seconds) for seconds in range(11, KEPT + 11))
+
+    async def test_use_decays_and_adds_up(self, stores: ClusterStores) -> None:
+        """Half of the cluster's CPUs for 10 s, and again a week later, when the first weighs half."""
+        _, attempt = await started(stores, resources=Resources(2000, GIB))
+        await stores.cluster.record_status(running(attempt), now=at(4))
+        assert (await stores.cluster.snapshot(now=at(5))).used == {}
+        await stores.cluster.record_status(exited(attempt), now=at(10))  # held since it was placed
+        key = (DEFAULT_QUEUE, "alice")
+        used = (await stores.cluster.snapshot(now=at(11))).used
+        assert set(used) == {key}
+        assert used[key].share_seconds == pytest.approx(5.0)
+        assert used[key].at == at(10)
+        assert await stores.queues.used() == used
+        again = await submit(stores, resources=Resources(2000, GIB))
+        other = await submit(stores, queue=QueueName("other"), resources=Resources(1000, 4 * GIB))
+        attempts = [await start(stores, run.id, seconds=WEEK) for run in (again, other)]
+        for attempt in attempts:
+            await stores.cluster.fail_launch(attempt, "gone", now=at(WEEK + 10))
+        used = (await stores.cluster.snapshot(now=at(WEEK + 11))).used
+        assert used[key].share_seconds == pytest.approx(7.5)
+        assert used[QueueName("other"), "alice"].share_seconds == pytest.approx(5.0)  # of memory it held the most
+
+    async def test_a_clock_that_jumps_back_harms_nothing(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.record_status(running(attempt), now=at(100))
+        await stores.cluster.record_status(exited(attempt), now=at(50))
+        found = await stores.runs.get(run)
+        assert (found.phase, found.served_s) == ("succeeded", 0.0)
+        second = await submit(stores)
+        attempt = await start(stores, second.id, seconds=60)
+        await stores.cluster.record_status(exited(attempt), now=at(-1000))
+        used = (await stores.cluster.snapshot(now=at(0))).used
+        assert all(one.share_seconds >= 0 for one in used.values())

@@ -1,0 +1,152 @@
+"""Making room for others, and what comes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopyard.domain.attempt import AttemptStatus, ExitKind
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.cluster import Preemption
+from hopyard.domain.ids import AttemptId, GangId, RunId, attempt_id
+from hopyard.domain.run import RunEventKind, RunPhase
+from hopyard.errors import NotFound
+from hopyard.interfaces.cluster_store import Ended, Recorded
+from hopyard.testing.cluster_store_cases import phases
+from hopyard.testing.stores import ClusterStores, apply, at, digest, exited, node, preempt, running, see, start, started, submit
+
+
+class PreemptCases:
+    """A plan asks a live attempt to end; its run waits again and goes on later."""
+
+    async def test_an_attempt_is_asked_and_its_run_waits_again(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.record_status(running(attempt), now=at(1))
+        await stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, 7, digest("seven"), 1, at(2)))
+        before = (await stores.cluster.snapshot(now=at(3))).version
+        result = await preempt(stores, attempt, for_gang="urgent", seconds=3)
+        assert (result.preempted, result.applied) == ((attempt,), ())
+        assert result.version > before
+        assert await phases(stores, run) == ("stopping", "stopping")
+        (seen,) = (await stores.cluster.snapshot(now=at(3))).running
+        assert (seen.stopping, seen.preempted_for, seen.started_at, seen.saved_at) == (True, "urgent", at(1), at(2))
+        told = (await stores.runs.get(run)).attempt
+        assert told is not None
+        assert (told.preempted_for, told.preempt_reason, told.saved_at) == ("urgent", "it makes room", at(2))
+        assert [(one.at, one.kind, one.detail) for one in await stores.runs.events(run)] == [
+            (at(3), RunEventKind.PREEMPTED, "it makes room")
+        ]
+        left = await stores.cluster.record_status(exited(attempt, code=143, kind=ExitKind.PREEMPTED), now=at(5))
+        assert left == Recorded((run,), (Ended(run, attempt),), (run,))
+        assert await phases(stores, run) == ("queued", "stopped")
+        found = await stores.runs.get(run)
+        assert (found.submitted_at, found.exit, found.ended_at, found.preemptions, found.served_s) == (at(0), None, None, 1, 4.0)
+        (gang,) = (await stores.cluster.snapshot(now=at(6))).pending
+        assert (gang.submitted_at, gang.served_s) == (at(0), 4.0)
+        assert await start(stores, run, seconds=7) == attempt_id(run, 2)
+        assert [one.resumed_from_step for one in await stores.runs.attempts(run)] == [None, 7]
+        (again,) = (await stores.cluster.snapshot(now=at(8))).running
+        assert (again.stopping, again.preempted_for, again.saved_at) == (False, None, None)
+
+    @pytest.mark.parametrize(
+        ("code", "kind", "expected"),
+        [
+            (143, ExitKind.STOPPED, ("queued", "stopped")),
+            (1, ExitKind.LOST, ("queued", "lost")),
+            (143, ExitKind.PREEMPTED, ("queued", "stopped")),
+            (0, ExitKind.EXIT_CODE, ("succeeded", "succeeded")),
+            (3, ExitKind.EXIT_CODE, ("failed", "failed")),
+            (137, ExitKind.OUT_OF_MEMORY, ("failed", "failed")),
+        ],
+    )
+    async def test_how_it_ends(self, stores: ClusterStores, code: int, kind: ExitKind, expected: tuple[str, str]) -> None:
+        """It loses none of its attempts: it may have one only."""
+        run, attempt = await started(stores, max_attempts=1)
+        await stores.cluster.record_status(running(attempt), now=at(1))
+        await preempt(stores, attempt, seconds=2)
+        await stores.cluster.record_status(exited(attempt, code=code, kind=kind), now=at(3))
+        assert await phases(stores, run) == expected
+
+    async def test_only_lost_attempts_run_out(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores, max_attempts=2)
+        for number in range(2, 6):
+            await preempt(stores, attempt, seconds=number)
+            await stores.cluster.record_status(exited(attempt, kind=ExitKind.PREEMPTED), now=at(number))
+            attempt = await start(stores, run, seconds=number)
+        assert attempt == attempt_id(run, 5)
+        assert (await stores.cluster.fail_launch(attempt, "gone", now=at(8))).requeued == (run,)
+        last = await start(stores, run, seconds=9)
+        assert (await stores.cluster.fail_launch(last, "gone", now=at(9))).requeued == ()
+        assert await phases(stores, run) == ("failed", "lost")
+
+    async def test_one_that_is_not_seen_any_more_waits_again(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores, max_attempts=1)
+        await stores.cluster.record_status(running(attempt), now=at(1))
+        await preempt(stores, attempt, seconds=2)
+        assert (await see(stores, nodes=[node()], seconds=3)).requeued == (run,)
+
+    async def test_a_user_who_stops_it_has_the_last_word(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await preempt(stores, attempt, seconds=1)
+        assert await stores.cluster.request_stop(run, now=at(2)) == Recorded()
+        assert (await stores.runs.get(run)).stop_requested
+        await stores.cluster.record_status(exited(attempt, kind=ExitKind.PREEMPTED), now=at(3))
+        assert await phases(stores, run) == ("cancelled", "stopped")
+
+    @pytest.mark.parametrize(("kind", "expected"), [(ExitKind.EXIT_CODE, "queued"), (ExitKind.SIGNAL, "queued"), (ExitKind.TIME_LIMIT, "failed")])
+    async def test_who_loses_a_peer_that_left_was_preempted_too(self, stores: ClusterStores, kind: ExitKind, expected: str) -> None:
+        run, attempt = await started(stores, replicas=2)
+        for rank in range(2):
+            await stores.cluster.record_status(running(attempt, rank), now=at(1))
+        await preempt(stores, attempt, seconds=2)
+        await stores.cluster.record_status(exited(attempt, 0, code=143, kind=ExitKind.PREEMPTED), now=at(3))
+        await stores.cluster.record_status(exited(attempt, 1, code=1, kind=kind), now=at(3))
+        assert (await stores.runs.get(run)).phase == expected
+
+    async def test_some_are_not_asked(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores, preemptible=False)
+        stays = await preempt(stores, attempt)
+        waits = await submit(stores)
+        other = await start(stores, waits.id)
+        await stores.cluster.request_stop(waits.id, now=at(1))
+        stopping = await preempt(stores, other, seconds=1)
+        unknown = await preempt(stores, AttemptId("nobody.1"), seconds=1)
+        assert [result.preempted for result in (stays, stopping, unknown)] == [(), (), ()]
+        assert await phases(stores, run) == ("starting", "starting")
+        await stores.cluster.record_status(exited(other, kind=ExitKind.STOPPED), now=at(2))
+        assert await phases(stores, waits.id) == ("cancelled", "stopped")
+
+    async def test_victims_and_newcomers_of_one_plan(self, stores: ClusterStores) -> None:
+        """What a victim holds is not free before it has ended."""
+        await see(stores, nodes=[node(cpus=2)])
+        first, second, third = [await submit(stores) for _ in range(3)]
+        attempts = [await start(stores, run.id) for run in (first, second)]
+        waiting = (await stores.cluster.snapshot(now=at(1))).pending[0]
+        wanted = tuple(Preemption(attempt, GangId(attempt.rpartition(".")[0]), waiting.id, "makes room") for attempt in attempts)
+        result = await apply(stores, preempt=wanted, seconds=1)
+        assert result.preempted == tuple(attempts)
+        for seconds, attempt in enumerate(attempts, 2):
+            await stores.cluster.record_status(exited(attempt, kind=ExitKind.PREEMPTED), now=at(seconds))
+        assert await start(stores, third.id, seconds=5) == attempt_id(third.id, 1)
+
+    async def test_somebody_asks_outside_of_a_plan(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        assert await stores.cluster.request_preempt(run, "its node is needed", now=at(1)) == Recorded(changed=(run,))
+        assert await stores.cluster.request_preempt(run, "again", now=at(1)) == Recorded()
+        (seen,) = (await stores.cluster.snapshot(now=at(1))).running
+        assert (seen.stopping, seen.preempted_for) == (True, "")
+        assert [one.detail for one in await stores.runs.events(run)] == ["its node is needed"]
+        await stores.cluster.record_status(exited(attempt, kind=ExitKind.STOPPED), now=at(2))
+        assert await stores.cluster.request_preempt(run, "it waits", now=at(3)) == Recorded()
+        assert (await stores.runs.get(run)).phase is RunPhase.QUEUED
+        with pytest.raises(NotFound):
+            await stores.cluster.request_preempt(RunId("nobody"), "why", now=at(1))
+
+    async def test_late_news_of_a_preempted_attempt_is_ignored(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await preempt(stores, attempt, seconds=1)
+        gone = exited(attempt, kind=ExitKind.PREEMPTED)
+        await see(stores, gone, nodes=[node()], seconds=2)
+        second = await start(stores, run, seconds=3)
+        for news in (gone, exited(attempt), running(attempt)):
+            assert await see(stores, news, AttemptStatus(second, ()), nodes=[node()], seconds=4) == Recorded()
+        assert await phases(stores, run) == ("starting", "starting")
