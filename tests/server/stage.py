@@ -29,6 +29,7 @@ from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
+from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.streams import FolderStreams
 from hopyard.testing.fake_engine import FakeEngine, Fate
@@ -130,6 +131,7 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3) 
         runs=SqlRunStore(database),
         cluster=SqlClusterStore(database),
         datasets=SqlDatasetStore(database),
+        queues=SqlQueueStore(database),
         access=access,
         blobs=blobs,
         streams=streams,
@@ -138,6 +140,7 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3) 
         clock=clock,
         url="http://127.0.0.1:1",
         home=str(folder),
+        owner="alice",
         version="0",
         end_server=ended.set,
         keep_checkpoints=keep_checkpoints,

@@ -49,3 +49,13 @@ def most(tree: QueueTree) -> dict[QueueName, Amounts]:
             limits[resource] = min(limits.get(resource, borrowed), borrowed)
         found[name] = limits
     return found
+
+
+def submitters(tree: QueueTree, queue: QueueName) -> tuple[str, ...]:
+    """Who may submit to it: those that it names, or else those that the next above it names. () is everybody."""
+    return next((tree.queues[name].submitters for name in path(tree, queue) if tree.queues[name].submitters), ())
+
+
+def admins(tree: QueueTree, queue: QueueName) -> tuple[str, ...]:
+    """Who may change what is below it, beside the server's owner: those that it or a queue above it names."""
+    return tuple(dict.fromkeys(user for name in path(tree, queue) for user in tree.queues[name].admins))

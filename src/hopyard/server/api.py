@@ -20,6 +20,8 @@ from hopyard.server.routes.blobs import blob_endpoints
 from hopyard.server.routes.boards import board_endpoints
 from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
+from hopyard.server.routes.nodes import node_endpoints
+from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.streams import stream_endpoints
@@ -37,6 +39,8 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
         *checkpoint_endpoints(parts),
         *board_endpoints(parts),
         *dataset_endpoints(parts),
+        *queue_endpoints(parts),
+        *node_endpoints(parts),
         *server_endpoints(parts),
     ]
 

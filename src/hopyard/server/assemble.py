@@ -19,11 +19,13 @@ from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.engine import Engine
 from hopyard.interfaces.policy import SchedulingPolicy
+from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
 from hopyard.server.auth import Tokens
 from hopyard.server.nodes import Nodes
 from hopyard.server.parts import Parts
+from hopyard.server.queues import Queues
 from hopyard.server.trees import Trees
 from hopyard.tracking.board import keep_best
 from hopyard.tracking.hub import Hub
@@ -35,6 +37,7 @@ async def assemble(
     runs: RunStore,
     cluster: ClusterStore,
     datasets: DatasetStore,
+    queues: QueueStore,
     access: AccessStore,
     blobs: Blobs,
     streams: Streams,
@@ -43,12 +46,13 @@ async def assemble(
     clock: Clock,
     url: str,
     home: str,
+    owner: str,
     version: str,
     end_server: Callable[[], None],
     started_at: datetime | None = None,
     keep_checkpoints: int = 3,
 ) -> Parts:
-    """Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
+    """`owner` is the user who may change everything. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
 
     async def attempt_live(attempt: AttemptId) -> bool:
         return attempt in await cluster.live_attempts()
@@ -85,6 +89,7 @@ async def assemble(
         tokens=tokens,
         trees=trees,
         nodes=Nodes(cluster, now=clock.now),
+        queues=Queues(queues, now=clock.now, owner=owner),
         controller=controller,
         sweeper=sweeper,
         ingest=ingest,

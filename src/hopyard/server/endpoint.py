@@ -96,6 +96,8 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "version": (r"[0-9]{1,9}|newest", "a version: its number, or `newest` (also written 0)"),
     "digest": (r"[0-9a-f]{64}", "a BLAKE3 digest"),
     "name": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a dataset's name"),
+    "node": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a node's name"),
+    "queue": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a queue's name"),
     "user": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a user's name"),
     "project": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a project's name"),
 }

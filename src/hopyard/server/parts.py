@@ -17,6 +17,7 @@ from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
 from hopyard.server.auth import Tokens
 from hopyard.server.nodes import Nodes
+from hopyard.server.queues import Queues
 from hopyard.server.trees import Trees
 from hopyard.tracking.hub import Hub
 from hopyard.tracking.ingest import Ingest
@@ -39,6 +40,7 @@ class Parts:
     tokens: Tokens
     trees: Trees
     nodes: Nodes
+    queues: Queues
     controller: Controller
     sweeper: Sweeper
     ingest: Ingest

@@ -180,6 +180,11 @@ class RunOut(Struct, frozen=True, kw_only=True):
     hold_reason: str
     hold_detail: str
     position: int | None
+    blocked_by: tuple[str, ...]
+    expected_at: datetime | None
+    promised_at: datetime | None
+    preemptions: int
+    served_s: float
     offline: bool
     latest: Latest | UnsetType = UNSET
     attempts: Sequence[Attempt] | UnsetType = UNSET

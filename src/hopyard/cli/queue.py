@@ -1,0 +1,126 @@
+"""`hop queue …`: the tree of queues, what it lets whom use, and what they use of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from hopyard.cli import console
+from hopyard.cli.options import json_option
+
+
+def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of queues, when a server is there to ask."""
+    from hopyard.errors import HopyardError
+    from hopyard.sdk.connect import connect
+
+    try:
+        found = connect(start=False).get("/queues")["queues"]
+    except HopyardError:
+        return []
+    return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
+
+
+@click.group("queue")
+def queue() -> None:
+    """Share the cluster between teams: a tree of queues, each with what it is guaranteed and what it may use at most.
+
+    A run waits in a queue (`hop run --queue NAME`). What is guaranteed to one and idle, others may borrow until it is wanted
+    back. The rules are told in docs/queues.md.
+    """
+
+
+@queue.command("apply")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Check it and tell what would change; change nothing.")
+@json_option
+def apply(file: Path, dry_run: bool, as_json: bool) -> None:
+    """Put the tree of queues in FILE in the place of the one that stands, whole or not at all.
+
+    The server's owner may change everything, administrators what is below their queue. Refused while runs wait in a queue that
+    would be gone. What runs goes on.
+    """
+    from hopyard.config.queues import tree_of
+    from hopyard.config.reader import read_yaml
+    from hopyard.sdk.connect import connect
+
+    given = read_yaml(file)
+    tree_of(given)  # what is wrong with the file is told without a server
+    body = {"tree": dict(given.values), "file": str(file)}
+    answer: dict[str, Any] = connect().call("PUT", "/queues", json_body=body, query={"dry_run": int(dry_run)})
+    if as_json:
+        console.out_json(answer)
+        return
+    for change in answer["changes"]:
+        console.out(change_line(change))
+    for warning in answer["warnings"]:
+        console.say(f"warning: {warning}")
+    changed = len(answer["changes"])
+    console.say(
+        "nothing differs"
+        if not changed
+        else "nothing was changed: a dry run"
+        if dry_run
+        else f"applied {changed} change{'s' * (changed != 1)}"
+    )
+
+
+@queue.command("ls")
+@json_option
+def ls(as_json: bool) -> None:
+    """List the queues: what each is guaranteed, uses, borrows and lends, and how many runs run and wait.
+
+    SHARE is how much of the cluster it uses, of the resource of which that is most. LENT is what others use of its guarantee.
+    """
+    from hopyard.cli.queuetable import table_of
+    from hopyard.sdk.connect import connect
+
+    found = connect().get("/queues")
+    if as_json:
+        console.out_json(found)
+    else:
+        console.out("\n".join(table_of(found)))
+
+
+@queue.command("info")
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queue)
+@json_option
+def describe(name: str, as_json: bool) -> None:
+    """Tell everything about a queue: its limits, who may use and change it, and its users in the order in which they come next."""
+    from hopyard.cli.queuetable import lines_of
+    from hopyard.domain.ids import check_name
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    found = client.get(f"/queues/{check_name(name, what='queue')}")
+    if as_json:
+        console.out_json(found)
+    else:
+        whole = client.get("/queues")
+        console.out("\n".join(lines_of(found, half_life_s=whole["half_life_s"], owner=whole["owner"])))
+
+
+@queue.command("export")
+@json_option
+def export(as_json: bool) -> None:
+    """Print the tree of queues as the YAML that `hop queue apply` takes."""
+    from hopyard.config.queuetext import mapping_text
+    from hopyard.sdk.connect import connect
+
+    tree = connect().get("/queues")["tree"]
+    if as_json:
+        console.out_json(tree)
+    else:
+        console.out(mapping_text(tree).rstrip("\n"))
+
+
+def change_line(change: dict[str, Any]) -> str:
+    """`+ vision below research`, `- nlp`, `~ prod: weight: 1 → 2`."""
+    sign = {"added": "+", "removed": "-"}.get(change["kind"], "~")
+    if change["queue"] is None:
+        return f"{sign} {change['detail']}"
+    joint = ": " if sign == "~" else " "
+    return f"{sign} {change['queue']}" + (joint + change["detail"] if change["detail"] else "")

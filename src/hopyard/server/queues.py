@@ -1,0 +1,130 @@
+"""The tree of queues at the server: read often, changed seldom; and what it says to a run that is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hopyard.config.suggest import closest
+from hopyard.domain.cluster import Node
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import QueueName
+from hopyard.domain.queue import Queue, QueueTree
+from hopyard.domain.quota import admins, children, path, submitters
+from hopyard.domain.run import RunSpec
+from hopyard.errors import DoesNotFit, Forbidden, SpecError
+from hopyard.interfaces.queue_store import QueueStore
+from hopyard.scheduler.fairness import Accounts
+
+_FRESH = timedelta(seconds=1)
+
+
+class Queues:
+    def __init__(self, store: QueueStore, *, now: Callable[[], datetime], owner: str) -> None:
+        self._store, self._now, self.owner = store, now, owner
+        self._tree: QueueTree | None = None
+        self._until: datetime | None = None
+        self._empty: tuple[QueueTree, Sequence[Node], Accounts] | None = None
+
+    async def tree(self) -> QueueTree:
+        """As of at most a second ago; what this server changed itself is seen at once."""
+        now = self._now()
+        if self._tree is None or self._until is None or now >= self._until:
+            self._tree, self._until = await self._store.tree(), now + _FRESH
+        return self._tree
+
+    async def waiting(self) -> Mapping[QueueName, int]:
+        """How many runs wait in each queue that has any."""
+        return await self._store.waiting()
+
+    async def replace(self, tree: QueueTree) -> None:
+        """Raises Conflict when runs wait in a queue that would be gone."""
+        try:
+            await self._store.replace(tree)
+        finally:
+            self._tree = None
+
+    async def check_never_refused(self, gang: Gang, nodes: Sequence[Node]) -> None:
+        """Raises DoesNotFit when the gang asks for more than its queue or its user may ever use."""
+        tree = await self.tree()
+        if self._empty is None or self._empty[0] is not tree or self._empty[1] is not nodes:
+            lent = {
+                name: replace(queue, lend_limit={}) for name, queue in tree.queues.items()
+            }  # what others keep may be theirs later
+            self._empty = tree, nodes, Accounts.of(replace(tree, queues=lent), nodes, (), {}, self._now())
+        refused = self._empty[2].refusal(gang)
+        if refused is not None:
+            hint = f"`hop queue info {refused.queue}` tells its limits"
+            raise DoesNotFit(f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,))
+
+
+def in_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) -> RunSpec:
+    """The spec with its queue and its priority. Raises SpecError, and Forbidden when the user may not submit there."""
+    queue = _leaf(tree, spec.queue or tree.default)
+    may = submitters(tree, queue.name)
+    if may and user not in (*may, *admins(tree, queue.name), owner):
+        others = [name for name in _leaves(tree) if user in submitters(tree, name) or not submitters(tree, name)]
+        hint = (
+            f"queues that you may submit to: {', '.join(others)}"
+            if others
+            else "ask one of them, or an administrator, to let you"
+        )
+        raise Forbidden(f"`{user}` may not submit to queue {queue.name}; those who may: {', '.join(may[:20])}", hints=(hint,))
+    return replace(spec, queue=queue.name, priority=_priority(queue, spec.priority))
+
+
+def check_may_change(before: QueueTree, after: QueueTree, *, user: str, owner: str) -> None:
+    """Raises Forbidden unless the user is the owner, or administers what all queues that differ are below."""
+    if user == owner:
+        return
+    if (before.default, before.half_life_s) != (after.default, after.half_life_s):
+        raise Forbidden("only the server's owner may change `default` and `half_life`", hints=(f"the owner is {owner}",))
+    for name in sorted({*before.queues, *after.queues}):
+        if before.queues.get(name) == after.queues.get(name):
+            continue
+        for tree in (before, after):
+            above = _known_above(tree, name, before)
+            may = () if above is None else admins(before, above)
+            if name in tree.queues and user not in may:
+                who = ", ".join(dict.fromkeys([*may, owner]))
+                raise Forbidden(
+                    f"`{user}` may not change queue {name}; those who may: {who}",
+                    hints=("administrators change what is below their queue",),
+                )
+
+
+def _known_above(tree: QueueTree, name: QueueName, before: QueueTree) -> QueueName | None:
+    return next((above for above in path(tree, name)[1:] if above in before.queues), None)
+
+
+def _leaf(tree: QueueTree, name: QueueName) -> Queue:
+    queue = tree.queues.get(name)
+    if queue is not None and all(other.parent != name for other in tree.queues.values()):
+        return queue
+    leaves = _leaves(tree)
+    if queue is None:
+        near = closest(name, leaves)
+        hints = (*((f"did you mean `{near}`?",) if near else ()), f"queues: {', '.join(leaves[:20])}")
+        raise SpecError(f"queue: there is no queue `{name}`", hints=hints)
+    if name not in leaves:
+        inside = [leaf for leaf in leaves if name in path(tree, leaf)]
+        raise SpecError(
+            f"queue: `{name}` has queues below it, and runs wait in those only", hints=(f"name one of {', '.join(inside[:20])}",)
+        )
+    return queue
+
+
+def _leaves(tree: QueueTree) -> list[QueueName]:
+    below = children(tree)
+    return [name for name in sorted(tree.queues) if name not in below]
+
+
+def _priority(queue: Queue, asked: int | None) -> int:
+    if asked is None:
+        return queue.default_priority
+    low, high = queue.priorities
+    if not low <= asked <= high:
+        hint = f"larger goes first; without one, a run gets {queue.default_priority} there"
+        raise SpecError(f"priority: {asked} is not from {low} to {high}, which queue {queue.name} allows", hints=(hint,))
+    return asked

@@ -1,0 +1,286 @@
+"""A tree of queues in a file: what it means, that it comes back the same, and that every bad one is refused with its path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hopyard.config.queuechecks import beyond_cluster
+from hopyard.config.queues import MAX_DEPTH, read_queues, tree_of
+from hopyard.config.queuetext import Change, changes, tree_mapping, tree_text
+from hopyard.config.reader import section
+from hopyard.domain.cluster import Node
+from hopyard.domain.ids import NodeId, QueueName
+from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
+from hopyard.domain.quota import admins, children, guarantees, submitters
+from hopyard.domain.resources import Gpu
+from hopyard.errors import SpecError
+
+WHOLE = """
+default: vision
+half_life: 12h
+queues:
+  research:
+    guarantee: {gpus: 16, cpus: 128, memory: 1T}
+    maximum: {gpus: 32, gpus.A100: 8, extras.fpga: 2}
+    admins: [carol]
+    queues:
+      vision: {weight: 2, user_limit: {gpus: 0.5}, guarantee: {gpus: 4}}
+      nlp:
+        lend_limit: {gpus: 0}
+        guarantee: {gpus: 8, cpus: 0.25}
+        borrow_limit: {cpus: 0}
+        submitters: [alice, bob]
+        priorities: [0, 40]
+        reclaims: false
+        preempts_lower: no
+        time_slices: yes
+  prod:
+    parent: research
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "queues.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    tree = read_queues(write(tmp_path, WHOLE))
+    assert (tree.default, tree.half_life_s) == ("vision", 43200.0)
+    assert list(tree.queues) == ["research", "vision", "nlp", "prod"]
+    research, vision, nlp, prod = tree.queues.values()
+    assert research.guarantee == {"gpu": 16000, "cpu": 128000, "memory": 2**40}
+    assert research.maximum == {"gpu": 32000, "gpu:a100": 8000, "fpga": 2}
+    assert (vision.parent, vision.weight, vision.user_limit) == ("research", 2.0, {"gpu": 500})
+    assert (nlp.lend_limit, nlp.borrow_limit, nlp.guarantee) == ({"gpu": 0}, {"cpu": 0}, {"gpu": 8000, "cpu": 250})
+    assert (nlp.submitters, nlp.priorities, nlp.default_priority) == (("alice", "bob"), (0, 40), 40)
+    assert (nlp.reclaims, nlp.preempts_lower, nlp.time_slices) == (False, False, True)
+    assert prod == Queue(QueueName("prod"), QueueName("research"))
+
+
+def test_nested_and_flat_are_the_same(tmp_path: Path) -> None:
+    flat = "queues: {c: {parent: b}, b: {parent: a}, a: {}, default: {}}"
+    nested = "queues: {a: {queues: {b: {queues: {c: {}}}}}, default:}"
+    assert read_queues(write(tmp_path, flat)) == read_queues(write(tmp_path, nested))
+
+
+def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) -> None:
+    assert read_queues(write(tmp_path, "queues: {a: {queues: {b: {}}}}")).default == "b"
+    assert read_queues(write(tmp_path, "queues: {a: {}, default: {}}")).default == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "hint"),
+    [
+        ("", "queues: there is none", "default: {}"),
+        ("queues: []", "queues: `[]` is not a mapping", "key: value"),
+        ("queues: {a: 3}", "queues.a: `3` is not a mapping", "key: value"),
+        ("queue: {a: {}}", "there is no key `queue`", "did you mean `queues`?"),
+        ("queues: {../a: {}}", "queues.../a: `../a` is not a name", "letters"),
+        ("queues: {a: {wieght: 2}}", "queues.a: there is no key `wieght`", "did you mean `weight`?"),
+        ("queues: {a: {weight: 0}}", "queues.a.weight: `0` is not a number above 0", "twice"),
+        ("queues: {a: {weight: -1}}", "queues.a.weight: `-1`", ""),
+        ("queues: {a: {weight: .inf}}", "queues.a.weight: `inf`", ""),
+        ("queues: {a: {weight: .nan}}", "queues.a.weight: `nan`", ""),
+        ("queues: {a: {weight: much}}", "queues.a.weight: `much`", ""),
+        ("queues: {a: {weight: true}}", "queues.a.weight: `true`", ""),
+        ("queues: {a: {guarantee: {gpus: -1}}}", "queues.a.guarantee.gpus: `-1` is not a number of GPUs", "0.5"),
+        ("queues: {a: {guarantee: {gpus: 10000000}}}", "queues.a.guarantee.gpus: `10000000` is not a number of GPUs", ""),
+        ("queues: {a: {guarantee: {gpu: 1}}}", "queues.a.guarantee: there is no resource `gpu`", "did you mean `gpus`?"),
+        ("queues: {a: {guarantee: {gpus: }}}", "queues.a.guarantee.gpus: no amount", "leave the key out"),
+        ("queues: {a: {guarantee: {memory: 8}}}", "queues.a.guarantee.memory: `8` has no unit", "did you mean `8G`?"),
+        ("queues: {a: {guarantee: {memory: 9999999T}}}", "queues.a.guarantee.memory", ""),
+        ("queues: {a: {guarantee: {cpus: lots}}}", "queues.a.guarantee.cpus: `lots` is not a number of CPUs", ""),
+        ("queues: {a: {guarantee: {extras.fpga: 1.5}}}", "queues.a.guarantee.extras.fpga: `1.5` is not a whole number", ""),
+        ("queues: {a: {guarantee: {extras.gpu: 1}}}", "queues.a.guarantee.extras.gpu: `gpu` is no extra", "write `gpus`"),
+        ("queues: {a: {guarantee: {gpus.: 1}}}", "queues.a.guarantee.gpus.: `` is not the name of a GPU model", "gpus.A100"),
+        ("queues: {a: {guarantee: {gpus.T4: 1, gpus.t4: 2}}}", "queues.a.guarantee.gpus.t4: the same model is given twice", "case"),
+        ("queues: {a: {guarantee: [gpus]}}", "queues.a.guarantee: `['gpus']` is not a mapping", ""),
+        ("queues: {a: {guarantee: {gpus: 1}, queues: {b: {guarantee: {gpus: 2}}}}}", "queues.a.guarantee.gpus: 1 is less than what the queues right below it are guaranteed, 2 (b 2)", "raise it to 2"),
+        ("queues: {a: {guarantee: {gpus: 3}}, b: {parent: a, guarantee: {gpus: 2}}, c: {parent: a, guarantee: {gpus: 2}}}", "queues.a.guarantee.gpus: 3 is less", "raise it to 4"),
+        ("queues: {a: {guarantee: {gpus: 1, gpus.T4: 2}}}", "queues.a.guarantee.gpus: 1 is less than the models named beside it, 2", "raise it to 2"),
+        ("queues: {a: {guarantee: {gpus.T4: 2}, maximum: {gpus.t4: 1}}}", "queues.a.maximum.gpus.t4: 1 is less than what the queue is guaranteed, 2", "raise it to 2"),
+        ("queues: {a: {maximum: {gpus: 1}, queues: {b: {guarantee: {gpus: 2}}}}}", "queues.a.maximum.gpus: 1 is less than what the queue is guaranteed, 2", "raise"),
+        ("queues: {a: {lend_limit: {gpus: 1}}}", "queues.a.lend_limit.gpus: the queue is guaranteed none", "guarantee"),
+        ("queues: {a: {parent: b}}", "queues.a.parent: there is no queue `b`", "queues: a"),
+        ("queues: {vision: {}, a: {parent: visoin}, default: {}}", "queues.a.parent: there is no queue `visoin`", "did you mean `vision`?"),
+        ("queues: {a: {parent: a}}", "queues.a.parent: the queues stand below each other in a circle: a → a", "no parent"),
+        ("queues: {a: {parent: b}, b: {parent: c}, c: {parent: b}}", "in a circle: b → c → b", "no parent"),
+        ("queues: {a: {queues: {b: {parent: c}}}, c: {}}", "queues.a.queues.b.parent: it stands below `a` in the file, and names `c`", "leave `parent` out"),
+        ("queues: {a: {queues: {b: {}}}, b: {}}", "queues.b: there is a queue `b` already, at queues.a.queues.b", "unique"),
+        ("queues: {a: {}, a: {}}", "the key `a` stands there twice", ""),
+        ("queues: {a: {}, b: {}}", "default: which queue takes runs that name none?", "name one of a, b"),
+        ("default: c\nqueues: {a: {}, vision: {}}", "default: there is no queue `c`", "a, vision"),
+        ("default: visoin\nqueues: {a: {}, vision: {}}", "default: there is no queue `visoin`", "did you mean `vision`?"),
+        ("default: a\nqueues: {a: {queues: {b: {}}}}", "default: `a` has queues below it", "name one of b"),
+        ("half_life: 0s\nqueues: {a: {}}", "half_life: `0s` is not between", ""),
+        ("half_life: never\nqueues: {a: {}}", "half_life: `never` is not a time", "2h30m"),
+        ("queues: {a: {priorities: 5}}", "queues.a.priorities: `5` is not a list", ""),
+        ("queues: {a: {priorities: [5]}}", "queues.a.priorities: `[5]` is not a lowest and a highest", "[0, 80]"),
+        ("queues: {a: {priorities: [80, 0]}}", "queues.a.priorities", ""),
+        ("queues: {a: {priorities: [0, 101]}}", "queues.a.priorities", ""),
+        ("queues: {a: {priorities: [0, true]}}", "queues.a.priorities", ""),
+        ("queues: {a: {priorities: [0, 40], default_priority: 50}}", "queues.a.default_priority: `50` is not a whole number from 0 to 40", ""),
+        ("queues: {a: {submitters: alice}}", "queues.a.submitters: `alice` is not a list", ""),
+        ("queues: {a: {submitters: [3]}}", "queues.a.submitters.0: `3` is not the name of a user", "quotes"),
+        ("queues: {a: {admins: [a, a]}}", "queues.a.admins.1: `a` is named twice", ""),
+        ("queues: {a: {admins: [a/b]}}", "queues.a.admins.0: `a/b` is not a name", ""),
+        ("queues: {a: {reclaims: maybe}}", "queues.a.reclaims: `maybe` is neither true nor false", ""),
+    ],
+)  # fmt: skip
+def test_every_broken_tree_is_refused_with_its_path(tmp_path: Path, text: str, where: str, hint: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(SpecError) as caught:
+        read_queues(file)
+    assert caught.value.message.startswith(f"{file}: ")
+    assert where in caught.value.message
+    assert hint in "\n".join(caught.value.hints)
+
+
+def test_a_tree_too_deep_is_refused_nested_and_flat(tmp_path: Path) -> None:
+    names = [f"q{i}" for i in range(MAX_DEPTH + 1)]
+    flat = {name: {"parent": above} for above, name in zip(names, names[1:], strict=False)} | {"q0": {}}
+    nested: dict[str, Any] = {}
+    for name in reversed(names):
+        nested = {name: {"queues": nested}}
+    for tree in (flat, nested):
+        with pytest.raises(SpecError, match=f"deeper than {MAX_DEPTH} levels"):
+            tree_of(section("f", "", {"queues": tree}))
+
+
+def test_guarantees_that_the_nodes_do_not_have_are_told() -> None:
+    of = tree_of(
+        section("f", "", {"queues": {"a": {"guarantee": {"gpus": 4, "cpus": 1}}, "default": {"guarantee": {"gpus": 1}}}})
+    )
+    node = Node(NodeId("n"), "e", 8000, 0, (Gpu(0, "T4"),))
+    assert beyond_cluster(of, [node]) == ["the queues are guaranteed 5 gpus together, and the nodes have 1"]
+    assert beyond_cluster(ONE_QUEUE, []) == []
+
+
+def test_who_may_submit_and_administer_comes_from_above() -> None:
+    a = {"submitters": ["x"], "admins": ["y"], "queues": {"b": {"admins": ["z"]}, "c": {"submitters": ["w"]}}}
+    of = tree_of(section("f", "", {"default": "b", "queues": {"a": a, "d": {}}}))
+    found = {name: (submitters(of, name), admins(of, name)) for name in of.queues}
+    assert found == {"a": (("x",), ("y",)), "b": (("x",), ("z", "y")), "c": (("w",), ("y",)), "d": ((), ())}
+
+
+# -- laws -----------------------------------------------------------------------------------------------------------
+
+names = st.sampled_from(["a", "b2", "default", "no", "1.5", "null-x", "team.a_b", "X", "10", "yes-no"])
+resource = st.sampled_from(["cpu", "memory", "gpu", "gpu:a100", "gpu:rtx 3090", "fpga"])
+
+
+@st.composite
+def amounts(draw: st.DrawFn, least: dict[str, int] | None = None, only: Any = None) -> dict[str, int]:
+    named = (
+        draw(st.lists(st.sampled_from(sorted(only)) if only else resource, unique=True, max_size=3))
+        if only is None or only
+        else []
+    )
+    return {name: (least or {}).get(name, 0) + draw(st.integers(0, 10**6)) for name in named}
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> QueueTree:
+    called = draw(st.lists(names, min_size=1, max_size=7, unique=True))
+    queues: dict[QueueName, Queue] = {}
+    for i, name in enumerate(map(QueueName, called)):
+        low = draw(st.integers(0, 100))
+        high = draw(st.integers(low, 100))
+        queues[name] = Queue(
+            name,
+            QueueName(draw(st.sampled_from([None, *called[:i]])) or "") or None,
+            draw(st.floats(0.001, 1000)),
+            user_limit=draw(amounts()),
+            borrow_limit=draw(amounts()),
+            submitters=tuple(draw(st.lists(names, max_size=3, unique=True))),
+            admins=tuple(draw(st.lists(names, max_size=2, unique=True))),
+            priorities=(low, high),
+            default_priority=draw(st.integers(low, high)),
+            reclaims=draw(st.booleans()),
+            preempts_lower=draw(st.booleans()),
+            time_slices=draw(st.booleans()),
+        )
+    for name in reversed(list(queues)):
+        queues[name] = _guaranteed(draw, queues, name)
+    leaves = [name for name in queues if name not in children(QueueTree(queues))]
+    return QueueTree(queues, draw(st.sampled_from(leaves)), draw(st.sampled_from([60.0, 86400.0, 1234567.0])))
+
+
+def _guaranteed(draw: st.DrawFn, queues: dict[QueueName, Queue], name: QueueName) -> Queue:
+    from dataclasses import replace
+
+    below = dict(guarantees(QueueTree(queues))[name])
+    named = {key: amount for key, amount in draw(amounts(below)).items() if not key.startswith("gpu:")}
+    sure = below | named
+    maximum = draw(amounts(sure))
+    return replace(
+        queues[name], guarantee=named, maximum=maximum, lend_limit=draw(amounts(only={key for key in sure if sure[key]}))
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees())
+def test_a_tree_comes_back_from_its_text_as_it_was(tmp_path_factory: pytest.TempPathFactory, tree: QueueTree) -> None:
+    file = tmp_path_factory.getbasetemp() / "tree.yaml"
+    file.write_text(tree_text(tree))
+    assert read_queues(file) == tree
+    assert changes(tree, read_queues(file)) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), trees())
+def test_what_differs_is_told_and_nothing_else(before: QueueTree, after: QueueTree) -> None:
+    told = changes(before, after)
+    assert [change.queue for change in told if change.kind == "added"] == sorted(set(after.queues) - set(before.queues))
+    assert [change.queue for change in told if change.kind == "removed"] == sorted(set(before.queues) - set(after.queues))
+    both = sorted(set(before.queues) & set(after.queues))
+    assert [c.queue for c in told if c.kind == "changed" and c.queue] == [
+        name for name in both if before.queues[name] != after.queues[name]
+    ]
+    assert all(change.detail for change in told if change.kind == "changed")
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.data())
+def test_a_guarantee_above_the_parents_is_always_refused(tree: QueueTree, data: st.DataObject) -> None:
+    inner = [name for name, queue in tree.queues.items() if queue.parent and tree.queues[queue.parent].guarantee]
+    assume(inner)
+    name = data.draw(st.sampled_from(inner))
+    parent = tree.queues[tree.queues[name].parent or name]
+    key, amount = next(iter(parent.guarantee.items()))
+    given = tree_mapping(tree)
+    flat = _flat(given["queues"])
+    from hopyard.config.amounts import spelled, value
+
+    flat[name] = {**flat[name], "guarantee": {spelled(key): value(key, amount + 1)}, "maximum": {}, "lend_limit": {}}
+    with pytest.raises(SpecError) as caught:
+        tree_of(section("f", "", {**given, "queues": flat}))
+    assert caught.value.message.startswith("f: queues.")
+
+
+def _flat(queues: dict[str, Any], parent: str | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, one in queues.items():
+        found[name] = {key: value for key, value in one.items() if key != "queues"} | ({"parent": parent} if parent else {})
+        found |= _flat(one.get("queues", {}), name)
+    return found
+
+
+def test_changes_are_told_in_words() -> None:
+    before = tree_of(section("f", "", {"queues": {"default": {"guarantee": {"gpus": 4}, "submitters": ["a"]}}}))
+    after = tree_of(section("f", "", {"half_life": "1d", "queues": {"default": {"weight": 2, "time_slices": True}}}))
+    assert changes(before, after) == [
+        Change("changed", None, "half_life: 7d → 1d"),
+        Change(
+            "changed",
+            QueueName("default"),
+            "weight: 1 → 2; guarantee: gpus 4 → none; submitters: a → none; time_slices: no → yes",
+        ),
+    ]

@@ -1,0 +1,196 @@
+"""The tree of queues through the API: declared, looked at, and asked when a run is submitted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hopyard.server.auth import hash_token
+from tests.server.stage import Stage, play, role
+
+BOB = "hop_" + "b" * 43
+TREE: dict[str, Any] = {
+    "default": "vision",
+    "queues": {
+        "research": {
+            "guarantee": {"gpus": 2},
+            "admins": ["bob"],
+            "queues": {
+                "vision": {"guarantee": {"gpus": 1}, "maximum": {"gpus": 1}, "priorities": [10, 60], "default_priority": 20},
+                "nlp": {"submitters": ["carol"], "lend_limit": {"gpus": 0}, "guarantee": {"gpus": 1}},
+            },
+        },
+        "prod": {"user_limit": {"cpus": 2}},
+    },
+}
+
+
+async def put(stage: Stage, tree: dict[str, Any], **more: Any) -> Any:
+    return await stage.ask("PUT", "/queues", {"tree": tree, "file": "team.yaml"}, **more)
+
+
+async def let_bob_in(stage: Stage) -> None:
+    await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC))
+
+
+def test_before_anything_is_declared_there_is_one_queue(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.submit()
+        assert (run["spec"]["queue"], run["spec"]["priority"]) == ("default", 50)
+        told = await stage.ask("GET", "/queues")
+        assert (told["default"], told["owner"], told["tree"]["queues"]) == ("default", "alice", {"default": {}})
+        (only,) = told["queues"]
+        assert (only["name"], only["leaf"], only["waiting"], only["running"]) == ("default", True, 1, 0)
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        tried = await put(stage, TREE, dry_run=1)
+        assert not tried["applied"]
+        assert [c["queue"] for c in tried["changes"]] == [None, "default", "nlp", "prod", "research", "vision"]
+        assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
+        done = await put(stage, TREE)
+        assert done == {**tried, "applied": True}
+        told = await stage.ask("GET", "/queues")
+        assert [(q["name"], q["depth"]) for q in told["queues"]] == [("prod", 0), ("research", 0), ("nlp", 1), ("vision", 1)]
+        assert told["tree"] == {**TREE, "half_life": "7d"}
+        assert await put(stage, told["tree"]) == {"changes": [], "warnings": [], "applied": False}
+
+    play(tmp_path, scene)
+
+
+def test_more_than_the_cluster_has_is_a_warning(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        done = await put(stage, {"queues": {"default": {"guarantee": {"gpus": 3}}}})
+        assert done["warnings"] == ["the queues are guaranteed 3 gpus together, and the nodes have 2"]
+        assert done["applied"]
+
+    play(tmp_path, scene)
+
+
+def test_a_tree_that_cannot_be_is_refused_with_file_and_path(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        bad = {"queues": {"a": {"guarantee": {"gpus": 1}, "queues": {"b": {"guarantee": {"gpus": 2}}}}}}
+        refused = (await put(stage, bad, status=400))["error"]
+        assert refused["message"].startswith("team.yaml: queues.a.guarantee.gpus: 1 is less than")
+        assert refused["hints"] == ["raise it to 2, or lower theirs"]
+        assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_run_gets_the_queue_and_the_priority_that_the_tree_says(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await put(stage, TREE)
+        run = await stage.submit()
+        assert (run["spec"]["queue"], run["spec"]["priority"]) == ("vision", 20)
+        run = await stage.submit(queue="prod", priority=99)
+        assert (run["spec"]["queue"], run["spec"]["priority"]) == ("prod", 99)
+        body = {"id": "client-made-1", "spec": {"project": "p", "roles": [role()]}}
+        first = await stage.ask("POST", "/runs", body)
+        changed = {**TREE, "default": "prod"}
+        await put(stage, changed)
+        assert (await stage.ask("POST", "/runs", body))["spec"] == first["spec"]  # a retry, although the default is another now
+        body["spec"]["queue"] = "prod"
+        await stage.ask("POST", "/runs", body, status=409)
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await put(stage, TREE)
+        await let_bob_in(stage)
+
+        async def refused(token: str, **spec: Any) -> tuple[str, str, list[str]]:
+            body = {"spec": {"project": "p", "roles": [role()], **spec}}
+            response = await stage.send("POST", "/runs", body, token=token)
+            error = response.json()["error"]
+            return error["code"], error["message"], error["hints"]
+
+        alice = "hop_" + "t" * 43
+        code, message, hints = await refused(alice, queue="visoin")
+        assert (code, message) == ("bad_spec", "queue: there is no queue `visoin`")
+        assert hints == ["did you mean `vision`?", "queues: nlp, prod, vision"]
+        code, message, hints = await refused(alice, queue="research")
+        assert (code, hints) == ("bad_spec", ["name one of nlp, vision"])
+        code, message, hints = await refused(alice, priority=61)
+        assert (code, message) == ("bad_spec", "priority: 61 is not from 10 to 60, which queue vision allows")
+        code, message, hints = await refused(alice, roles=[role(gpus=2)])
+        assert (code, hints) == ("does_not_fit", ["`hop queue info vision` tells its limits"])
+        assert message.endswith("asks for 2 GPUs; queue vision uses 0 of at most 1 GPU")
+        code, message, _ = await refused(alice, queue="prod", roles=[role(cpu_milli=3000)])
+        assert (code, "alice uses 0 of at most 2 CPUs for one user in queue prod" in message) == ("does_not_fit", True)
+        carol = "hop_" + "c" * 43
+        await stage.parts.access.add_token("dora", hash_token(carol), now=datetime.now(UTC))
+        code, message, hints = await refused(carol, queue="nlp")
+        assert (code, message) == ("forbidden", "`dora` may not submit to queue nlp; those who may: carol")
+        assert hints == ["queues that you may submit to: prod, vision"]
+        await stage.ask(
+            "POST", "/runs", {"spec": {"project": "p", "roles": [role()], "queue": "nlp"}}, token=BOB
+        )  # he administers it
+
+    play(tmp_path, scene)
+
+
+def test_administrators_change_what_is_below_their_queue_only(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await put(stage, TREE)
+        await let_bob_in(stage)
+
+        def changed(**queues: Any) -> dict[str, Any]:
+            return {**TREE, "queues": {**TREE["queues"], **queues}}
+
+        research = TREE["queues"]["research"]
+        inside = {**research, "queues": {**research["queues"], "speech": {"queues": {"asr": {}}}, "vision": {"weight": 3}}}
+        assert (await put(stage, changed(research=inside), token=BOB))["applied"]
+        await put(stage, changed(research={**inside, "weight": 2}), token=BOB, status=403)
+        await put(stage, changed(research=inside, mine={}), token=BOB, status=403)
+        refused = await put(stage, {**changed(research=inside), "default": "nlp"}, token=BOB, status=403)
+        assert "only the server's owner" in refused["error"]["message"]
+        moved_out = {"vision": inside["queues"]["vision"], "research": {**inside, "queues": {"nlp": inside["queues"]["nlp"]}}}
+        await put(stage, changed(**moved_out), token=BOB, status=403)
+        refused = await put(stage, changed(research=inside, prod={}), token=BOB, status=403)
+        assert refused["error"]["message"] == "`bob` may not change queue prod; those who may: alice"
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_queue_in_which_runs_wait_stays_and_names_them(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await put(stage, TREE)
+        await stage.started(roles=[role(gpus=1)])
+        waiting = await stage.submit(roles=[role(gpus=1, cpu_milli=8000)])
+        for left in ({"default": {}}, {"vision": {"queues": {"new": {}}}}):
+            refused = (await put(stage, {"queues": left}, status=409))["error"]
+            assert f"vision (1): {waiting['name']}" in refused["message"]
+        await stage.ask("POST", f"/runs/{waiting['id']}/stop", {})
+        assert (await put(stage, {"queues": {"default": {}}}))["applied"]
+        told = await stage.ask("GET", "/queues")
+        assert [(q["name"], q["declared"], q["running"]) for q in told["queues"]] == [("default", True, 0), ("vision", False, 1)]
+
+    play(tmp_path, scene)
+
+
+def test_a_queue_tells_what_it_uses_and_who(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        tree = {"queues": {"default": {}, "sure": {"guarantee": {"gpus": 1}}}}
+        await put(stage, tree)
+        await stage.started(roles=[role(gpus=2)], queue="default")
+        waiting = await stage.submit(roles=[role(gpus=1)], queue="sure")
+        default, sure = (await stage.ask("GET", "/queues"))["queues"]
+        assert (default["used"], default["share"]) == ({"cpu": 1000, "gpu": 2000, "gpu:a100": 2000}, 1.0)
+        assert default["borrowed"]["gpu"] == 2000
+        assert (sure["guarantee"], sure["lent"], sure["waiting"]) == ({"gpu": 1000}, {"gpu": 1000}, 1)
+        told = await stage.ask("GET", "/queues/default")
+        (user,) = told["users"]
+        assert (user["user"], user["share"], user["running"]) == ("alice", 1.0, 1)
+        assert [u["waiting"] for u in (await stage.ask("GET", "/queues/sure"))["users"]] == [1]
+        missing = await stage.ask("GET", "/queues/defalt", status=404)
+        assert missing["error"]["hints"] == ["did you mean `default`?"]
+        assert waiting["hold_reason"]
+
+    play(tmp_path, scene)
