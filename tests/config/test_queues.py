@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_every_broken_tree_is_refused_with_its_path(tmp_path: Path, text: str, w
 
 def test_a_tree_too_deep_is_refused_nested_and_flat(tmp_path: Path) -> None:
     names = [f"q{i}" for i in range(MAX_DEPTH + 1)]
-    flat = {name: {"parent": above} for above, name in zip(names, names[1:], strict=False)} | {"q0": {}}
+    flat = {name: {"parent": above} for above, name in pairwise(names)} | {"q0": {}}
     nested: dict[str, Any] = {}
     for name in reversed(names):
         nested = {name: {"queues": nested}}

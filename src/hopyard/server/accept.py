@@ -9,13 +9,15 @@ from datetime import datetime
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
-from hopyard.domain.ids import GangId, RunId, check_name, new_run_id
+from hopyard.domain.ids import DEFAULT_QUEUE, GangId, RunId, check_name, new_run_id
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, Run, RunSpec
 from hopyard.errors import Conflict, DoesNotFit, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.fit import never_fits
 from hopyard.server.parts import Parts
+from hopyard.server.queues import in_queue
+from hopyard.server.shapes import check_role, check_topology
 
 
 async def accept(
@@ -24,12 +26,16 @@ async def accept(
     """Make a run of a spec, durably; `at` is when it was submitted (None: now). With a `run_id` that exists already and
     asked for the same: that run (a retry). An offline run is only recorded: it is never queued.
 
-    Raises SpecError, NotFound (a dataset), DoesNotFit, MissingBlobs, Conflict (the id is another run's)."""
+    Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, Conflict (the id is another run's)."""
     check_spec(spec)
     now = at or parts.now()
     new_id = RunId(run_id) if run_id else new_run_id(now, _NOISE.randbytes(7))
+    asked = spec
     if not offline:
-        check_fits(spec, await parts.nodes.get())
+        nodes = await parts.nodes.get()
+        spec = in_queue(await parts.queues.tree(), asked, user=user, owner=parts.queues.owner)
+        check_fits(spec, nodes)
+        await parts.queues.check_never_refused(_gang(spec, user), nodes)
     async with parts.sweeper.held_off():
         pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec
         await _check_blobs(parts, spec)
@@ -37,7 +43,7 @@ async def accept(
             (run,) = await parts.runs.create([NewRun(new_id, user, pinned, offline)], now=now)
         except Conflict:
             run = await parts.runs.get(new_id)
-            if run.name.user != user or not _asked_for(run.spec, spec):
+            if run.name.user != user or not _asked_for(run.spec, asked):
                 raise
     if not offline:
         parts.controller.wake()
@@ -57,10 +63,10 @@ def check_spec(spec: RunSpec) -> None:
         seen.add(role.name)
         if not role.command or not role.command[0]:
             raise SpecError(f"roles.{at}.command: it names no program")
-        if role.resources.gpu_models and not role.resources.gpus:
-            raise SpecError(f"roles.{at}.resources.gpu_models: a model is asked for, but no GPU", hints=("set `gpus` to 1 or more",))
+        check_role(role, f"roles.{at}")
     if spec.size > MAX_REPLICAS:
         raise SpecError(f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together", hints=("split the work into several runs",))
+    check_topology(spec.topology, "topology")
     names: set[str] = set()
     for at, ref in enumerate(spec.datasets):
         check_name(ref.name, what=f"datasets.{at}.name")
@@ -71,9 +77,13 @@ def check_spec(spec: RunSpec) -> None:
 
 def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
     """Raises DoesNotFit when the gang is larger than all nodes there are, saying what is missing."""
-    why = never_fits(Gang(GangId(""), spec.gang_roles(), _NEVER, topology=spec.topology), nodes)
+    why = never_fits(_gang(spec, ""), nodes)
     if why is not None:
         raise DoesNotFit(why, hints=("`hop status` shows what the nodes have",))
+
+
+def _gang(spec: RunSpec, user: str) -> Gang:
+    return Gang(GangId(""), spec.gang_roles(), _NEVER, spec.queue or DEFAULT_QUEUE, user=user, topology=spec.topology)
 
 
 async def _pin(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[DatasetRef, ...]:
@@ -101,14 +111,15 @@ async def _check_blobs(parts: Parts, spec: RunSpec) -> None:
 
 
 def _asked_for(made: RunSpec, asked: RunSpec) -> bool:
-    """Whether a run could have come from this request: a dataset's newest version may have changed since, and a first
-    replica may have recorded the environment's lock."""
+    """Whether a run could have come from this request: a dataset's newest version or the tree of queues may have changed
+    since, and a first replica may have recorded the environment's lock."""
     if len(made.datasets) != len(asked.datasets):
         return False
     for there, wanted in zip(made.datasets, asked.datasets, strict=True):
         if there.name != wanted.name or wanted.version not in (0, there.version):
             return False
-    return replace(made, datasets=(), environment=asked.environment) == replace(asked, datasets=())
+    queue, priority = asked.queue or made.queue, made.priority if asked.priority is None else asked.priority
+    return replace(made, datasets=(), environment=asked.environment) == replace(asked, datasets=(), queue=queue, priority=priority)
 
 
 _NEVER = datetime.min
