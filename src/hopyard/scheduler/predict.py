@@ -31,6 +31,11 @@ class Expected:
     certain: bool = False
 
 
+def exactly(seconds: float) -> Expected:
+    """No band at all."""
+    return Expected(seconds, seconds, seconds, certain=True)
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """Finished runs to predict from, the most telling ones weighing most.
@@ -87,7 +92,9 @@ def remaining(gang: Gang, durations: Durations, elapsed_s: float) -> Expected:
     """What is left of a gang that has run for `elapsed_s`. At or past its time limit nothing is left: it is being ended."""
     total, _ = whole(gang, durations, elapsed_s)
     gone_s = max(elapsed_s, 0.0)
-    return Expected(max(total.low_s - gone_s, 0.0), max(total.mid_s - gone_s, 0.0), max(total.high_s - gone_s, 0.0), total.certain)
+    return Expected(
+        max(total.low_s - gone_s, 0.0), max(total.mid_s - gone_s, 0.0), max(total.high_s - gone_s, 0.0), total.certain
+    )
 
 
 def _limited(band: tuple[float, float, float], limit_s: float | None) -> Expected:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import GangId, NodeId
-from hopyard.scheduler.predict import whole
+from hopyard.scheduler.predict import Expected, exactly, whole
 
 STOPS_IN_S = (5.0, 60.0)  # one that was asked to end is gone by then: expected, and at the latest
 OVERDUE_S = 1.0  # what is still there past its time limit is gone by then
+Pick = Callable[[Expected], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,19 @@ class Future:
     A Planner keeps one and tells it what changes; one made anew from the same gangs gives the same ends.
     """
 
-    def __init__(self, durations: Mapping[str, Sequence[float]], now: datetime) -> None:
-        self._durations, self._now = durations, now.timestamp()
+    def __init__(self, durations: Mapping[str, Sequence[float]], now: datetime, *, pick: Pick | None = None) -> None:
+        """pick: supposes that every run takes exactly so long of its band, instead of what is expected."""
+        self._durations, self._now, self._pick = durations, now.timestamp(), pick
         self._running: dict[GangId, Running] = {}
         self._on: dict[NodeId, dict[GangId, Running]] = {}
         self._known: dict[GangId, tuple[float, float, bool, float]] = {}  # mid and high as points in time, until when they hold
         self._sorted: list[End] | None = None
 
     @classmethod
-    def of(cls, running: Iterable[Running], durations: Mapping[str, Sequence[float]], now: datetime) -> Future:
-        found = cls(durations, now)
+    def of(
+        cls, running: Iterable[Running], durations: Mapping[str, Sequence[float]], now: datetime, *, pick: Pick | None = None
+    ) -> Future:
+        found = cls(durations, now, pick=pick)
         for one in running:
             found.add(one)
         return found
@@ -101,6 +105,8 @@ class Future:
         if known is None or known[3] <= self._now:
             begun = (running.started_at or running.placed_at).timestamp()
             expected, until_s = whole(gang, self._durations, self._now - begun)
+            if self._pick is not None:
+                expected = exactly(self._pick(expected))
             known = (begun + expected.mid_s, begun + expected.high_s, expected.certain, begun + until_s)
             self._known[gang.id] = known
         mid_s, high_s = max(known[0] - self._now, OVERDUE_S), max(known[1] - self._now, OVERDUE_S)

@@ -126,6 +126,12 @@ class Timeline:
         outlook.add_stay(stay, from_s=from_s)
         return promise
 
+    def earliest_start(self, gang: Gang, expected: Expected) -> datetime | None:
+        """When it would probably start if it were promised a start now. Nothing is promised."""
+        fewest = gang.sized([role.fewest for role in gang.roles])
+        spot = earliest(self._outlook, fewest, expected.high_s)
+        return None if spot is None else self._time(spot.at_s)
+
     def breach(self, before: Promise, after: Promise | None) -> Breach | None:
         """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it is kept."""
         return breach(self._outlook, before, after)

@@ -1,0 +1,208 @@
+"""Why a gang waits, when it is expected to start, and what it could ask for to start sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hopyard.domain.amounts import asked_for, dominant_share, totals
+from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId
+from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.predict import Expected, exactly, expect
+from hopyard.scheduler.timeline import Future, Timeline
+from hopyard.scheduler.whatif import Change, changes, soon
+
+AHEAD = (
+    48  # of those ahead of it in its queue, so many are laid out one by one; the work of the others is spread over the cluster
+)
+SOONER = 0.9  # what starts not at least so much sooner is not worth telling
+Pick = Callable[[Expected], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """When it is expected to start: at the earliest, probably, at the latest, if all that runs and all ahead of it take so long."""
+
+    low_at: datetime
+    mid_at: datetime
+    high_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """What is in the way, as Hold.blocked_by names it, and until when probably."""
+
+    name: str
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """`text` is a line such as "with 4 GPUs: now"; start_at is `now` of the snapshot where it starts at once."""
+
+    text: str
+    start_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """expected: None where it will not start as things are. promised_at: when it starts at the latest, where that was promised."""
+
+    gang: GangId
+    hold: Hold
+    waiting: int
+    blocked_by: tuple[Blocker, ...] = ()
+    expected: Band | None = None
+    promised_at: datetime | None = None
+    what_if: tuple[WhatIf, ...] = ()
+
+
+def why(snapshot: Snapshot, plan: Plan, gang_id: GangId) -> Why | None:
+    """`plan`: of this snapshot. None where the gang does not wait, or starts by this plan. Takes longer the larger the cluster
+    is: seconds for ten thousand nodes."""
+    gangs = {gang.id: gang for gang in snapshot.pending}
+    gang = gangs.get(gang_id)
+    hold = next((hold for hold in plan.hold if hold.gang == gang_id), None) if gang is not None else None
+    if gang is None or hold is None:
+        return None
+    queue = [(other.position, gangs[other.gang]) for other in plan.hold if gangs[other.gang].queue == gang.queue]
+    promised = next((promise for promise in plan.promises if promise.gang == gang_id), None)
+    base = _Base(snapshot, plan, gangs, gang)
+    ahead = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
+    likely = base.laid_out(_mid, ahead)
+    start_at, waits_for = likely.start_of(gang, promised)
+    if hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE):
+        start_at = None
+    return Why(
+        gang_id,
+        hold,
+        len(queue),
+        tuple(Blocker(name, base.ends_at(name)) for name in dict.fromkeys((*hold.blocked_by, *waits_for))),
+        _band(base, ahead, start_at, promised) if start_at is not None else None,
+        promised.start_at if promised else None,
+        tuple(_sooner(base, likely, hold.reason, start_at)),
+    )
+
+
+def _band(base: _Base, ahead: Sequence[Gang], mid: datetime, promised: Promise | None) -> Band:
+    low, high = (base.laid_out(pick, ahead).start_of(base.gang, promised)[0] for pick in (_low, _high))
+    return Band(min(low or mid, mid), mid, max(high or mid, mid))
+
+
+def _sooner(base: _Base, likely: _Future, reason: HoldReason, start_at: datetime | None) -> list[WhatIf]:
+    """Of each group of changes the least that lets it start now, else that which lets it start soonest."""
+    found = []
+    for group in changes(base.gang, reason, base.snapshot):
+        starts = [(at, change) for change in group if (at := _start_of(base, likely, change)) is not None]
+        now = next(((at, change) for at, change in starts if at <= base.snapshot.now), None)
+        best = now or min(starts, key=lambda pair: pair[0], default=None)
+        if best is not None and (start_at is None or best[0] < _worth(base.snapshot.now, start_at)):
+            at, change = best
+            backfill = ", by backfill" if now and change.gang.time_limit_s != base.gang.time_limit_s else ""
+            found.append(WhatIf(f"{change.text}: {soon((at - base.snapshot.now).total_seconds())}{backfill}", at))
+    return found
+
+
+def _start_of(base: _Base, likely: _Future, change: Change) -> datetime | None:
+    """Whether it would be placed in this turn is asked of what was planned, not of what is only expected of those ahead."""
+    expected = expect(change.gang, base.snapshot.durations)
+    if isinstance(base.now.try_now(change.gang, expected), Placement):
+        return base.snapshot.now
+    at = likely.timeline.earliest_start(change.gang, expected)
+    return None if at is None or at <= base.snapshot.now else at
+
+
+def _worth(now: datetime, start_at: datetime) -> datetime:
+    return now + (start_at - now) * SOONER
+
+
+class _Base:
+    """The snapshot with the plan carried out: what every forecast begins with."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan, gangs: dict[GangId, Gang], gang: Gang) -> None:
+        self.snapshot, self.gang = snapshot, gang
+        self._plan, self._gangs = plan, gangs
+        nodes = snapshot.nodes.values()
+        self._capacity = Capacity.of(nodes, (running.placement for running in snapshot.running))
+        self._accounts = Accounts.of(snapshot.queues, nodes, snapshot.running, snapshot.used, snapshot.now)
+        self._cluster = totals(node for node in nodes if node.open)
+        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
+        self.now = self._planned(self._future, lambda gang: expect(gang, snapshot.durations))
+
+    def laid_out(self, pick: Pick, ahead: Sequence[Gang]) -> _Future:
+        """With those ahead of it, if everything takes exactly what `pick` says."""
+        snapshot = self.snapshot
+        future = Future.of(snapshot.running, snapshot.durations, snapshot.now, pick=pick)
+
+        def supposed(gang: Gang) -> Expected:
+            return exactly(pick(expect(gang, snapshot.durations)))
+
+        timeline = self._planned(future, supposed)
+        promised = {promise.gang for promise in self._plan.promises}
+        waiting = [gang for gang in ahead if gang.id not in promised]
+        for gang in waiting[:AHEAD]:
+            found = timeline.try_now(gang, supposed(gang))
+            if isinstance(found, Placement):
+                timeline.start(found, supposed(gang))
+            else:
+                timeline.promise(gang, supposed(gang))
+        rest_s = sum(dominant_share(asked_for(gang), self._cluster) * supposed(gang).mid_s for gang in waiting[AHEAD:])
+        return _Future(timeline, expect(self.gang, snapshot.durations), snapshot.now, timedelta(seconds=rest_s))
+
+    def ends_at(self, name: str) -> datetime | None:
+        """When a run that is in the way probably ends, or a reservation does."""
+        kind, _, what = name.partition(":")
+        if kind == "run" and (end := self._future.end(GangId(what))) is not None:
+            return self.snapshot.now + timedelta(seconds=end.mid_s)
+        if kind == "reservation":
+            return next((one.end_at for one in self.snapshot.reservations if one.name == what and not one.every_s), None)
+        return None
+
+    def _planned(self, future: Future, expected: Callable[[Gang], Expected]) -> Timeline:
+        snapshot = self.snapshot
+        timeline = Timeline(
+            self._capacity.copy(), self._accounts.copy(), future, snapshot.reservations, snapshot.now, snapshot.queues
+        )
+        for placement in self._plan.place:
+            timeline.start(placement, expected(placement.gang))
+        for promise in self._plan.promises:
+            if promise.gang != self.gang.id and promise.gang in self._gangs:
+                timeline.promise(self._gangs[promise.gang], expected(self._gangs[promise.gang]), before=promise)
+        return timeline
+
+
+@dataclass(frozen=True, slots=True)
+class _Future:
+    """One way that it may go. later: how long the work of those ahead takes that were not laid out."""
+
+    timeline: Timeline
+    expected: Expected
+    now: datetime
+    later: timedelta
+
+    def start_of(self, gang: Gang, promised: Promise | None) -> tuple[datetime | None, tuple[str, ...]]:
+        """When the gang starts, on the nodes that it was promised if it was, and for what it waits."""
+        timeline, found = self.timeline, None
+        if isinstance(timeline.try_now(gang, self.expected), Placement):
+            return self.now + self.later, ()
+        if timeline.promise(gang, self.expected, before=promised) is not None:
+            found = timeline.expected_at(gang.id)
+        waits_for = timeline.waits_for(gang.id)
+        timeline.withdraw(gang.id)
+        return (None if found is None else found + self.later), waits_for
+
+
+def _low(expected: Expected) -> float:
+    return expected.low_s
+
+
+def _mid(expected: Expected) -> float:
+    return expected.mid_s
+
+
+def _high(expected: Expected) -> float:
+    return expected.high_s

@@ -1,0 +1,157 @@
+"""What a waiting gang could ask for instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hopyard.domain.cluster import HoldReason, Snapshot
+from hopyard.domain.gang import Gang, Role
+from hopyard.domain.ids import PoolName, QueueName
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.resources import Resources
+from hopyard.scheduler.reasons import cpus, gpus, plural, size
+
+LIMITS_S: Sequence[tuple[str, float]] = (
+    ("3d", 259200.0), ("1d", 86400.0), ("12h", 43200.0), ("6h", 21600.0), ("3h", 10800.0), ("1h", 3600.0), ("30m", 1800.0),
+    ("10m", 600.0), ("5m", 300.0),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`text` reads after "it would start", as in "with 4 GPUs"."""
+
+    text: str
+    gang: Gang
+
+
+def changes(gang: Gang, reason: HoldReason, snapshot: Snapshot) -> list[list[Change]]:
+    """Groups of what could be asked for instead, of each group the least change first."""
+    groups = [_fewer_gpus(gang), _fewer_replicas(gang), _any_model(gang), _less_memory(gang), _fewer_cpus(gang)]
+    groups += [[change] for change in _other_pools(gang, snapshot)]
+    if reason in (HoldReason.QUOTA, HoldReason.USER_LIMIT, HoldReason.NO_QUEUE):
+        groups += [[change] for change in _other_queues(gang, snapshot.queues)]
+    groups.append(_shorter(gang))
+    return [group for group in groups if group]
+
+
+def _only(gang: Gang) -> Role | None:
+    return gang.roles[0] if len(gang.roles) == 1 else None
+
+
+def _asking(gang: Gang, change: Callable[[Resources], Resources]) -> Gang:
+    role = gang.roles[0]
+    return replace(gang, roles=(replace(role, resources=change(role.resources)),))
+
+
+def _halves(count: int, least: int) -> Iterator[int]:
+    while count // 2 >= least:
+        count //= 2
+        yield count
+
+
+def _fewer_gpus(gang: Gang) -> list[Change]:
+    role = _only(gang)
+    if role is None or role.resources.gpus < 2:
+        return []
+    each = " for each replica" if role.replicas > 1 else ""
+    model = " or ".join(role.resources.gpu_models)
+
+    def fewer(count: int) -> Gang:
+        return _asking(gang, lambda asked: replace(asked, gpus=count))
+
+    return [Change(f"with {gpus(count, model)}{each}", fewer(count)) for count in _halves(role.resources.gpus, 1)]
+
+
+def _fewer_replicas(gang: Gang) -> list[Change]:
+    role = _only(gang)
+    if role is None or role.fewest < 2:
+        return []
+    return [
+        Change(f"with {plural(count, 'replica')}", replace(gang, roles=(replace(role, replicas=count, min_replicas=0),)))
+        for count in _halves(role.fewest, 1)
+    ]
+
+
+def _any_model(gang: Gang) -> list[Change]:
+    if not any(role.resources.gpu_models for role in gang.roles):
+        return []
+    roles = tuple(replace(role, resources=replace(role.resources, gpu_models=())) for role in gang.roles)
+    return [Change("with GPUs of any model", replace(gang, roles=roles))]
+
+
+def _less_memory(gang: Gang) -> list[Change]:
+    role = _only(gang)
+    if role is None or role.resources.memory_bytes < 2**30:
+        return []
+
+    def less(amount: int) -> Gang:
+        return _asking(gang, lambda asked: replace(asked, memory_bytes=amount))
+
+    return [Change(f"with {size(amount)} of memory", less(amount)) for amount in _halves(role.resources.memory_bytes, 2**28)]
+
+
+def _fewer_cpus(gang: Gang) -> list[Change]:
+    role = _only(gang)
+    if role is None or role.resources.cpu_milli < 2000:
+        return []
+
+    def fewer(milli: int) -> Gang:
+        return _asking(gang, lambda asked: replace(asked, cpu_milli=milli))
+
+    return [Change(f"with {cpus(milli)}", fewer(milli)) for milli in _halves(role.resources.cpu_milli, 1000)]
+
+
+def _other_pools(gang: Gang, snapshot: Snapshot) -> Iterator[Change]:
+    """Only where it is bound to a pool or to a model: else it may use all of them already."""
+    role = _only(gang)
+    if role is None or not (role.where.pools or role.resources.gpu_models):
+        return
+    models: dict[PoolName, set[str]] = {}
+    for node in snapshot.nodes.values():
+        models.setdefault(node.pool, set()).update(gpu.model for gpu in node.gpus)
+    for pool, has in sorted(models.items()):
+        asked, text = role.resources, f"in pool {pool}"
+        if asked.gpu_models and not {model.casefold() for model in has} & {model.casefold() for model in asked.gpu_models}:
+            if not has:
+                continue
+            asked, text = replace(asked, gpu_models=()), f"in pool {pool}, with {' or '.join(sorted(has))}"
+        if role.where.pools != (pool,) and (pool not in role.where.pools or asked is not role.resources):
+            yield Change(text, replace(gang, roles=(replace(role, resources=asked, where=replace(role.where, pools=(pool,))),)))
+
+
+def _other_queues(gang: Gang, queues: QueueTree) -> Iterator[Change]:
+    above = {queue.parent for queue in queues.queues.values()}
+    for name in sorted(queues.queues):
+        if name != gang.queue and name not in above and _may_submit(gang.user, name, queues):
+            yield Change(f"in queue {name}", replace(gang, queue=name))
+
+
+def _may_submit(user: str, name: QueueName, queues: QueueTree) -> bool:
+    at: QueueName | None = name
+    while at is not None:
+        queue = queues.queues[at]
+        if queue.submitters:
+            return user in queue.submitters
+        at = queue.parent
+    return True
+
+
+def _shorter(gang: Gang) -> list[Change]:
+    return [
+        Change(f"with --time {text}", replace(gang, time_limit_s=limit_s))
+        for text, limit_s in LIMITS_S
+        if gang.time_limit_s is None or limit_s < gang.time_limit_s
+    ]
+
+
+def soon(in_s: float) -> str:
+    """ "now", "in 40 s", "in 12 min", "in 5 h", "in 3 days"."""
+    if in_s < 1:
+        return "now"
+    if in_s < 90:
+        return f"in {in_s:.0f} s"
+    if in_s < 90 * 60:
+        return f"in {in_s / 60:.0f} min"
+    return f"in {in_s / 3600:.0f} h" if in_s < 36 * 3600 else f"in {in_s / 86400:.0f} days"

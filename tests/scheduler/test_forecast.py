@@ -1,0 +1,159 @@
+"""Why a gang waits and when it starts, and that what is told about it is true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+
+from hopyard.domain.cluster import HoldReason, Snapshot
+from hopyard.domain.gang import Assignment, Gang, Placement, Role, Where
+from hopyard.domain.ids import NodeId, PoolName, QueueName
+from hopyard.domain.queue import GPU, Queue, QueueTree
+from hopyard.scheduler.cycle import plan
+from hopyard.scheduler.forecast import Why, why
+from hopyard.scheduler.whatif import LIMITS_S, changes, soon
+from tests.scheduler.futures import T0, asks, machine, runs, seconds, snapshot
+from tests.scheduler.worlds import World, worlds
+
+
+def busy_cluster(*pending: Gang, queues: QueueTree | None = None) -> Snapshot:
+    """n1 with 8 GPUs: 4 are used for 100 s more, 2 for 1000 s, 2 are free. t1 in pool t4 has 4 GPUs, which are used for 720 s."""
+    running = [
+        runs(Placement(asks("a", 4, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1, 2, 3)),))),
+        runs(Placement(asks("b", 2, limit_s=1000), (Assignment(0, NodeId("n1"), (4, 5)),))),
+        runs(Placement(asks("c", 4, limit_s=720), (Assignment(0, NodeId("t1"), (0, 1, 2, 3)),))),
+    ]
+    nodes = [machine("n1", 8, pool="a100"), machine("t1", 4, pool="t4", model="T4")]
+    found = snapshot(nodes, running, pending)
+    return replace(found, queues=queues) if queues else found
+
+
+def asked(view: Snapshot, name: str) -> Why:
+    found = why(view, plan(view), asks(name).id)
+    assert found is not None
+    return found
+
+
+def lines(found: Why) -> list[str]:
+    return [line.text for line in found.what_if]
+
+
+A100 = Where((PoolName("a100"),))
+
+
+def test_it_tells_when_it_starts_what_is_in_the_way_and_what_would_be_sooner() -> None:
+    found = asked(busy_cluster(asks("wide", 8, limit_s=600, where=A100)), "wide")
+    assert found.hold.reason is HoldReason.NO_CAPACITY and found.hold.position == 1 and found.waiting == 1
+    assert found.expected is not None and found.expected.mid_at == T0 + seconds(1000)
+    assert [(one.name, one.until) for one in found.blocked_by[:2]] == [
+        ("run:b", T0 + seconds(1000)),
+        ("run:a", T0 + seconds(100)),
+    ]
+    assert "with 2 GPUs: now" in lines(found)
+    assert not any(line.startswith("with --time") for line in lines(found))
+
+
+def test_another_pool_is_told_with_its_time() -> None:
+    found = asked(
+        busy_cluster(asks("four", 4, limit_s=600, where=A100), asks("first", 6, limit_s=3000, where=A100, at_s=-5)), "four"
+    )
+    assert "in pool t4: in 12 min" in lines(found)
+
+
+def test_a_shorter_time_lets_it_jump_ahead() -> None:
+    found = asked(
+        busy_cluster(asks("wide", 8, limit_s=600, where=A100, at_s=-5), asks("one", 2, limit_s=3600, where=A100)), "one"
+    )
+    assert found.hold.reason is HoldReason.BEHIND and "run:wide" in [one.name for one in found.blocked_by]
+    assert "with --time 10m: now, by backfill" in lines(found)
+
+
+def test_another_queue_is_told_where_the_quota_of_its_own_is_used_up() -> None:
+    tree = QueueTree({
+        QueueName("default"): Queue(QueueName("default"), maximum={GPU: 10000}),
+        QueueName("free"): Queue(QueueName("free")),
+        QueueName("closed"): Queue(QueueName("closed"), submitters=("bob",)),
+    })  # fmt: skip
+    found = asked(busy_cluster(asks("two", 2, limit_s=600), queues=tree), "two")
+    assert found.hold.reason is HoldReason.QUOTA and found.blocked_by[0].name == "queue:default"
+    assert "in queue free: now" in lines(found) and not any("closed" in line for line in lines(found))
+
+
+def test_unknown_durations_make_a_wide_band() -> None:
+    view = busy_cluster(asks("wide", 8, limit_s=600, where=A100))
+    running = tuple(
+        replace(one, placement=replace(one.placement, gang=replace(one.gang, time_limit_s=None))) for one in view.running
+    )
+    found = asked(replace(view, running=running), "wide")
+    assert found.expected is not None and found.expected.low_at < found.expected.mid_at < found.expected.high_at
+    assert found.expected.high_at > T0 + seconds(86400)
+
+
+def test_what_never_fits_has_no_time() -> None:
+    found = asked(busy_cluster(asks("huge", 64)), "huge")
+    assert found.hold.reason is HoldReason.NEVER_FITS and found.expected is None
+    assert "with 2 GPUs: now" in lines(found)
+
+
+def test_who_does_not_wait_is_not_explained() -> None:
+    view = busy_cluster(asks("one", 1))
+    assert why(view, plan(view), asks("one").id) is None
+    assert why(view, plan(view), asks("nobody").id) is None
+
+
+def test_those_ahead_in_a_long_queue_count() -> None:
+    line = [asks(f"g{i:03}", 8, limit_s=1000, where=A100, at_s=i) for i in range(120)]
+    view = busy_cluster(*line)
+    found = asked(view, "g119")
+    assert found.hold.position == 120 and found.expected is not None
+    assert T0 + seconds(50_000) < found.expected.mid_at < T0 + seconds(250_000)
+
+
+def test_times_are_told_in_words() -> None:
+    assert [soon(at) for at in (0, 40, 720, 5 * 3600, 3 * 86400)] == ["now", "in 40 s", "in 12 min", "in 5 h", "in 3 days"]
+    assert [limit_s for _, limit_s in LIMITS_S] == sorted((limit_s for _, limit_s in LIMITS_S), reverse=True)
+
+
+@settings(max_examples=25, deadline=None)
+@given(worlds(most_pending=5))
+def test_what_is_told_to_start_now_really_does(world: World) -> None:
+    view = world.snapshot()
+    planned = plan(view)
+    for hold in planned.hold[:3]:
+        gang = next(one for one in view.pending if one.id == hold.gang)
+        found = why(view, planned, gang.id)
+        assert found is not None and found.hold == hold
+        if found.expected is not None:
+            assert view.now <= found.expected.low_at <= found.expected.mid_at <= found.expected.high_at
+        for line in found.what_if:
+            if line.start_at <= view.now:
+                assert _starts(view, gang, hold.reason, line.text)
+
+
+def _starts(view: Snapshot, gang: Gang, reason: HoldReason, text: str) -> bool:
+    changed = next(
+        change.gang for group in changes(gang, reason, view) for change in group if text.startswith(f"{change.text}: now")
+    )
+    others = tuple(one for one in view.pending if one.id != gang.id)
+    placed = plan(replace(view, pending=(*others, changed))).place
+    return any(placement.gang.id == gang.id for placement in placed)
+
+
+def test_every_change_asks_for_less_or_for_something_else() -> None:
+    gang = asks("g", 8, replicas=4, cpus=16, where=A100)
+    view = busy_cluster(gang)
+    found = [change for group in changes(gang, HoldReason.NO_CAPACITY, view) for change in group]
+    assert len({change.text for change in found}) == len(found)
+    for change in found:
+        before, after = gang.roles[0], change.gang.roles[0]
+        less = (after.replicas, after.resources.gpus, after.resources.cpu_milli) < (
+            before.replicas,
+            before.resources.gpus,
+            before.resources.cpu_milli,
+        )
+        assert change.gang.id == gang.id and (less or _elsewhere(after, before) or change.gang.time_limit_s != gang.time_limit_s)
+
+
+def _elsewhere(after: Role, before: Role) -> bool:
+    return after.where != before.where
