@@ -85,8 +85,8 @@ def _node(node: dict[str, Any]) -> str:
     memory = f"memory {console.bytes_text(used.get('memory_bytes', 0))} of {console.bytes_text(node['memory_bytes'])}"
     gpus = node.get("gpus") or []
     models = ", ".join(dict.fromkeys(gpu["model"] for gpu in gpus))
-    graphics = f", GPU {len(used.get('gpus') or ())} of {len(gpus)} ({models})" if gpus else ""
-    return f"{node['id']}  in use: {cpus}, {memory}{graphics}" + ("" if gpus else "; no GPU") + ("" if node.get("ready", True) else "  NOT READY")
+    graphics = f", GPU {sum(used.get('gpu_milli') or ()) / 1000:g} of {len(gpus)} ({models})" if gpus else ""
+    return f"{node['id']}  in use: {cpus}, {memory}{graphics}" + ("" if gpus else "; no GPU") + ("" if node.get("ready", True) else "  NOT READY") + ("  CORDONED" if node.get("cordoned") else "")
 
 
 @click.command("token")

@@ -1,9 +1,8 @@
-"""The server itself: health, status, nodes, the end."""
+"""The server itself: health, status, the end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -11,14 +10,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from hopyard.domain.cluster import Node, Running
-from hopyard.domain.ids import NodeId, RunId
-from hopyard.domain.resources import Gpu
+from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
+from hopyard.server.routes.nodes import NodeOut, nodes_of
 from hopyard.server.wire import In
 
 _LIVE = frozenset(phase for phase in RunPhase if not phase.final)
@@ -33,32 +31,6 @@ class HealthOut(Struct, frozen=True):
     version: str
     pid: int
     started_at: datetime
-
-
-class UsedOut(Struct, frozen=True):
-    """What runs hold of a node. gpus: indices."""
-
-    cpu_milli: int
-    memory_bytes: int
-    gpus: list[int]
-
-
-class NodeOut(Struct, frozen=True, kw_only=True):
-    """A node: what it has in total, and what of it is in use."""
-
-    id: str
-    engine: str
-    cpu_milli: int
-    memory_bytes: int
-    gpus: Sequence[Gpu]
-    pool: str
-    ready: bool
-    labels: Mapping[str, str]
-    used: UsedOut
-
-
-class NodesOut(Struct, frozen=True):
-    nodes: list[NodeOut]
 
 
 class BlobsOut(Struct, frozen=True):
@@ -104,15 +76,11 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             home=parts.home,
             pid=parts.pid,
             uptime_s=(parts.now() - parts.started_at).total_seconds(),
-            nodes=await _nodes(parts),
+            nodes=nodes_of(await parts.cluster.snapshot(now=parts.now())),
             runs={phase.value: count for phase, count in sorted((await parts.runs.count()).items())},
             engine=parts.engine,
             blobs=BlobsOut(count, size),
         )
-
-    async def nodes(_ask: Ask[Nothing, Nothing]) -> NodesOut:
-        """List the nodes with what of them is in use."""
-        return NodesOut(await _nodes(parts))
 
     async def sweep(_ask: Ask[Nothing, Nothing]) -> SweptOut:
         """Remove blobs that nothing refers to and that are older than an hour."""
@@ -130,43 +98,9 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("GET", "/health", health, returns=HealthOut, who="anyone"),
         Endpoint("GET", "/status", status, returns=StatusOut),
-        Endpoint("GET", "/nodes", nodes, returns=NodesOut),
         Endpoint("POST", "/sweep", sweep, returns=SweptOut),
         Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,)),
     ]
-
-
-async def _nodes(parts: Parts) -> list[NodeOut]:
-    snapshot = await parts.cluster.snapshot(now=parts.now())
-    used = usage(snapshot.running)
-    return [_node(node, used.get(node.id, UsedOut(0, 0, []))) for node in sorted(snapshot.nodes.values(), key=lambda n: n.id)]
-
-
-def _node(node: Node, used: UsedOut) -> NodeOut:
-    return NodeOut(
-        id=node.id,
-        engine=node.engine,
-        cpu_milli=node.cpu_milli,
-        memory_bytes=node.memory_bytes,
-        gpus=node.gpus,
-        pool=node.pool,
-        ready=node.ready,
-        labels=node.labels,
-        used=used,
-    )
-
-
-def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
-    """What the running gangs hold of each node."""
-    cpu: Counter[NodeId] = Counter()
-    memory: Counter[NodeId] = Counter()
-    gpus: dict[NodeId, list[int]] = {}
-    for gang in running:
-        for (_, role), assignment in zip(gang.gang.requests(), gang.placement.assignments, strict=True):
-            cpu[assignment.node] += role.resources.cpu_milli
-            memory[assignment.node] += role.resources.memory_bytes
-            gpus.setdefault(assignment.node, []).extend(assignment.gpus)
-    return {node: UsedOut(cpu[node], memory[node], sorted(gpus[node])) for node in gpus}
 
 
 async def _live(parts: Parts, *, limit: int = _PAGE) -> Sequence[Run]:

@@ -1,0 +1,47 @@
+"""`hop pool …`: machines of one kind, together."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.node import cpus_of, extras_of, memory_of
+from hopyard.cli.options import json_option
+
+
+@click.group("pool")
+def pool() -> None:
+    """Look at pools: machines of one kind. `hop run --pool NAME` runs in one of them."""
+
+
+@pool.command("ls")
+@json_option
+def list_pools(as_json: bool) -> None:
+    """List pools with what is in use of what their nodes have together."""
+    from hopyard.sdk.connect import connect
+
+    found = connect().get("/pools")["pools"]
+    if as_json:
+        console.out_json(found)
+    elif not found:
+        console.say("no pools: the server has seen no node yet")
+    else:
+        console.out("\n".join(table_of(found)))
+
+
+def table_of(pools: list[dict[str, Any]]) -> list[str]:
+    """The lines of the table, head first."""
+    extras = any(one["extras"] for one in pools)
+    head = ["POOL", "NODES", "OPEN", "CPU", "MEMORY", "GPU", *["EXTRAS"] * extras]
+    rows = [
+        [one["name"], str(one["nodes"]), str(one["open"]), cpus_of(one), memory_of(one), _gpus(one), *[extras_of(one)] * extras] for one in pools
+    ]
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    return console.table(head, rows, right=(1, 2, 3, 4), width=width)
+
+
+def _gpus(one: dict[str, Any]) -> str:
+    return ", ".join(f"{cards['model']} {cards['used_milli'] / 1000:g}/{cards['milli'] / 1000:g}" for cards in one["gpus"]) or "-"

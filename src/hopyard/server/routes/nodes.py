@@ -1,0 +1,267 @@
+"""Nodes and pools: what they have and what is in use; taking nodes out of service, gently."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hopyard.config.suggest import closest
+from hopyard.domain.cluster import Node, Running, Snapshot
+from hopyard.domain.ids import NodeId, RunId
+from hopyard.domain.resources import WHOLE_GPU, Gpu
+from hopyard.errors import Forbidden, NotFound
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.parts import Parts
+from hopyard.server.wire import TEXT, In
+
+
+class UsedOut(Struct, frozen=True):
+    """What runs hold of a node. gpus: indices of cards of which something is in use; gpu_milli: how many thousandths of each."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpus: Sequence[int] = ()
+    gpu_milli: Sequence[int] = ()
+    extras: Mapping[str, int] = msgspec.field(default_factory=dict)
+
+
+class NodeOut(Struct, frozen=True, kw_only=True):
+    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it."""
+
+    id: str
+    engine: str
+    cpu_milli: int
+    memory_bytes: int
+    gpus: Sequence[Gpu]
+    pool: str
+    ready: bool
+    labels: Mapping[str, str]
+    cordoned: bool
+    extras: Mapping[str, int]
+    used: UsedOut
+
+
+class NodesOut(Struct, frozen=True):
+    nodes: list[NodeOut]
+
+
+class OnNodeOut(Struct, frozen=True):
+    """A run that holds something of a node. ranks: of its replicas there. stopping: it was asked to end."""
+
+    id: str
+    name: str
+    user: str
+    queue: str
+    ranks: list[int]
+    preemptible: bool
+    stopping: bool
+
+
+class NodeDetailOut(Struct, frozen=True):
+    node: NodeOut
+    runs: list[OnNodeOut]
+
+
+class CardsOut(Struct, frozen=True):
+    """GPUs of one model in a pool, in thousandths."""
+
+    model: str
+    milli: int
+    used_milli: int
+
+
+class PoolOut(Struct, frozen=True, kw_only=True):
+    """All nodes of a pool together; open: on how many of them something may start."""
+
+    name: str
+    nodes: int
+    open: int
+    cpu_milli: int
+    memory_bytes: int
+    gpus: list[CardsOut]
+    extras: Mapping[str, int]
+    used: UsedOut
+
+
+class PoolsOut(Struct, frozen=True):
+    pools: list[PoolOut]
+
+
+class DrainIn(In):
+    """reason: told to the runs. all: also those that asked never to make room."""
+
+    reason: Annotated[str, Meta(max_length=1024, pattern=TEXT)] = ""
+    all: bool = False
+
+
+class DrainOut(Struct, frozen=True):
+    """asked: names of runs that save a checkpoint and leave now; left: those that hold on until they end."""
+
+    node: NodeOut
+    asked: list[str]
+    left: list[str]
+
+
+def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def nodes(_ask: Ask[Nothing, Nothing]) -> NodesOut:
+        """List the nodes with what of them is in use."""
+        return NodesOut(nodes_of(await parts.cluster.snapshot(now=parts.now())))
+
+    async def get(ask: Ask[Nothing, Nothing]) -> NodeDetailOut:
+        """Get a node with the runs that are on it."""
+        snapshot = await parts.cluster.snapshot(now=parts.now())
+        node = _find(snapshot, ask.path["node"])
+        return NodeDetailOut(_one(snapshot, node), [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)])
+
+    async def cordon(ask: Ask[Nothing, Nothing]) -> NodeOut:
+        """Let nothing new start on a node; what runs there goes on. Only the server's owner may."""
+        return await _cordon(parts, ask, on=True)
+
+    async def uncordon(ask: Ask[Nothing, Nothing]) -> NodeOut:
+        """Let runs start on a node again. Only the server's owner may."""
+        return await _cordon(parts, ask, on=False)
+
+    async def drain(ask: Ask[Nothing, DrainIn]) -> DrainOut:
+        """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere. Only the server's owner may."""
+        node = await _cordon(parts, ask, on=True)
+        why = f"node {node.id} is drained" + (f": {ask.body.reason}" if ask.body.reason else "")
+        asked, left = [], []
+        for running in _there(await parts.cluster.snapshot(now=parts.now()), NodeId(node.id)):
+            run = await parts.runs.get(RunId(running.gang.id))
+            if running.gang.preemptible or ask.body.all:
+                await parts.controller.preempt(run.id, why)
+                asked.append(str(run.name))
+            else:
+                left.append(str(run.name))
+        return DrainOut(node, asked, left)
+
+    async def remove(ask: Ask[Nothing, Nothing]) -> Nothing:
+        """Forget a node that its engine no longer sees. 409 while it is there. Only the server's owner may."""
+        _check_owner(parts, ask.caller.user)
+        await parts.cluster.remove_node(NodeId(ask.path["node"]))
+        return Nothing()
+
+    async def pools(_ask: Ask[Nothing, Nothing]) -> PoolsOut:
+        """List the pools of nodes with what of them is in use."""
+        return PoolsOut(pools_of(nodes_of(await parts.cluster.snapshot(now=parts.now()))))
+
+    at = "/nodes/{node}"
+    return [
+        Endpoint("GET", "/nodes", nodes, returns=NodesOut),
+        Endpoint("GET", at, get, returns=NodeDetailOut),
+        Endpoint("DELETE", at, remove, errors=(403, 409)),
+        Endpoint("POST", at + "/cordon", cordon, returns=NodeOut, errors=(403,)),
+        Endpoint("POST", at + "/uncordon", uncordon, returns=NodeOut, errors=(403,)),
+        Endpoint("POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,)),
+        Endpoint("GET", "/pools", pools, returns=PoolsOut),
+    ]
+
+
+def nodes_of(snapshot: Snapshot) -> list[NodeOut]:
+    """All nodes by id."""
+    used = usage(snapshot.running)
+    return [_node(node, used.get(node.id, UsedOut())) for node in sorted(snapshot.nodes.values(), key=lambda n: n.id)]
+
+
+def pools_of(nodes: Sequence[NodeOut]) -> list[PoolOut]:
+    """The pools that nodes are in, by name."""
+    return [_pool(name, [node for node in nodes if node.pool == name]) for name in sorted({node.pool for node in nodes})]
+
+
+def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
+    """What the running gangs hold of each node."""
+    cpu: Counter[NodeId] = Counter()
+    memory: Counter[NodeId] = Counter()
+    gpus: dict[NodeId, Counter[int]] = {}
+    extras: dict[NodeId, Counter[str]] = {}
+    for gang in running:
+        for (_, role), assignment in zip(gang.gang.requests(), gang.placement.assignments, strict=True):
+            cpu[assignment.node] += role.resources.cpu_milli
+            memory[assignment.node] += role.resources.memory_bytes
+            cards = gpus.setdefault(assignment.node, Counter())
+            for index in assignment.gpus:
+                cards[index] += assignment.gpu_milli
+            extras.setdefault(assignment.node, Counter()).update(dict(role.resources.extras))
+    return {
+        node: UsedOut(cpu[node], memory[node], sorted(cards), [cards[index] for index in sorted(cards)], dict(extras[node]))
+        for node, cards in gpus.items()
+    }
+
+
+def _node(node: Node, used: UsedOut) -> NodeOut:
+    return NodeOut(
+        id=node.id,
+        engine=node.engine,
+        cpu_milli=node.cpu_milli,
+        memory_bytes=node.memory_bytes,
+        gpus=node.gpus,
+        pool=node.pool,
+        ready=node.ready,
+        labels=node.labels,
+        cordoned=node.cordoned,
+        extras=node.extras,
+        used=used,
+    )
+
+
+def _one(snapshot: Snapshot, node: Node) -> NodeOut:
+    return _node(node, usage(_there(snapshot, node.id)).get(node.id, UsedOut()))
+
+
+def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
+    cards: Counter[str] = Counter()
+    busy: Counter[str] = Counter()
+    extras: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    for node in nodes:
+        models = {gpu.index: gpu.model for gpu in node.gpus}
+        cards.update({model: WHOLE_GPU * count for model, count in Counter(models.values()).items()})
+        for index, milli in zip(node.used.gpus, node.used.gpu_milli, strict=True):
+            busy[models.get(index, "")] += milli
+        extras.update(node.extras)
+        taken.update(node.used.extras)
+    return PoolOut(
+        name=name,
+        nodes=len(nodes),
+        open=sum(node.ready and not node.cordoned for node in nodes),
+        cpu_milli=sum(node.cpu_milli for node in nodes),
+        memory_bytes=sum(node.memory_bytes for node in nodes),
+        gpus=[CardsOut(model, milli, busy[model]) for model, milli in sorted(cards.items())],
+        extras=dict(sorted(extras.items())),
+        used=UsedOut(sum(node.used.cpu_milli for node in nodes), sum(node.used.memory_bytes for node in nodes), extras=dict(taken)),
+    )
+
+
+def _find(snapshot: Snapshot, name: str) -> Node:
+    found = snapshot.nodes.get(NodeId(name))
+    if found is None:
+        near = closest(name, snapshot.nodes)
+        raise NotFound(f"there is no node `{name}`", hints=(f"did you mean `{near}`?" if near else "`hop node ls` lists them",))
+    return found
+
+
+def _there(snapshot: Snapshot, node: NodeId) -> list[Running]:
+    return [running for running in snapshot.running if any(assignment.node == node for assignment in running.placement.assignments)]
+
+
+async def _on_node(parts: Parts, running: Running, node: NodeId) -> OnNodeOut:
+    run = await parts.runs.get(RunId(running.gang.id))
+    gang, ranks = running.gang, [assignment.rank for assignment in running.placement.assignments if assignment.node == node]
+    return OnNodeOut(run.id, str(run.name), gang.user, gang.queue, ranks, gang.preemptible, running.stopping)
+
+
+async def _cordon(parts: Parts, ask: Ask[Nothing, Any], *, on: bool) -> NodeOut:
+    _check_owner(parts, ask.caller.user)
+    await parts.cluster.cordon(NodeId(ask.path["node"]), on)
+    parts.controller.wake()
+    snapshot = await parts.cluster.snapshot(now=parts.now())
+    return _one(snapshot, _find(snapshot, ask.path["node"]))
+
+
+def _check_owner(parts: Parts, user: str) -> None:
+    if user != parts.queues.owner:
+        raise Forbidden(f"only {parts.queues.owner}, who owns this server, takes nodes in and out of service", hints=("ask them",))
