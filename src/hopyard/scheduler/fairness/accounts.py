@@ -186,7 +186,9 @@ class Accounts:
         """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more than its own."""
         limits, used = self._limits, self._ledger.used
         for level in limits.paths.get(queue, ()):
-            if limits.tree.queues[level].reclaims and any(used(level).get(name, 0) < sure for name, sure in limits.sure[level].items()):
+            if limits.tree.queues[level].reclaims and any(
+                used(level).get(name, 0) < sure for name, sure in limits.sure[level].items()
+            ):
                 return any(
                     used(other).get(name, 0) > limits.sure.get(other, NOTHING).get(name, 0)
                     for other in self._ledger.busy()

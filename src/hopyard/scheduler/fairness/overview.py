@@ -21,7 +21,7 @@ class QueueUse:
     """One queue with all below it.
 
     sure, most: what it is guaranteed, and the most that it may use, by its own limits. share: the dominant share of the
-    cluster that it uses. borrowed: what it uses beyond its guarantee. lent: what of its guarantee others use, so that it
+    cluster that it uses. borrowed: what it uses beyond its guarantee, of what somebody is guaranteed. lent: what of its guarantee others use, so that it
     would have to be taken back: what is idle of it less what is free. running, waiting: how many runs.
     """
 
@@ -65,6 +65,7 @@ def overview(snapshot: Snapshot) -> list[QueueUse]:
     for name in above:
         if len(above[name]) == 1:
             used_now.update(books.used(name))
+    promised = {resource for amounts in sure.values() for resource, amount in amounts.items() if amount}
     inner = {queue.parent for queue in tree.queues.values()}
     found = []
     for name in sorted(above, key=lambda n: (n not in tree.queues, above[n])):
@@ -78,7 +79,7 @@ def overview(snapshot: Snapshot) -> list[QueueUse]:
                 most=limits.get(name, {}),
                 used=used,
                 share=dominant_share(used, cluster),
-                borrowed=borrowed(used, own) if own or any(sure.values()) else {},
+                borrowed={resource: amount for resource, amount in borrowed(used, own).items() if resource in promised},
                 lent=_lent(used, own, used_now, cluster),
                 running=running[name],
                 waiting=waiting[name],

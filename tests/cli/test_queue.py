@@ -1,0 +1,122 @@
+"""`hop queue`: a tree is applied whole or not at all, shown, and printed as the file that declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hopyard.cli.queue import change_line
+from hopyard.cli.queuetable import amounts, bar, lines_of, table_of
+from hopyard.sdk.client import Client
+
+from .terminal import Shell, normal, same_as_snapshot
+
+TREE = """
+default: vision
+queues:
+  research:
+    guarantee: {cpus: 2}
+    queues:
+      vision: {guarantee: {cpus: 1}, maximum: {cpus: 2}, priorities: [0, 60], default_priority: 20}
+      nlp: {submitters: [carol], admins: [dora], weight: 2}
+  prod: {user_limit: {cpus: 2, memory: 4G}}
+"""
+PLAIN = "queues: {default: {}}\n"
+
+
+@pytest.fixture
+def declared(shell: Shell) -> Iterator[Shell]:
+    """A shell at a server that has the tree above; afterwards it has one queue again."""
+    shell.write("tree.yaml", TREE)
+    shell.write("plain.yaml", PLAIN)
+    done = shell.hop("queue", "apply", "tree.yaml")
+    assert done.code == 0, done.talk
+    yield shell
+    done = shell.hop("queue", "apply", "plain.yaml")
+    assert done.code == 0, done.talk
+
+
+def test_apply_tells_what_it_would_change_and_then_changes_it(shell: Shell) -> None:
+    shell.write("tree.yaml", "half_life: 1d\nqueues: {default: {weight: 2}, big: {guarantee: {cpus: 99}}}\n")
+    shell.write("plain.yaml", PLAIN + "half_life: 7d\n")
+    told = "~ half_life: 7d → 1d\n+ big\n~ default: weight: 1 → 2\n"
+    warning = "warning: the queues are guaranteed 99 cpus together, and the nodes have 4\n"
+    tried = shell.hop("queue", "apply", "--dry-run", "tree.yaml")
+    assert (tried.code, tried.text, tried.talk) == (0, told, warning + "nothing was changed: a dry run\n")
+    done = shell.hop("queue", "apply", "tree.yaml")
+    assert (done.code, done.text, done.talk) == (0, told, warning + "applied 3 changes\n")
+    assert shell.hop("queue", "apply", "tree.yaml").talk.endswith("nothing differs\n")
+    assert [c["kind"] for c in shell.hop("queue", "apply", "--json", "plain.yaml").json["changes"]] == [
+        "changed",
+        "removed",
+        "changed",
+    ]
+
+
+def test_a_bad_file_changes_nothing_and_says_where(declared: Shell) -> None:
+    before = declared.hop("queue", "export").text
+    declared.write("bad.yaml", TREE.replace("weight: 2", "weight: 0"))
+    done = declared.hop("queue", "apply", "bad.yaml")
+    assert (done.code, done.talk.splitlines()[0]) == (
+        2,
+        "error: bad.yaml: queues.research.queues.nlp.weight: `0` is not a number above 0 and at most 1e+06",
+    )
+    assert done.talk.splitlines()[1].startswith("hint: ")
+    assert declared.hop("queue", "apply", "none.yaml").talk.startswith("error: there is no file none.yaml")
+    assert declared.hop("queue", "export").text == before
+
+
+def test_what_is_exported_can_be_applied(declared: Shell) -> None:
+    text = declared.hop("queue", "export").text
+    declared.write("again.yaml", text)
+    assert declared.hop("queue", "apply", "again.yaml").talk == "nothing differs\n"
+    assert declared.hop("queue", "export", "--json").json["queues"]["prod"] == {"user_limit": {"cpus": 2, "memory": "4G"}}
+
+
+def test_ls_and_info(declared: Shell, client: Client) -> None:
+    same_as_snapshot("queue_ls.txt", declared.hop("queue", "ls").text)
+    assert [one["name"] for one in declared.hop("queue", "ls", "--json").json["queues"]] == ["prod", "research", "nlp", "vision"]
+    owner = client.get("/queues")["owner"]
+    same_as_snapshot("queue_info.txt", declared.hop("queue", "info", "nlp").text.replace(owner, "OWNER"))
+    assert declared.hop("queue", "info", "nlp", "--json").json["submitters"] == ["carol"]
+    missing = declared.hop("queue", "info", "visoin")
+    assert (missing.code, missing.talk) == (2, "error: there is no queue `visoin`\nhint: did you mean `vision`?\n")
+
+
+def test_a_run_waits_where_the_tree_says_and_its_use_is_shown(declared: Shell) -> None:
+    declared.write("wait.py", "import time\ntime.sleep(600)\n")
+    first = declared.detach("--cpus", "2", "wait.py")
+    second = declared.detach("wait.py")
+    try:
+        assert declared.hop("info", first, "--json").json["spec"]["queue"] == "vision"
+        vision = declared.hop("queue", "info", "vision", "--json").json
+        assert (vision["running"], vision["used"]["cpu"], vision["borrowed"]) == (1, 2000, {"cpu": 1000})
+        assert "1 running, 1 waiting" in normal(declared.hop("queue", "info", "vision").text)
+        refused = declared.hop("queue", "apply", "plain.yaml")
+        assert refused.code == 1
+        assert f"vision (1): {second}" in refused.talk
+    finally:
+        declared.hop("stop", "--grace", "1s", second, first)
+        declared.hop("logs", "-f", first)
+
+
+def test_changes_amounts_and_bars_in_words() -> None:
+    assert change_line({"kind": "added", "queue": "a", "detail": "below b"}) == "+ a below b"
+    assert change_line({"kind": "removed", "queue": "a", "detail": ""}) == "- a"
+    assert (
+        amounts({"cpu": 500, "gpu:a100": 2000, "gpu": 4000, "fpga": 2, "memory": 2**30})
+        == "gpus 4, extras.fpga 2, gpus.a100 2, cpus 0.5, memory 1G"
+    )
+    assert amounts({}) == "-"
+    assert [bar(share) for share in (0, 0.5, 1, 1.5)] == ["..........", "#####.....", "##########", "##########"]
+
+
+def test_a_queue_that_was_removed_says_so() -> None:
+    one = {
+        "name": "old", "parent": None, "depth": 0, "declared": False, "guarantee": {}, "maximum": {}, "borrow_limit": {}, "lend_limit": {},
+        "user_limit": {}, "used": {"gpu": 1000}, "share": 0.25, "borrowed": {"gpu": 1000}, "lent": {}, "running": 1, "waiting": 0, "weight": 1.0,
+        "priorities": [0, 100], "default_priority": 50, "reclaims": True, "preempts_lower": True, "time_slices": False, "submitters": [], "admins": [],
+    }  # fmt: skip
+    assert any("old (removed)" in line and "gpus 1" in line for line in table_of({"queues": [one], "default": "a"}))
+    assert "old (removed: what runs in it goes on, nothing starts)" in lines_of(one, half_life_s=60, owner="alice")[0]
