@@ -19,7 +19,7 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.domain.resources import Gpu
-from hopyard.scheduler.fifo import priority_fifo
+from hopyard.scheduler.cycle import Planner
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
 from hopyard.server.auth import hash_token
@@ -30,6 +30,7 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
+from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.streams import FolderStreams
 from hopyard.testing.fake_engine import FakeEngine, Fate
@@ -132,11 +133,12 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3) 
         cluster=SqlClusterStore(database),
         datasets=SqlDatasetStore(database),
         queues=SqlQueueStore(database),
+        reservations=SqlReservationStore(database),
         access=access,
         blobs=blobs,
         streams=streams,
         engine=engine,
-        policy=priority_fifo,
+        policy=Planner(),
         clock=clock,
         url="http://127.0.0.1:1",
         home=str(folder),

@@ -102,6 +102,21 @@ def test_datasets_are_pinned_and_unknown_ones_refused(tmp_path: Path) -> None:
         ({"roles": [role(gpus="two")]}, "spec.roles.0.resources.gpus"),
         ({"roles": [role(cpu_milli=10**30)]}, "spec.roles.0.resources.cpu_milli"),
         ({"roles": [role(gpu_models=["A100"])]}, "roles.0.resources.gpu_models"),
+        ({"roles": [role(gpu_milli=1000)]}, "spec.roles.0.resources.gpu_milli"),
+        ({"roles": [role(gpus=1, gpu_milli=500)]}, "roles.0.resources.gpu_milli"),
+        ({"roles": [role(gpus=1, gpu_memory_bytes=1)]}, "roles.0.resources.gpu_memory_bytes"),
+        ({"roles": [role(gpu_milli=1, gpu_memory_bytes=1)]}, "roles.0.resources.gpu_memory_bytes"),
+        ({"roles": [role(extras=[["fpga", 0]])]}, "spec.roles.0.resources.extras"),
+        ({"roles": [role(extras=[["b", 1], ["a", 1]])]}, "roles.0.resources.extras"),
+        ({"roles": [role(extras=[["a", 1], ["a", 1]])]}, "roles.0.resources.extras"),
+        ({"roles": [role(extras=[["memory", 1]])]}, "roles.0.resources.extras"),
+        ({"roles": [{**role(), "replicas": 2, "min_replicas": 3}]}, "roles.0.min_replicas"),
+        ({"roles": [{**role(), "where": {"pools": ["a/b"]}}]}, "spec.roles.0.where.pools"),
+        ({"roles": [{**role(), "where": {"labels": [["b", "1"], ["a", "1"]]}}]}, "roles.0.where.labels"),
+        ({"roles": [{**role(), "topology": {"level": "rack", "rule": "close"}}]}, "spec.roles.0.topology.rule"),
+        ({"topology": {"level": " ", "rule": "same"}}, "topology.level"),
+        ({"topology": {"level": "rack", "rule": "same", "slice": 0}}, "spec.topology.slice"),
+        ({"preemptible": 1}, "spec.preemptible"),
         ({"roles": [{**role(), "replicas": 0}]}, "spec.roles.0.replicas"),
         ({"roles": [role(), role()]}, "roles.1.name"),
         ({"roles": [{**role(), "name": "a/b"}]}, "spec.roles.0.name"),
@@ -264,6 +279,9 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
         restore = stage.engine.launches[f"{fork['id']}.1"].replicas[0].restore
         assert restore is not None
         assert (restore.step, restore.manifest) == (4, saved)
+        standing = {"priority": 7, "preemptible": False, "topology": {"level": "rack", "rule": "spread", "slice": 1}, "queue": "default"}
+        moved = await stage.ask("POST", f"/runs/{run['id']}/fork", standing)
+        assert {key: moved["spec"][key] for key in standing} == standing
         missing = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": 5}, status=404)
         assert "4" in missing["error"]["hints"][0]
 

@@ -316,7 +316,7 @@ def test_status_nodes_and_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async def scene(stage: Stage) -> None:
         run = await stage.started(roles=[{"command": ["x"], "resources": {"gpus": 1, "memory_bytes": 1024}}])
         status = await stage.ask("GET", "/status")
-        assert status["nodes"][0]["used"] == {"cpu_milli": 1000, "memory_bytes": 1024, "gpus": [0]}
+        assert status["nodes"][0]["used"] == {"cpu_milli": 1000, "memory_bytes": 1024, "gpus": [0], "gpu_milli": [1000], "extras": {}}
         assert sum(status["runs"].values()) == 1
         assert (await stage.ask("GET", "/nodes"))["nodes"] == status["nodes"]
         assert (await stage.ask("GET", "/health", token=None))["status"] == "ok"
