@@ -90,7 +90,7 @@ class Timing:
 class Report:
     """gpu_use, cpu_use: mean part in use, from the first submission to the last end; fragmentation: mean over the same time of
     the part of what is free that is of no use (see `fragments`). unfinished: runs that had not ended, by the reason of their
-    wait; refused: larger than the cluster, never submitted. waits, completions: sorted, thinned out, for curves."""
+    wait; refused: larger than the cluster, never submitted. by_gpu: whether the cluster has GPUs. waits, completions: sorted, thinned out, for curves."""
 
     policy: str
     workload: str
@@ -110,6 +110,7 @@ class Report:
     losses: Losses
     promises: Promises
     gpu_hours: float
+    by_gpu: bool
     samples: tuple[Sample, ...] = ()
     waits: tuple[float, ...] = ()
     completions: tuple[float, ...] = ()
@@ -160,6 +161,7 @@ def report_of(
         losses=_losses(record),
         promises=_promises(record),
         gpu_hours=record.gpu_time / WHOLE_GPU / 3.6e9,
+        by_gpu=bool(ledger.gpu_total),
         samples=tuple(record.samples),
         waits=_curve(map(_wait, done)),
         completions=_curve(map(_completion, done)),

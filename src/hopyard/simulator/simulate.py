@@ -8,20 +8,22 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from hopyard.config.suggest import hints_for
 from hopyard.controller.controller import Controller
 from hopyard.controller.launches import Composer
 from hopyard.domain.attempt import ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Gang
-from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, new_run_id
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version, new_run_id
 from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
 from hopyard.domain.run import RunSpec
+from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.fit import never_fits
@@ -41,6 +43,7 @@ from hopyard.simulator.workload import Workload
 
 FOR_EVER = timedelta(days=36500)
 PATIENCE = timedelta(days=30)  # nothing happened for so long: nothing will
+MOST_IN_VAIN = 100  # turns at one moment that change nothing
 MOST_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
 
 
@@ -62,6 +65,7 @@ class Simulation:
         self._workload, self._cluster, self._name, self._settings, self._stillness = workload, cluster, name, settings, stillness
         self._policy = Watched(policy, self._planned)
         self._tree = cluster.queues or tree_of(workload)
+        check_queues(workload, self._tree)
         self._clock, self._agenda = ManualClock(workload.begin), Agenda()
         self._chance = random.Random(settings.seed)
         self._takes: dict[RunId, timedelta] = {}
@@ -117,7 +121,9 @@ class Simulation:
 
     def _played(self, spec: RunSpec) -> RunSpec:
         limit_s = spec.time_limit_s if self._settings.limits else None
-        return replace(spec, time_limit_s=limit_s, max_attempts=MOST_ATTEMPTS)
+        queue = spec.queue or self._tree.default
+        priority = self._tree.queues[queue].default_priority if spec.priority is None else spec.priority
+        return replace(spec, queue=queue, priority=priority, time_limit_s=limit_s, max_attempts=MOST_ATTEMPTS)
 
     def _new_controller(self, stores: Stores) -> Controller:
         return Controller(
@@ -180,10 +186,10 @@ class Simulation:
     def _submission(self, new: NewRun) -> Happening:
         async def submit() -> None:
             (made,) = await self._stores.runs.create([new], now=self._clock.now())
-            queue = new.spec.queue or self._tree.default
-            gang = Gang(GangId(made.id), new.spec.gang_roles(), self._clock.now(), queue=queue)
             self._to_come -= 1
-            self._record.submitted(made.id, gang, self._takes[made.id])
+            self._record.submitted(
+                made.id, new.spec.as_gang(made.id, new.user, submitted_at=made.submitted_at), self._takes[made.id]
+            )
             self._controller.wake()
 
         return submit
@@ -229,15 +235,22 @@ class Watched:
     def __init__(self, policy: SchedulingPolicy, planned: Callable[[Snapshot, Plan], None]) -> None:
         self._policy, self._planned = policy, planned
         self._fault: Exception | None = None
+        self._seen: tuple[datetime, Version] | None = None
+        self._in_vain = 0  # turns in a row that saw the same
         self.spent_s, self.turns = 0.0, 0
 
     def __call__(self, snapshot: Snapshot) -> Plan:
+        seen = snapshot.now, snapshot.version
+        self._in_vain = self._in_vain + 1 if seen == self._seen else 0
+        self._seen = seen
         began = time.perf_counter()
         try:
+            if self._in_vain > MOST_IN_VAIN:
+                raise HopyardError("the policy plans what the store refuses, again and again", hints=("it takes runs to fit that do not",))
             plan = self._policy(snapshot)
         except Exception as fault:
             self._fault = fault
-            raise
+            return Plan(snapshot.version)
         self.spent_s += time.perf_counter() - began
         self.turns += 1
         self._planned(snapshot, plan)
@@ -251,8 +264,19 @@ class Watched:
 
 def tree_of(workload: Workload) -> QueueTree:
     """A leaf for each queue that the workload names, all alike."""
-    names: Sequence[QueueName] = sorted({one.spec.queue for one in workload.runs if one.spec.queue is not None})
-    if not names:
-        return ONE_QUEUE
-    queues = {name: Queue(name) for name in [*names, ONE_QUEUE.default]}
-    return QueueTree(queues)
+    names = sorted({one.spec.queue for one in workload.runs if one.spec.queue is not None} | {ONE_QUEUE.default})
+    return QueueTree({name: Queue(name) for name in names})
+
+
+def check_queues(workload: Workload, tree: QueueTree) -> None:
+    """Raises SpecError when a run names a queue that is not there, or in which none waits."""
+    leaves = tree.queues.keys() - {queue.parent for queue in tree.queues.values()}
+    for one in workload.runs:
+        queue = one.spec.queue or tree.default
+        if queue not in leaves:
+            where = f"line {one.line}: " if one.line else ""
+            what = "is divided into others" if queue in tree.queues else "is not in the tree of queues"
+            hints = hints_for(queue, sorted(leaves), what="queues")
+            raise SpecError(
+                f"{workload.name}: {where}the queue `{queue}` {what}", hints=(*hints, "`--queue NAME` puts all runs into one")
+            )

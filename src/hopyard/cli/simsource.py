@@ -1,0 +1,115 @@
+"""Where a simulation's workload and machines come from: files, or the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopyard.cli import console
+from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.domain.cluster import Node
+    from hopyard.simulator.settings import Cluster
+    from hopyard.simulator.workload import Workload
+
+HISTORY, NODES = "@history", "@nodes"
+_FINAL = ("succeeded", "failed", "cancelled")
+_TOLD = 5  # kinds of bad rows that are told one by one
+
+
+def clusters_of(source: str, given: str | None, queues_file: Path | None, added: Sequence[str]) -> list[tuple[str, Cluster]]:
+    """The cluster, and the one with the machines that `--add` names, each with what to call it. Raises SpecError."""
+    from hopyard.config.clusterfile import more_nodes, read_cluster
+    from hopyard.config.queues import read_queues
+    from hopyard.simulator.settings import Cluster
+    from hopyard.simulator.traces.openb import read_nodes
+
+    tree = None
+    if given is None and source != HISTORY:
+        raise SpecError(
+            "--cluster: missing: on which machines?", hints=(f"a YAML file with pools, or {NODES} for those of your server",)
+        )
+    if given is None or given == NODES:
+        nodes = _server_nodes()
+    elif given.startswith("@"):
+        raise SpecError(f"--cluster: there is no `{given}`", hints=(f"did you mean `{NODES}`?",))
+    elif given.lower().endswith(".csv"):
+        nodes = read_nodes(Path(given))
+    else:
+        found = read_cluster(Path(given))
+        nodes, tree = found.nodes, found.queues
+    if queues_file is not None:
+        tree = read_queues(queues_file)
+    clusters = [("", Cluster(nodes, tree))]
+    if added:
+        more = nodes
+        for text in added:
+            more = (*more, *more_nodes(text, more))
+        clusters.append((f"+ {' + '.join(added)}", Cluster(more, tree)))
+    return clusters
+
+
+def workload_of(source: str, format_: str | None, newest: int, replica_gpus: int, queue: str | None) -> Workload:
+    """Raises SpecError."""
+    from hopyard.domain.ids import QueueName, check_name
+    from hopyard.simulator.traces.formats import read_workload
+
+    if source == HISTORY:
+        workload = _server_history(newest)
+    elif source.startswith("@"):
+        raise SpecError(f"there is no workload `{source}`", hints=(f"did you mean `{HISTORY}`?",))
+    else:
+        workload = read_workload(Path(source), format=format_, replica_gpus=replica_gpus)
+    if queue is None:
+        return workload
+    name = QueueName(check_name(queue, what="--queue"))
+    return replace(workload, runs=tuple(replace(run, spec=replace(run.spec, queue=name)) for run in workload.runs))
+
+
+def tell_problems(workload: Workload) -> None:
+    """Rows that are not played: how many, where, and why; alike ones together."""
+    by_text: dict[str, list[int]] = {}
+    for problem in workload.problems:
+        by_text.setdefault(problem.text, []).append(problem.line)
+    if not by_text:
+        return
+    console.say(f"{len(workload.problems)} of {len(workload.problems) + len(workload.runs)} rows are not played:")
+    for text, lines in sorted(by_text.items(), key=lambda pair: -len(pair[1]))[:_TOLD]:
+        more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+        console.say(f"  line {', '.join(map(str, lines[:3]))}{more}: {text}")
+    if len(by_text) > _TOLD:
+        console.say(f"  and {sum(map(len, by_text.values()))} rows in all, of {len(by_text)} kinds; --json lists them")
+
+
+def _server_history(newest: int) -> Workload:
+    from hopyard.cli.ps import list_runs
+    from hopyard.sdk.connect import connect
+    from hopyard.simulator.traces.history import of_runs
+
+    return of_runs(list_runs(connect(), phases=_FINAL, tags={}, limit=newest), name="history")
+
+
+def _server_nodes() -> tuple[Node, ...]:
+    from hopyard.sdk.connect import connect
+
+    found: Sequence[Mapping[str, Any]] = connect().get("/nodes")["nodes"]
+    nodes = tuple(_node(one) for one in found if one["ready"])
+    if not nodes:
+        raise SpecError(f"--cluster {NODES}: the server has no machine that is ready", hints=("`hop status` shows its machines",))
+    return nodes
+
+
+def _node(told: Mapping[str, Any]) -> Node:
+    """A node as the API tells it; what it does not tell is left as a node has it by itself."""
+    from dataclasses import fields
+
+    import msgspec
+
+    from hopyard.config.clusterfile import ENGINE
+    from hopyard.domain.cluster import Node
+
+    known = {field.name for field in fields(Node)} - {"engine", "cordoned", "holds"}
+    return msgspec.convert({**{key: value for key, value in told.items() if key in known}, "engine": ENGINE}, Node)

@@ -1,0 +1,58 @@
+"""Reports as a picture: what was in use and what waited over time, and how waits and completions are spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import SpecError, UsageError
+from hopyard.simulator.report import Report
+
+_SPANS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+
+
+def write_png(reports: Sequence[Report], titles: Sequence[str], file: Path) -> None:
+    """Raises UsageError without matplotlib, SpecError when the file cannot be written."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UsageError("drawing a PNG needs matplotlib", hints=("pip install 'hopyard[plot]'",)) from None
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    over_use, over_queue, over_waits, over_completions = figure.subplots(2, 2).flat
+    size, unit = _unit(max((report.samples[-1].at_s for report in reports if report.samples), default=0.0))
+    for report, title in zip(reports, titles, strict=True):
+        times = [sample.at_s / size for sample in report.samples]
+        used = [100 * (sample.gpu_used if report.by_gpu else sample.cpu_used) for sample in report.samples]
+        over_use.plot(times, used, label=title, linewidth=1)
+        over_queue.plot(times, [sample.waiting for sample in report.samples], label=title, linewidth=1)
+        _spread(over_waits, report.waits, title)
+        _spread(over_completions, report.completions, title)
+    over_use.set(
+        title="GPUs in use" if all(report.by_gpu for report in reports) else "in use", xlabel=unit, ylabel="%", ylim=(0, 102)
+    )
+    over_queue.set(title="runs that wait", xlabel=unit)
+    over_waits.set(title="time until the first start", xlabel="seconds", ylabel="part of the runs")
+    over_completions.set(title="time from submission to end", xlabel="seconds", ylabel="part of the runs")
+    for axes in (over_use, over_queue, over_waits, over_completions):
+        axes.grid(alpha=0.3)
+        if len(reports) > 1:
+            axes.legend()
+    try:
+        figure.savefig(file, format="png", dpi=120)
+    except OSError as broken:
+        raise SpecError(f"--png: {file} cannot be written: {broken.strerror}") from broken
+
+
+def _unit(longest_s: float) -> tuple[float, str]:
+    return next((span for span in _SPANS if longest_s >= 2 * span[0]), _SPANS[-1])
+
+
+def _spread(axes: Any, ordered: Sequence[float], title: str) -> None:
+    """Which part took at most so long. Nothing is left of 1 s, where a logarithm has no room."""
+    parts = [(place + 1) / len(ordered) for place in range(len(ordered))]
+    axes.plot([max(value, 1.0) for value in ordered], parts, label=title, linewidth=1)
+    axes.set_xscale("log")
