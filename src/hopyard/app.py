@@ -50,6 +50,7 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
+from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.streams import FolderStreams
 
@@ -194,6 +195,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             cluster=SqlClusterStore(database),
             datasets=SqlDatasetStore(database),
             queues=SqlQueueStore(database),
+            reservations=SqlReservationStore(database),
             access=access,
             blobs=blobs,
             streams=streams,

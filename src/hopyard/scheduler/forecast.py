@@ -20,6 +20,7 @@ AHEAD = (
     48  # of those ahead of it in its queue, so many are laid out one by one; the work of the others is spread over the cluster
 )
 SOONER = 0.9  # what starts not at least so much sooner is not worth telling
+FOR_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.PREEMPTING)  # it waits for runs to end
 Pick = Callable[[Expected], float]
 
 
@@ -77,11 +78,12 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId) -> Why | None:
     start_at, waits_for = likely.start_of(gang, promised)
     if hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE):
         start_at = None
+    runs = waits_for if hold.reason in FOR_ROOM else ()
     return Why(
         gang_id,
         hold,
         len(queue),
-        tuple(Blocker(name, base.ends_at(name)) for name in dict.fromkeys((*hold.blocked_by, *waits_for))),
+        tuple(Blocker(name, base.ends_at(name)) for name in dict.fromkeys((*hold.blocked_by, *runs))),
         _band(base, ahead, start_at, promised) if start_at is not None else None,
         promised.start_at if promised else None,
         tuple(_sooner(base, likely, hold.reason, start_at)),

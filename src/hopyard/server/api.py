@@ -22,9 +22,11 @@ from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
 from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.queues import queue_endpoints
+from hopyard.server.routes.reservations import reservation_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.streams import stream_endpoints
+from hopyard.server.routes.why import why_endpoints
 
 BASE = "/api/v1"
 
@@ -40,6 +42,8 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
         *board_endpoints(parts),
         *dataset_endpoints(parts),
         *queue_endpoints(parts),
+        *reservation_endpoints(parts),
+        *why_endpoints(parts),
         *node_endpoints(parts),
         *server_endpoints(parts),
     ]

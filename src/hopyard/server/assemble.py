@@ -20,6 +20,7 @@ from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.engine import Engine
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
+from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
 from hopyard.server.auth import Tokens
@@ -38,6 +39,7 @@ async def assemble(
     cluster: ClusterStore,
     datasets: DatasetStore,
     queues: QueueStore,
+    reservations: ReservationStore,
     access: AccessStore,
     blobs: Blobs,
     streams: Streams,
@@ -90,6 +92,7 @@ async def assemble(
         trees=trees,
         nodes=Nodes(cluster, now=clock.now),
         queues=Queues(queues, now=clock.now, owner=owner),
+        reservations=reservations,
         controller=controller,
         sweeper=sweeper,
         ingest=ingest,

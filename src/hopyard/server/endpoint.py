@@ -98,6 +98,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "name": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a dataset's name"),
     "node": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a node's name"),
     "queue": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a queue's name"),
+    "reservation": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a reservation's name"),
     "user": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a user's name"),
     "project": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a project's name"),
 }

@@ -13,6 +13,7 @@ from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.dataset_store import DatasetStore
+from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
 from hopyard.server.auth import Tokens
@@ -41,6 +42,7 @@ class Parts:
     trees: Trees
     nodes: Nodes
     queues: Queues
+    reservations: ReservationStore
     controller: Controller
     sweeper: Sweeper
     ingest: Ingest

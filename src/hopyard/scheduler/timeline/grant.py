@@ -20,6 +20,7 @@ from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.overlap import meetings
 
 NAMED = 3
+WORSE = 1000  # a run that cannot be made to leave weighs as much as so many that can
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +127,15 @@ class _Ground:
         return None
 
     def cost(self, node: Node) -> int:
-        """How many runs would be preempted there, and how many promises broken."""
-        return len(self._leaving(node.id)) + sum(node.id in promise.nodes for promise in self._broken)
+        """How much it upsets there: runs that may be in its way worst, then those that would be preempted and promises broken."""
+        upset = len(self._leaving(node.id)) + sum(node.id in promise.nodes for promise in self._broken)
+        return WORSE * len(self._may_stay(node.id)) + upset
 
     def warnings(self, nodes: Sequence[NodeId]) -> tuple[str, ...]:
         found = [f"node {name} is not open now" for name in nodes if not self.nodes[name].open]
+        staying = sorted({gang for name in nodes for gang in self._may_stay(name)})
+        if staying:
+            found.append(f"may not be preempted and may still be there then: {_listed(staying)}")
         leaving = sorted({gang for name in nodes for gang in self._leaving(name)})
         if leaving:
             found.append(f"preempted where they are still there then: {_listed(leaving)}")
@@ -169,6 +174,10 @@ class _Ground:
     def _leaving(self, node: NodeId) -> list[GangId]:
         ends = {end.gang: end.high_s for end in self._future.ends_on([node])}
         return [one.gang.id for one in self._strangers(node) if one.gang.preemptible and ends[one.gang.id] > self._from_s]
+
+    def _may_stay(self, node: NodeId) -> list[GangId]:
+        ends = {end.gang: end.high_s for end in self._future.ends_on([node])}
+        return [one.gang.id for one in self._strangers(node) if not one.gang.preemptible and ends[one.gang.id] > self._from_s]
 
     def _low_s(self, running: Running) -> float:
         elapsed_s = (self._snapshot.now - (running.started_at or running.placed_at)).total_seconds()

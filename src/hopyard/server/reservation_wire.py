@@ -1,0 +1,111 @@
+"""How reservations look on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hopyard.domain.gang import Where
+from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
+from hopyard.scheduler.timeline.booked import occurrences
+from hopyard.server.wire import MAX_SECONDS, In, Name, ResourcesIn, Time, WhereIn
+
+_AHEAD = timedelta(days=3660)
+
+
+class ReservationIn(In):
+    """users, queue: who may use it. Whole `nodes` by name, or `count` times `resources`, each on one node that `where` allows.
+    every_s: it happens again after so long, until `until`; 0: once."""
+
+    name: Name
+    start_at: Time
+    end_at: Time
+    users: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
+    queue: Name | None = None
+    nodes: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
+    count: Annotated[int, Meta(ge=1, le=4096)] = 1
+    resources: ResourcesIn | None = None
+    where: WhereIn = msgspec.field(default_factory=WhereIn)
+    every_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
+    until: Time | None = None
+
+    def reservation(self, id: ReservationId, *, by: str, at: datetime) -> Reservation:
+        """As it is asked for: `pieces` holds the count alone until it is decided on which nodes they are."""
+        asked = self.resources
+        return Reservation(
+            id,
+            self.name,
+            self.start_at,
+            self.end_at,
+            self.users,
+            QueueName(self.queue) if self.queue is not None else None,
+            tuple(map(NodeId, self.nodes)),
+            () if asked is None else (self.count,),
+            None if asked is None else Resources(**msgspec.structs.asdict(asked)),
+            Where(tuple(map(PoolName, self.where.pools)), tuple(sorted(self.where.labels))),
+            self.every_s,
+            self.until,
+            by,
+            at,
+        )
+
+
+class ReservationOut(Struct, frozen=True, kw_only=True):
+    """nodes, pieces: `pieces[i]` times `resources` on `nodes[i]`; whole nodes where `resources` is null. next_start_at,
+    next_end_at: the time that has begun or comes up next; null when it is over."""
+
+    name: str
+    start_at: datetime
+    end_at: datetime
+    users: Sequence[str]
+    queue: str | None
+    nodes: Sequence[str]
+    pieces: Sequence[int]
+    resources: Resources | None
+    where: Where
+    every_s: float
+    until: datetime | None
+    created_by: str
+    created_at: datetime | None
+    active: bool
+    next_start_at: datetime | None
+    next_end_at: datetime | None
+
+
+class ReservationsOut(Struct, frozen=True):
+    reservations: Sequence[ReservationOut]
+
+
+class GrantedOut(Struct, frozen=True):
+    """warnings: what it costs others."""
+
+    reservation: ReservationOut
+    warnings: Sequence[str]
+
+
+def reservation_out(one: Reservation, now: datetime) -> ReservationOut:
+    begin, end = next(occurrences(one, now, now + _AHEAD), (None, None))
+    return ReservationOut(
+        name=one.name,
+        start_at=one.start_at,
+        end_at=one.end_at,
+        users=one.users,
+        queue=one.queue,
+        nodes=one.nodes,
+        pieces=one.pieces,
+        resources=one.resources,
+        where=one.where,
+        every_s=one.every_s,
+        until=one.until,
+        created_by=one.created_by,
+        created_at=one.created_at,
+        active=begin is not None and begin <= now,
+        next_start_at=begin,
+        next_end_at=end,
+    )

@@ -1,0 +1,106 @@
+"""Reservations: granted or refused at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from hopyard.config.reservations import check_reservation
+from hopyard.domain.ids import ReservationId
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.quota import admins
+from hopyard.domain.reservation import Reservation
+from hopyard.errors import Conflict, Forbidden
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.scheduler.timeline import Refused, grant
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.parts import Parts
+from hopyard.server.reservation_wire import GrantedOut, ReservationIn, ReservationOut, ReservationsOut, reservation_out
+
+_TRIES = 3  # when others change what is reserved at the same moment
+
+
+def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def list_all(_ask: Ask[Nothing, Nothing]) -> ReservationsOut:
+        """List the reservations by start, those that are over too."""
+        now = parts.now()
+        return ReservationsOut([reservation_out(one, now) for one in await parts.reservations.list()])
+
+    async def get(ask: Ask[Nothing, Nothing]) -> ReservationOut:
+        """Get a reservation."""
+        return reservation_out(await parts.reservations.get(ask.path["reservation"]), parts.now())
+
+    async def create(ask: Ask[Nothing, ReservationIn]) -> GrantedOut:
+        """Reserve nodes or resources for users or a queue.
+
+        It is granted at once, with its nodes, or refused. 400 says what in it cannot be meant. 403 unless the caller is the
+        server's owner, or an administrator of the queue that it is for. 409 names what is in the way: another reservation, or a
+        run that may not be preempted and is certain to be there.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                granted, warnings = await _create(ask)
+                break
+            except _Changed:
+                if not tries_left:
+                    raise
+        parts.controller.wake()
+        return GrantedOut(reservation_out(granted, parts.now()), warnings)
+
+    async def _create(ask: Ask[Nothing, ReservationIn]) -> tuple[Reservation, Sequence[str]]:
+        user, now = ask.caller.require_user(), parts.now()
+        snapshot = await parts.cluster.snapshot(now=now)
+        wanted = ask.body.reservation(ReservationId(ask.body.name), by=user, at=now)
+        _check_may(snapshot.queues, wanted, user=user, owner=parts.queues.owner)
+        check_reservation(wanted, nodes=list(snapshot.nodes.values()), queues=snapshot.queues, now=now)
+        if any(one.name == wanted.name for one in await parts.reservations.list()):
+            raise Conflict(f"there is a reservation `{wanted.name}`", hints=("choose another name",))
+        found = await asyncio.to_thread(grant, wanted, snapshot)
+        if isinstance(found, Refused):
+            raise Conflict(f"it cannot be honoured: {found.detail}", hints=found.hints)
+        try:
+            await parts.reservations.create(found.reservation, based_on=snapshot.version)
+        except Conflict as conflict:
+            raise _Changed(conflict.message, hints=conflict.hints) from conflict
+        return found.reservation, [*found.warnings, *await _unknown_users(parts, wanted)]
+
+    async def delete(ask: Ask[Nothing, Nothing]) -> ReservationOut:
+        """Give a reservation up. 403 unless the caller is the server's owner, administers its queue, or made it."""
+        user = ask.caller.require_user()
+        found = await parts.reservations.get(ask.path["reservation"])
+        if user != found.created_by:
+            _check_may(await parts.queues.tree(), found, user=user, owner=parts.queues.owner)
+        gone = await parts.reservations.delete(found.name)
+        parts.controller.wake()
+        return reservation_out(gone, parts.now())
+
+    return [
+        Endpoint("GET", "/reservations", list_all, returns=ReservationsOut),
+        Endpoint(
+            "POST", "/reservations", create, body=ReservationIn, returns=GrantedOut, status=201, errors=(400, 403, 404, 409)
+        ),
+        Endpoint("GET", "/reservations/{reservation}", get, returns=ReservationOut, errors=(404,)),
+        Endpoint("DELETE", "/reservations/{reservation}", delete, returns=ReservationOut, errors=(403, 404)),
+    ]
+
+
+class _Changed(Conflict):
+    """Reservations or queues were changed since the snapshot on which it was granted."""
+
+
+def _check_may(tree: QueueTree, one: Reservation, *, user: str, owner: str) -> None:
+    """Raises Forbidden unless the user may reserve, or give up, such a reservation."""
+    may = admins(tree, one.queue) if one.queue is not None and not one.users else ()
+    if user != owner and user not in may:
+        who = ", ".join(dict.fromkeys([*may, owner]))
+        raise Forbidden(
+            f"`{user}` may not reserve {f'for queue {one.queue}' if may else 'for users'}; those who may: {who}",
+            hints=("administrators of a queue reserve for that queue: --queue NAME",),
+        )
+
+
+async def _unknown_users(parts: Parts, wanted: Reservation) -> list[str]:
+    """Names that nobody is known by who ever submitted a run: probably mistyped."""
+    others = [user for user in wanted.users if user != parts.queues.owner]
+    return [f"nobody named `{user}` has submitted a run yet" for user in others if not await parts.runs.list(RunFilter(user=user, limit=1))]

@@ -1,0 +1,79 @@
+"""Why a run waits, and when it starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.ids import GangId, RunId
+from hopyard.domain.run import Run, RunPhase
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.scheduler.cycle import plan
+from hopyard.scheduler.forecast import Blocker, Why, why
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.parts import Parts
+from hopyard.server.why_wire import BandOut, BlockerOut, WhatIfOut, WhyOut
+
+
+def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def explain(ask: Ask[Nothing, Nothing]) -> WhyOut:
+        """Tell why a run waits, what is in its way, when it is expected to start, and what it could ask for to start sooner."""
+        run = await parts.runs.get(RunId(ask.path["id"]))
+        if run.phase is not RunPhase.QUEUED:
+            return _told(run, detail=_standing(run))
+        snapshot = await parts.cluster.snapshot(now=parts.now())
+        found = await asyncio.to_thread(_explain, snapshot, GangId(run.id))
+        if found is None:
+            return _told(run, detail="it is about to start")
+        named = await _names(parts, found)
+        band = found.expected
+        return _told(
+            run,
+            reason=found.hold.reason.value,
+            detail=found.hold.detail,
+            position=found.hold.position,
+            waiting=found.waiting,
+            blocked_by=[_blocker(one, named) for one in found.blocked_by],
+            expected=None if band is None else BandOut(band.low_at, band.mid_at, band.high_at),
+            promised_at=found.promised_at,
+            what_if=[WhatIfOut(line.text, line.start_at) for line in found.what_if],
+        )
+
+    return [Endpoint("GET", "/runs/{id}/why", explain, returns=WhyOut, who="run", errors=(404,))]
+
+
+def _explain(snapshot: Snapshot, gang: GangId) -> Why | None:
+    """Of a plan made anew, so that what is told fits the snapshot."""
+    wanted: Plan = plan(snapshot)
+    return why(snapshot, wanted, gang)
+
+
+def _told(run: Run, **more: Any) -> WhyOut:
+    return WhyOut(run=run.id, name=str(run.name), phase=run.phase.value, queue=run.spec.queue, **more)
+
+
+def _standing(run: Run) -> str:
+    nodes = ", ".join(dict.fromkeys(run.attempt.nodes)) if run.attempt is not None else ""
+    on = f" on {nodes}" if nodes else ""
+    if run.phase is RunPhase.STARTING:
+        return f"it does not wait: it is being prepared{on}"
+    if run.phase is RunPhase.RUNNING:
+        return f"it does not wait: it runs{on}"
+    if run.phase is RunPhase.STOPPING:
+        return f"it does not wait: it was asked to end{on}"
+    reason = f": {run.exit.reason}" if run.exit is not None else ""
+    return f"it does not wait: it has ended ({run.phase.value}){reason}"
+
+
+async def _names(parts: Parts, found: Why) -> Mapping[str, str]:
+    """What people call the runs that are in the way."""
+    ids = frozenset(RunId(one.name.removeprefix("run:")) for one in found.blocked_by if one.name.startswith("run:"))
+    runs = await parts.runs.list(RunFilter(ids=ids, limit=len(ids))) if ids else []
+    return {run.id: str(run.name) for run in runs}
+
+
+def _blocker(one: Blocker, names: Mapping[str, str]) -> BlockerOut:
+    kind, _, what = one.name.partition(":")
+    return BlockerOut(kind, names.get(what, what), what, one.until)

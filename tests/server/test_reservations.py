@@ -1,0 +1,159 @@
+"""Reservations through the API: granted at once or refused with what is in the way, and what they keep others from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hopyard.server.auth import hash_token
+from tests.server.stage import Stage, play, role
+
+BOB, CAROL = "hop_" + "b" * 43, "hop_" + "c" * 43
+TREE = {"queues": {"research": {"admins": ["bob"], "queues": {"vision": {}, "nlp": {}}}, "prod": {}}, "default": "prod"}
+
+
+def at(hours: float) -> str:
+    return (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
+
+
+def wish(name: str = "exam", *, begin: float = 1, hours: float = 2, **more: Any) -> dict[str, Any]:
+    """The whole node for alice, from in an hour on."""
+    end = (datetime.fromisoformat(at(begin)) + timedelta(hours=hours)).isoformat()
+    place = {} if "resources" in more else {"nodes": ["box"]}
+    owner = {} if {"users", "queue"} & more.keys() else {"users": ["alice"]}
+    return {"name": name, "start_at": at(begin), "end_at": end, **place, **owner, **more}
+
+
+async def reserve(stage: Stage, *given: Any, status: int = 201, token: str | None = None, **more: Any) -> Any:
+    body = given[0] if given else wish(**more)
+    return await stage.ask("POST", "/reservations", body, status=status, **({"token": token} if token else {}))
+
+
+async def let_in(stage: Stage, **tokens: str) -> None:
+    for user, token in tokens.items():
+        await stage.parts.access.add_token(user, hash_token(token), now=datetime.now(UTC))
+
+
+def test_it_is_granted_listed_and_given_up(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        answer = await reserve(stage)
+        assert answer["warnings"] == []
+        made = answer["reservation"]
+        assert (made["name"], made["nodes"], made["created_by"], made["active"]) == ("exam", ["box"], "alice", False)
+        assert (await stage.ask("GET", "/reservations"))["reservations"] == [made]
+        assert await stage.ask("GET", "/reservations/exam") == made
+        assert await stage.ask("DELETE", "/reservations/exam") == made
+        assert (await stage.ask("GET", "/reservations"))["reservations"] == []
+        assert "exam" in (await stage.ask("DELETE", "/reservations/exam", status=404))["error"]["message"]
+
+    play(tmp_path, scene)
+
+
+def test_pieces_are_put_on_nodes_and_share_them(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        one = {"gpus": 1, "cpu_milli": 1000}
+        first = (await reserve(stage, name="first", resources=one))["reservation"]
+        assert (first["nodes"], first["pieces"]) == (["box"], [1])
+        await reserve(stage, name="second", resources=one)
+        refused = await reserve(stage, name="third", resources=one, status=409)
+        assert "first, second" in refused["error"]["message"] and refused["error"]["hints"]
+        too_many = await reserve(stage, name="much", resources={"gpus": 4}, status=409)
+        assert "hold 0 of the 1" in too_many["error"]["message"]
+
+    play(tmp_path, scene)
+
+
+def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await reserve(stage, name="exam", begin=10, hours=2, every_s=86400.0)
+        refused = await reserve(stage, name="other", begin=24 + 11, hours=2, status=409)
+        assert refused["error"]["code"] == "conflict" and "exam" in refused["error"]["message"]
+        await reserve(stage, name="between", begin=13, hours=2)
+        again = await reserve(stage, name="exam", begin=13.5, status=409)
+        assert "there is a reservation `exam`" in again["error"]["message"]
+        stuck = await stage.started(preemptible=False, time_limit_s=36000.0)
+        assert (await stage.ask("GET", f"/runs/{stuck['id']}"))["phase"] in ("starting", "running")
+        meets = await reserve(stage, name="now", begin=0.1, hours=1, users=["carol"], status=409)
+        assert f"run {stuck['id']}" in meets["error"]["message"]
+        later = await reserve(stage, name="later", begin=6, hours=1, users=["carol"])
+        assert f"may not be preempted and may still be there then: run {stuck['id']}" in later["warnings"]
+
+    play(tmp_path, scene)
+
+
+def test_who_may_reserve(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await let_in(stage, bob=BOB, carol=CAROL)
+        await stage.ask("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
+        for token, body in ((BOB, {"users": ["bob"]}), (BOB, {"queue": "prod"}), (CAROL, {"queue": "vision"})):
+            refused = await reserve(stage, token=token, status=403, **body)
+            assert "those who may: " in refused["error"]["message"]
+        await reserve(stage, token=BOB, queue="vision")
+        await stage.ask("DELETE", "/reservations/exam", token=CAROL, status=403)
+        await stage.ask("DELETE", "/reservations/exam", token=BOB)
+
+    play(tmp_path, scene)
+
+
+def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        cases: list[tuple[int, str, dict[str, Any]]] = [
+            (400, "start_at: ", wish(begin=-3)),
+            (400, "end_at: it ends before", wish(hours=-1)),
+            (400, "end_at: it is shorter", wish(hours=0.001)),
+            (400, "end_at: it is longer", wish(hours=24 * 400)),
+            (400, "start_at: it begins in more", wish(begin=24 * 365 * 6)),
+            (400, "every_s: ", wish(hours=5, every_s=3600.0)),
+            (400, "until: it happens once", {**wish(), "until": at(50)}),
+            (400, "until: it stops before", {**wish(every_s=86400.0), "until": at(0)}),
+            (400, "users: it is for nobody", wish(users=[])),
+            (404, "queue: there is no queue `defaul`", wish(queue="defaul")),
+            (404, "nodes.0: there is no node `bux`", {**wish(), "nodes": ["bux"]}),
+            (400, "nodes.1: `box` is named twice", {**wish(), "nodes": ["box", "box"]}),
+            (400, "nodes: it reserves nothing", {**wish(), "nodes": []}),
+            (400, "nodes: whole nodes and resources", {**wish(), "resources": {"gpus": 1}}),
+            (400, "resources: it reserves nothing", wish(resources={"cpu_milli": 0})),
+            (404, "where.pools.0: there is no pool", wish(resources={"gpus": 1}, where={"pools": ["a10"]})),
+        ]
+        for status, begins, body in cases:
+            told = (await reserve(stage, body, status=status))["error"]
+            assert told["message"].startswith(begins), told
+            assert told["hints"] or begins.startswith("nodes.1"), told
+        assert "did you mean `default`?" in (await reserve(stage, wish(queue="defaul"), status=404))["error"]["hints"]
+        for malformed in ({**wish(), "name": "../x"}, {**wish(), "start_at": "tomorrow"}, {**wish(), "start_at": "2030-01-01T00:00:00"}, {**wish(), "pieces": [1]}, {**wish(resources={"gpus": 1}), "count": 0}):  # fmt: skip
+            await reserve(stage, malformed, status=422)
+        assert (await stage.ask("GET", "/reservations"))["reservations"] == []
+
+    play(tmp_path, scene)
+
+
+def test_a_mistyped_user_is_pointed_out(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        assert (await reserve(stage, users=["alcie"]))["warnings"] == ["nobody named `alcie` has submitted a run yet"]
+
+    play(tmp_path, scene)
+
+
+def test_runs_that_would_still_be_there_are_not_started(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.ask("PUT", "/queues", {"tree": {"queues": {"default": {}, "exam": {}}, "default": "default"}, "file": "t.yaml"})
+        await reserve(stage, begin=1, queue="exam")
+        waits = await stage.submit(time_limit_s=7200.0)
+        await stage.started(time_limit_s=1800.0)
+        await stage.started(queue="exam", time_limit_s=7200.0)
+        told = await stage.ask("GET", f"/runs/{waits['id']}/why")
+        assert told["reason"] == "reserved" and [one["name"] for one in told["blocked_by"]] == ["exam"]
+        assert "with --time 30m: now, by backfill" in [line["text"] for line in told["what_if"]]
+        assert told["expected"]["mid_at"] >= at(2.9)
+
+    play(tmp_path, scene)
+
+
+def test_a_role_with_the_resources_of_the_api(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        body = wish(resources=role(gpus=1, gpu_models=["A100"], extras=[])["resources"], where={"pools": ["default"]}, count=2)
+        made = (await reserve(stage, body))["reservation"]
+        assert (made["pieces"], made["where"]["pools"], made["resources"]["gpu_models"]) == ([2], ["default"], ["A100"])
+
+    play(tmp_path, scene)
