@@ -6,17 +6,11 @@ from hopyard.stores.memory.cluster import MemoryClusterStore
 from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
 from hopyard.stores.memory.runs import MemoryRunStore
 from hopyard.stores.memory.state import State
-from hopyard.testing.cluster_store_cases import LifeCases, LossCases, PlanCases, StopCases
-from hopyard.testing.run_store_cases import CreateCases, ListCases, RecordCases
+from hopyard.testing.store_contract import ClusterStoreContract
 from hopyard.testing.stores import ClusterStores
 
 
-@pytest.mark.anyio
-class TestMemory(CreateCases, ListCases, RecordCases, PlanCases, LifeCases, LossCases, StopCases):
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
-
+class TestMemory(ClusterStoreContract):
     @pytest.fixture
     def stores(self) -> ClusterStores:
         state = State()

@@ -54,5 +54,5 @@ def _unit(longest_s: float) -> tuple[float, str]:
 def _spread(axes: Any, ordered: Sequence[float], title: str) -> None:
     """Which part took at most so long. Nothing is left of 1 s, where a logarithm has no room."""
     parts = [(place + 1) / len(ordered) for place in range(len(ordered))]
-    axes.plot([max(value, 1.0) for value in ordered], parts, label=title, linewidth=1)
+    axes.plot([max(value, 1.0) for value in ordered], parts, label=title, linewidth=1, drawstyle="steps-post")
     axes.set_xscale("log")

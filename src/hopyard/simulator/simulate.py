@@ -246,7 +246,9 @@ class Watched:
         began = time.perf_counter()
         try:
             if self._in_vain > MOST_IN_VAIN:
-                raise HopyardError("the policy plans what the store refuses, again and again", hints=("it takes runs to fit that do not",))
+                raise HopyardError(
+                    "the policy plans what the store refuses, again and again", hints=("it takes runs to fit that do not",)
+                )
             plan = self._policy(snapshot)
         except Exception as fault:
             self._fault = fault

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 
 from hopyard.domain import attempt_news
 from hopyard.domain.amounts import placed
@@ -233,7 +234,9 @@ class MemoryClusterStore:
     def _node(self, node: NodeId) -> Node:
         found = self._state.nodes.get(node)
         if found is None:
-            raise NotFound(f"there is no node `{node}`")
+            close = get_close_matches(node, self._state.nodes, n=3)
+            hint = f"did you mean {' or '.join(f'`{one}`' for one in close)}?" if close else "`hop node ls` lists them"
+            raise NotFound(f"there is no node `{node}`", hints=(hint,))
         return found
 
     def _replace_nodes(self, engine: str, seen: Sequence[Node]) -> bool:

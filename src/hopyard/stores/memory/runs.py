@@ -107,6 +107,10 @@ class MemoryRunStore:
     async def record_lock(self, run: RunId, lock: Digest, packages: Mapping[str, str], /) -> None:
         row = self._existing(run)
         row.spec = replace(row.spec, environment=replace(row.spec.environment, lock=lock, packages=dict(packages)))
+        row.gang = replace(row.gang, wants=row.spec.wants)
+        if row.gang.id in self._state.pending:
+            self._state.wait(row.gang)
+            self._state.changed()
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
