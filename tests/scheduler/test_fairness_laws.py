@@ -139,6 +139,8 @@ def test_nobody_owes_who_uses_no_more_than_the_guarantee(data: st.DataObject) ->
     for wants in data.draw(gangs(of, size=5)):
         owing = books.owed(wants)
         assert not owing & set(path(of, wants.queue))
+        assert owing == {name for name in {one.queue for one in started} if books.owes(name, wants)}
+        assert not owing or books.lends(wants.queue)
         for name in owing:
             assert any(books.used(name).get(r, 0) > sure[name].get(r, 0) for r in RESOURCES)
     for one in started:

@@ -14,6 +14,7 @@ from hopyard.domain.queue import GPU_OF, Amounts, QueueTree, Used
 from hopyard.scheduler.fairness import sentences, shares
 from hopyard.scheduler.fairness.ask import Cards, asked, cards_of, in_full
 from hopyard.scheduler.fairness.ledger import Ledger
+from hopyard.scheduler.fairness.lending import Lending
 from hopyard.scheduler.fairness.limits import NOTHING, Limits
 
 
@@ -124,6 +125,7 @@ class Accounts:
         models = self._limits.models.get(gang.queue)
         if not models:
             return frozenset()
+        gang = self.bounded(gang)
         return frozenset(
             model for model in models if (most := self._could_use(gang, model)) and self._refused(gang, GPU_OF + model, most)
         )
@@ -157,56 +159,23 @@ class Accounts:
 
     def borrows(self, running: Running) -> bool:
         """Whether its queue uses more than its guarantee of something that this run uses and that some queue is sure of."""
-        queue = running.gang.queue
-        sure, use = self._limits.sure.get(queue, NOTHING), self._ledger.used(queue)
-        amounts = placed(running.placement, self._nodes)
-        return any(use.get(name, 0) > sure.get(name, 0) for name in self._limits.guaranteed if amounts.get(name))
+        return self._lending.borrows(running.gang.queue, placed(running.placement, self._nodes))
 
     def owed(self, gang: Gang) -> frozenset[QueueName]:
-        """The leaves that it may reclaim from.
+        """The queues that it may reclaim from: they use what guarantees of its own queue, or one above it, lend (see `Lending`)."""
+        return self._lending.owed(gang.queue, asked(gang, self._cards))
 
-        The lender is the lowest queue on its path whose guarantee covers the gang beside what is used. Those outside of the
-        lender owe it that use more than their guarantee at every level up to where the two meet, of one resource that the
-        lender is sure of and the gang asks for. So nobody is brought to owe who did not borrow, and if the lender's guarantee
-        is in use elsewhere, somebody owes it: where a queue is above its guarantee, one right below it is.
-        """
-        ask = asked(gang, self._cards)
-        lender, names = self._lender(gang.queue, ask)
-        if lender is None:
-            return frozenset()
-        inside = set(self._limits.path(lender))
-        found = []
-        for queue in self._ledger.busy():
-            levels = self._limits.path(queue)
-            if lender not in levels and queue not in inside and self._all_above(levels, inside, names):
-                found.append(queue)
-        return frozenset(found)
+    def owes(self, queue: QueueName, gang: Gang) -> bool:
+        """Whether the queue is among those that `owed` names: quicker, to ask again for one after something was credited."""
+        return self._lending.owes(queue, gang.queue, asked(gang, self._cards))
 
     def lends(self, queue: QueueName) -> bool:
         """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more than its own."""
-        limits, used = self._limits, self._ledger.used
-        for level in limits.paths.get(queue, ()):
-            if limits.tree.queues[level].reclaims and any(
-                used(level).get(name, 0) < sure for name, sure in limits.sure[level].items()
-            ):
-                return any(
-                    used(other).get(name, 0) > limits.sure.get(other, NOTHING).get(name, 0)
-                    for other in self._ledger.busy()
-                    for name in limits.guaranteed
-                )
-        return False
+        return self._lending.lends(queue)
 
-    def _lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, list[str]]:
-        for level in self._limits.paths.get(queue, ()):
-            names = self._limits.within(level, self._ledger.used(level), ask)
-            if names and self._limits.tree.queues[level].reclaims:
-                return level, names
-        return None, []
-
-    def _all_above(self, levels: Iterable[QueueName], shared: set[QueueName], names: Iterable[str]) -> bool:
-        sure = self._limits.sure
-        apart = [(self._ledger.used(level), sure.get(level, NOTHING)) for level in levels if level not in shared]
-        return any(all(use.get(name, 0) > own.get(name, 0) for use, own in apart) for name in names)
+    @property
+    def _lending(self) -> Lending:
+        return Lending(self._limits, self._ledger)
 
     def _level_key(self, queue: QueueName, ask: Amounts) -> tuple[int, float, QueueName]:
         use = self._ledger.used(queue)
