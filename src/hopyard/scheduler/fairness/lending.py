@@ -1,0 +1,69 @@
+"""Who uses what another is sure of, and has to give it back when it is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hopyard.domain.ids import QueueName
+from hopyard.domain.queue import Amounts
+from hopyard.scheduler.fairness.ledger import Ledger
+from hopyard.scheduler.fairness.limits import NOTHING, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """The debts between queues as the ledger stands.
+
+    A gang's lender is the lowest queue on its path whose guarantee covers the gang beside what is used there. Those outside
+    of the lender owe it that use more than their guarantee at every level up to where the two meet, of one resource that the
+    lender is sure of and the gang asks for. So nobody owes who did not borrow, and giving back brings no level below its
+    guarantee by more than one run; and if what the lender is sure of is in use elsewhere, somebody owes it, since where a
+    queue is above its guarantee, one right below it is. Who takes back is within its guarantee then and owes nobody outside
+    of the lender, so no two take the same from each other in turn. (After reclaiming within hierarchical cohorts of Kueue.)
+    """
+
+    limits: Limits
+    ledger: Ledger
+
+    def borrows(self, queue: QueueName, amounts: Amounts) -> bool:
+        """Whether the queue uses more than its guarantee, of one of these resources and of what some queue is sure of."""
+        sure, used = self.limits.sure.get(queue, NOTHING), self.ledger.used(queue)
+        return any(used.get(name, 0) > sure.get(name, 0) for name in self.limits.guaranteed if amounts.get(name))
+
+    def owed(self, queue: QueueName, ask: Amounts) -> frozenset[QueueName]:
+        """Queues with gangs of their own that owe a gang in this queue that asks for so much."""
+        lender, names = self._lender(queue, ask)
+        if lender is None:
+            return frozenset()
+        return frozenset(debtor for debtor in self.ledger.busy() if self._in_debt(debtor, lender, names))
+
+    def owes(self, debtor: QueueName, queue: QueueName, ask: Amounts) -> bool:
+        """Whether one queue is among `owed`."""
+        lender, names = self._lender(queue, ask)
+        return lender is not None and self._in_debt(debtor, lender, names)
+
+    def lends(self, queue: QueueName) -> bool:
+        """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more than its own.
+        Quick: where it says no, nobody owes any gang of the queue."""
+        limits, used = self.limits, self.ledger.used
+        for level in limits.paths.get(queue, ()):
+            left = any(used(level).get(name, 0) < sure for name, sure in limits.sure[level].items())
+            if left and limits.tree.queues[level].reclaims:
+                return any(self.borrows(other, used(other)) for other in self.ledger.busy())
+        return False
+
+    def _lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, Sequence[str]]:
+        for level in self.limits.paths.get(queue, ()):
+            names = self.limits.within(level, self.ledger.used(level), ask)
+            if names and self.limits.tree.queues[level].reclaims:
+                return level, names
+        return None, ()
+
+    def _in_debt(self, debtor: QueueName, lender: QueueName, names: Sequence[str]) -> bool:
+        above, levels = self.limits.path(lender), self.limits.path(debtor)
+        if lender in levels or debtor in above:
+            return False
+        sure = self.limits.sure
+        apart = [(self.ledger.used(level), sure.get(level, NOTHING)) for level in levels if level not in above]
+        return any(all(used.get(name, 0) > own.get(name, 0) for used, own in apart) for name in names)
