@@ -62,6 +62,9 @@ def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -
         assert lock["packages"].keys() == {"probe"}
         assert packages_of(bench.sink.blobs[lock["lock"]]) == lock["packages"]
 
+        holds = (await bench.node()).holds
+        assert holds == {wanted.requirements, lock["lock"]}, "others that want it are placed here"
+
         built_at = (prefix / ".ready").read_bytes()
         shutil.rmtree(bench.home.envs / "locks")  # nothing is resolved again
         bench.environment = dataclasses.replace(wanted, lock=Digest(lock["lock"]))
@@ -69,6 +72,9 @@ def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -
         assert [ended.reason for ended in await bench.exits("c.1")] == ["finished"]
         assert (prefix / ".ready").read_bytes() == built_at
         assert "c.1" not in bench.sink.locks
+        (prefix / ".ready").unlink()  # as when it is evicted
+        shutil.rmtree(prefix)
+        await bench.until(lambda seen: not seen.nodes[0].holds)
 
     play(scenario)
 

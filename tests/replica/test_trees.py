@@ -51,6 +51,7 @@ def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -
             said.append(bench.sink.stream(attempt, 0, "stdout").decode().split())
         assert said[0] == said[1], "the second run sees the code as it was, and the same folder of data"
         assert said[0][:2] == ["code", "one"]
+        assert (await bench.node()).holds == {data}, "the dataset, and no code: every run has another one"
         assert mode(Path(said[0][2], "a.txt")) & 0o222 == 0
 
     play(scenario)

@@ -279,7 +279,7 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
         restore = stage.engine.launches[f"{fork['id']}.1"].replicas[0].restore
         assert restore is not None
         assert (restore.step, restore.manifest) == (4, saved)
-        standing = {"priority": 7, "preemptible": False, "topology": {"level": "rack", "rule": "spread", "slice": 1}, "queue": "default"}
+        standing = {"priority": 7, "preemptible": False, "topology": {"level": "node", "rule": "spread", "slice": 1}, "queue": "default"}
         moved = await stage.ask("POST", f"/runs/{run['id']}/fork", standing)
         assert {key: moved["spec"][key] for key in standing} == standing
         missing = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": 5}, status=404)

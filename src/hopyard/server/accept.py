@@ -14,7 +14,7 @@ from hopyard.domain.run import MAX_REPLICAS, DatasetRef, Run, RunSpec
 from hopyard.errors import Conflict, DoesNotFit, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun
-from hopyard.scheduler.fit import never_fits
+from hopyard.scheduler.placement.fit import never_fits
 from hopyard.server.parts import Parts
 from hopyard.server.queues import in_queue
 from hopyard.server.shapes import check_role, check_topology
