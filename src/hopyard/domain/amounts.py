@@ -16,7 +16,7 @@ from hopyard.domain.resources import WHOLE_GPU, Resources
 def asked_for(gang: Gang) -> dict[str, int]:
     """What all replicas ask for together, the smallest size of an elastic gang. A share by memory counts as a thousandth of a
     GPU until the card is known, and no model is counted."""
-    found: Counter[str] = Counter()
+    found: dict[str, int] = {}
     for role in gang.roles:
         _add(found, role.resources, role.fewest, gpu_milli_of(role.resources))
     return {name: amount for name, amount in found.items() if amount}
@@ -24,14 +24,22 @@ def asked_for(gang: Gang) -> dict[str, int]:
 
 def placed(placement: Placement, nodes: Mapping[NodeId, Node]) -> dict[str, int]:
     """What a placed gang uses, GPUs by model too (of a node that is not there any more: without the model)."""
-    found: Counter[str] = Counter()
-    for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
-        _add(found, role.resources, 1, assignment.gpu_milli * len(assignment.gpus))
+    found: dict[str, int] = {}
+    models: dict[str, int] = {}
+    for role in placement.gang.roles:
+        _add(found, role.resources, role.replicas, 0)
+    for assignment in placement.assignments:
+        indices, milli = assignment.gpus, assignment.gpu_milli
+        if not indices:
+            continue
+        found[GPU] = found.get(GPU, 0) + milli * len(indices)
         node = nodes.get(assignment.node)
-        if node is not None and assignment.gpus:
-            for gpu in node.gpus:
-                if gpu.index in assignment.gpus:
-                    found[GPU_OF + gpu.model.lower()] += assignment.gpu_milli
+        for gpu in () if node is None else node.gpus:
+            if gpu.index in indices:
+                models[gpu.model] = models.get(gpu.model, 0) + milli
+    for model, amount in models.items():
+        name = GPU_OF + model.lower()
+        found[name] = found.get(name, 0) + amount
     return {name: amount for name, amount in found.items() if amount}
 
 
@@ -65,9 +73,9 @@ def gpu_milli_of(request: Resources) -> int:
     return request.gpus * WHOLE_GPU or request.gpu_milli or (1 if request.gpu_memory_bytes else 0)
 
 
-def _add(found: Counter[str], request: Resources, times: int, gpu_milli: int) -> None:
-    found[CPU] += request.cpu_milli * times
-    found[MEMORY] += request.memory_bytes * times
-    found[GPU] += gpu_milli * times
+def _add(found: dict[str, int], request: Resources, times: int, gpu_milli: int) -> None:
+    found[CPU] = found.get(CPU, 0) + request.cpu_milli * times
+    found[MEMORY] = found.get(MEMORY, 0) + request.memory_bytes * times
+    found[GPU] = found.get(GPU, 0) + gpu_milli * times
     for name, amount in request.extras:
-        found[name] += amount * times
+        found[name] = found.get(name, 0) + amount * times
