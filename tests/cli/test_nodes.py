@@ -1,0 +1,43 @@
+"""Machines and pools on the command line, against a real server."""
+
+from __future__ import annotations
+
+from .terminal import Shell
+
+
+def test_looking_at_nodes_and_pools(shell: Shell) -> None:
+    (one,) = shell.hop("node", "ls", "--json").json
+    assert (one["id"], one["cordoned"], one["extras"], one["used"]["gpu_milli"]) == ("box", False, {}, [])
+    head, line = shell.hop("node", "ls").text.splitlines()
+    assert head.split() == ["NODE", "POOL", "STATE", "CPU", "MEMORY", "GPU", "MODEL"]
+    assert line.split() == ["box", "default", "open", "0/4", "0", "B/8.0", "GiB", "-"]
+    head, line = shell.hop("pool", "ls").text.splitlines()
+    assert (head.split()[:3], line.split()[:4]) == (["POOL", "NODES", "OPEN"], ["default", "1", "1", "0/4"])
+    assert [pool["name"] for pool in shell.hop("pool", "ls", "--json").json] == ["default"]
+    assert shell.hop("node", "ls", "--pool", "none").talk == "no nodes in pool none; `hop pool ls` lists the pools\n"
+    assert "state    open" in shell.hop("node", "info", "box").text
+    assert shell.hop("node", "info", "box", "--json").json["runs"] == []
+
+
+def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
+    shell.write("wait.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    shell.write("hi.py", "print('hi')\n")
+    stays = shell.hop("run", "--detach", "--json", "--no-preempt", "wait.py").json
+    assert shell.hop("node", "cordon", "box").talk == "box is cordoned\n"
+    try:
+        waits = shell.hop("run", "--detach", "--json", "hi.py").json
+        assert waits["phase"] == "queued"
+        assert "CORDONED" in shell.hop("status").text
+        drained = shell.hop("node", "drain", "box", "--reason", "new fans")
+        assert drained.text == f"{stays['name']}  stays until it ends: it asked never to make room; --all asks it as well\n"
+    finally:
+        assert shell.hop("node", "uncordon", "box").talk == "box is open\n"
+    assert shell.hop("logs", "-f", waits["name"]).out == b"hi\n"
+    shell.hop("stop", stays["name"], "--grace", "0s")
+
+
+def test_nodes_that_do_not_exist_or_are_there(shell: Shell) -> None:
+    assert "error: there is no node `bax`\nhint: did you mean `box`?" in shell.hop("node", "info", "bax").talk
+    assert "a/b` is not a name" in shell.hop("node", "cordon", "a/b").talk
+    refused = shell.hop("node", "rm", "box")
+    assert refused.code != 0 and "box is there" in refused.talk
