@@ -10,7 +10,6 @@ from pathlib import Path
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId, attempt_id
 from hopyard.domain.run import RunPhase
-from hopyard.scheduler.fifo import priority_fifo
 from hopyard.testing.fake_engine import Fate
 from tests.controller.world import World
 
@@ -68,7 +67,7 @@ def test_what_does_not_fit_waits_and_follows(tmp_path: Path) -> None:
         world.start()
         await world.settle()
         first, second = await world.submit(gpus=4), await world.submit(gpus=3)
-        await world.settle()
+        await world.advance(timedelta(seconds=1))  # why runs wait is written once a second
         waiting = await world.runs.get(second)
         assert (waiting.phase, waiting.position) == (RunPhase.QUEUED, 1)
         assert waiting.hold_detail
@@ -200,8 +199,7 @@ def test_the_next_controller_takes_back_what_runs_and_starts_what_was_not(tmp_pa
         await world.crash()
         # A plan that was applied just before the crash, and never launched.
         placed = await world.submit()
-        snapshot = await world.cluster.snapshot(now=world.clock.now())
-        await world.cluster.apply(priority_fifo(snapshot), now=world.clock.now())
+        await world.place_without_launching()
         world.start()
         await world.until(lambda: world.final(placed))
         await world.until(lambda: world.final(running))
@@ -225,8 +223,7 @@ def test_the_engine_forgets_what_was_stopped_before_it_was_started(tmp_path: Pat
         world.engine = HalfLaunched()  # type: ignore[assignment]
         run = await world.submit()
         await world.cluster.record("fake", await inner.observe(), now=world.clock.now())
-        snapshot = await world.cluster.snapshot(now=world.clock.now())
-        await world.cluster.apply(priority_fifo(snapshot), now=world.clock.now())
+        await world.place_without_launching()
         await world.cluster.request_stop(run, now=world.clock.now())
         world.start()
         await world.until(lambda: world.final(run), within=timedelta(minutes=1))

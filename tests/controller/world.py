@@ -16,7 +16,7 @@ from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.run_store import NewRun
-from hopyard.scheduler.fifo import priority_fifo
+from hopyard.scheduler.cycle import Planner, plan
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.runs import SqlRunStore
@@ -74,7 +74,7 @@ class World:
             cluster=self.cluster,
             runs=self.runs,
             engine=self.engine,
-            policy=priority_fifo,
+            policy=Planner(),
             clock=self.clock,
             composer=composer,
             ended=self._run_ended,
@@ -87,6 +87,12 @@ class World:
     def start(self) -> None:
         self.controller = self.new_controller()
         self._task = asyncio.get_running_loop().create_task(self.controller.run())
+
+    async def place_without_launching(self) -> None:
+        """What a server does that ends between applying a plan and acting on it."""
+        now = self.clock.now()
+        lease = await self.cluster.lead("server", now=now, ttl=timedelta(seconds=15))
+        await self.cluster.apply(plan(await self.cluster.snapshot(now=now)), now=now, epoch=lease.epoch)
 
     async def crash(self) -> None:
         """The server is gone, at whatever point it was."""

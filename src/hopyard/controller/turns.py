@@ -109,7 +109,7 @@ class Turns:
     async def tell(self, planned: list[asyncio.Future[None]]) -> None:
         """The turn has ended. Whoever waits for it finds written why its run waits, unless very many do."""
         plan = self._unwritten
-        if plan is not None and self._holds_every is not None:
+        if plan is not None and plan.hold and self._holds_every is not None:
             if planned and len(plan.hold) <= PROMPT_UP_TO:
                 await self._note()
             elif self._noting is None or self._noting.done():
