@@ -39,7 +39,7 @@ from hopyard.engines.local.engine import LocalEngine
 from hopyard.engines.local.node import NodeSettings
 from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.access_store import AccessStore
-from hopyard.scheduler.fifo import priority_fifo
+from hopyard.scheduler.cycle import Planner
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
 from hopyard.server.auth import hash_token, new_user_token
@@ -200,7 +200,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             blobs=blobs,
             streams=streams,
             engine=engine,
-            policy=priority_fifo,
+            policy=Planner(),
             clock=clock,
             url=url,
             home=str(home.root),

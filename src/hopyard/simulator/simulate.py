@@ -26,7 +26,7 @@ from hopyard.domain.run import RunSpec
 from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.run_store import NewRun
-from hopyard.scheduler.fit import never_fits
+from hopyard.scheduler.placement.fit import never_fits
 from hopyard.simulator.agenda import Agenda, Happening
 from hopyard.simulator.clock import ManualClock
 from hopyard.simulator.engine import Live, TimeEngine
