@@ -137,7 +137,9 @@ def test_a_mistyped_user_is_pointed_out(tmp_path: Path) -> None:
 
 def test_runs_that_would_still_be_there_are_not_started(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        await stage.ask("PUT", "/queues", {"tree": {"queues": {"default": {}, "exam": {}}, "default": "default"}, "file": "t.yaml"})
+        await stage.ask(
+            "PUT", "/queues", {"tree": {"queues": {"default": {}, "exam": {}}, "default": "default"}, "file": "t.yaml"}
+        )
         await reserve(stage, begin=1, queue="exam")
         waits = await stage.submit(time_limit_s=7200.0)
         await stage.started(time_limit_s=1800.0)

@@ -130,7 +130,7 @@ def detail(run: Run) -> str:
     """Why it waits, how far it is, or what came of it."""
     if run["phase"] == "queued":
         place = f"position {run['position']}: " if run.get("position") else ""
-        return place + (run.get("hold_detail") or "waits for its turn")
+        return place + (run.get("hold_detail") or "waits for its turn") + _starts(run)
     if final(run):
         values = values_line(run.get("summary") or {}, limit=3)
         exit_ = run.get("exit")
@@ -138,6 +138,14 @@ def detail(run: Run) -> str:
             return first_line(exit_["reason"]) + (f"  {values}" if values else "")
         return values or values_line(_latest(run), limit=3)
     return values_line(_latest(run), limit=4)
+
+
+def _starts(run: Run) -> str:
+    """When a waiting run is expected to start, where that is known without being asked for."""
+    from hopyard.cli.times import clock, soon
+
+    at = run.get("expected_at")
+    return f"; expected to start at {clock(at)} ({soon(at)})" if at else ""
 
 
 def _latest(run: Run) -> dict[str, float | None]:

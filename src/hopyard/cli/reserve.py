@@ -1,0 +1,238 @@
+"""`hop reserve`: capacity held for somebody and a time."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from hopyard.cli import console
+from hopyard.cli.options import extras_option, gpu_memory_option, json_option, pool_option, where_option
+from hopyard.errors import SpecError
+
+Reservation = dict[str, Any]
+_EXACTLY_ONE = "name whole nodes: --nodes n1,n2; or say what and how often: --gpus A100:8 --count 2"
+
+
+class ReserveGroup(click.Group):
+    """`hop reserve NAME …` is `hop reserve add NAME …`: a word that is no command is a name."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            return super().resolve_command(ctx, ["add", *args])
+        return super().resolve_command(ctx, args)
+
+
+@click.group("reserve", cls=ReserveGroup, no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def reserve(ctx: click.Context) -> None:
+    """Hold nodes or resources for users or a queue, from a time to a time, once or again and again.
+
+    `hop reserve NAME …` is short for `hop reserve add NAME …`. A reservation is granted at once, or refused with what is in the
+    way. While it holds only its owner's runs use what is reserved; others that would still be there are not started.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def complete_reservation(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of reservations, when a server is there to ask."""
+    from hopyard.errors import HopyardError
+    from hopyard.sdk.connect import connect
+
+    try:
+        found = connect(start=False).get("/reservations")["reservations"]
+    except HopyardError:
+        return []
+    return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
+
+
+@reserve.command("add")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--from",
+    "begin",
+    metavar="TIME",
+    default="now",
+    show_default=True,
+    help='"2026-12-01 09:00", "tomorrow 09:00", monday 9:00, +2h.',
+)
+@click.option("--for", "lasts", metavar="SPAN", help="How long: 4h, 90m, 2d.")
+@click.option("--to", "end", metavar="TIME", help="Until when, instead of --for.")
+@click.option("--nodes", metavar="NODE,...", help="These nodes, whole.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="So many times what --gpus, --cpus … say, each on one node.",
+)
+@click.option("--gpus", metavar="[MODEL:]N", help="GPUs of one piece, or a share of one: 0.5.")
+@gpu_memory_option
+@click.option("--cpus", metavar="N", help="CPUs of one piece.  [default: 1 for each GPU]")
+@click.option("--memory", metavar="SIZE", help="Memory of one piece: 64G.")
+@extras_option
+@pool_option
+@where_option
+@click.option("--user", "users", metavar="NAME,...", help="Who may use it.")
+@click.option("-q", "--queue", metavar="QUEUE", help="Whose runs may use it: those of this queue and of all below it.")
+@click.option("--every", metavar="day|week|SPAN", help="Again after so long.  [default: once]")
+@click.option("--until", metavar="TIME", help="No more after this time.  [default: for ever]")
+@json_option
+def add(name: str, begin: str, lasts: str | None, end: str | None, as_json: bool, **given: Any) -> None:
+    """Reserve NAME. Times are in the zone of this machine, unless they have an offset.
+
+    The server's owner may reserve for anybody, administrators of a queue for that queue.
+    """
+    from hopyard.sdk.connect import connect
+
+    body = request(name, begin, lasts, end, given, datetime.now().astimezone())
+    answer = connect().post("/reservations", body)
+    if as_json:
+        console.out_json(answer)
+        return
+    for warning in answer["warnings"]:
+        console.say(f"warning: {warning}")
+    console.say(f"reserved {sentence(answer['reservation'])}")
+
+
+def request(name: str, begin: str, lasts: str | None, end: str | None, given: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """What is sent to the server. Raises SpecError."""
+    from hopyard.config.reservations import parse_every, parse_when
+    from hopyard.config.units import parse_time
+    from hopyard.domain.ids import check_name
+
+    check_name(name, what="NAME")
+    if name in reserve.commands:
+        raise SpecError(f"NAME: `{name}` is a command of `hop reserve`", hints=("choose another name",))
+    if (lasts is None) == (end is None):
+        raise SpecError("--for: say how long it lasts, or with --to until when", hints=("for example --for 4h",))
+    start = parse_when(begin, now)
+    stop = (
+        start + timedelta(seconds=parse_time(lasts, what="--for"))
+        if lasts is not None
+        else parse_when(end or "", now, what="--to")
+    )
+    body: dict[str, Any] = {"name": name, "start_at": start.isoformat(), "end_at": stop.isoformat(), **_place(given)}
+    body["users"] = [check_name(user.strip(), what="--user") for user in (given["users"] or "").split(",") if user.strip()]
+    if given["queue"] is not None:
+        body["queue"] = check_name(given["queue"], what="--queue")
+    if not body["users"] and given["queue"] is None:
+        raise SpecError(
+            "--user: say who may use it, or with --queue whose runs", hints=("for example --user alice, or --queue vision",)
+        )
+    if given["every"] is not None:
+        body["every_s"] = parse_every(given["every"])
+    if given["until"] is not None:
+        body["until"] = parse_when(given["until"], now, what="--until").isoformat()
+    return body
+
+
+def _place(given: dict[str, Any]) -> dict[str, Any]:
+    from hopyard.config.runspec import parse_places, parse_sizes
+    from hopyard.domain.ids import check_name
+
+    sizes, places = parse_sizes({**given, "replicas": None}), parse_places(given)
+    if (given["nodes"] is None) == (not sizes):
+        both = "are whole: leave out what they have" if sizes else "nothing is asked for"
+        raise SpecError(f"--nodes: {both}", hints=(_EXACTLY_ONE,))
+    if given["nodes"] is not None:
+        return {"nodes": [check_name(node.strip(), what="--nodes") for node in given["nodes"].split(",") if node.strip()]}
+    sizes.pop("cpu_limited", None)
+    sizes.setdefault("cpu_milli", 1000 * max(sizes.get("gpus", 0), 1))
+    where = {"pools": list(places.get("pools", ())), "labels": [list(pair) for pair in places.get("labels", ())]}
+    return {"resources": sizes, "count": given["count"], "where": where}
+
+
+@reserve.command("ls")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also those that are over.")
+@json_option
+def ls(everything: bool, as_json: bool) -> None:
+    """List reservations: those that hold now and those that come up."""
+    from hopyard.sdk.connect import connect
+
+    found = [one for one in connect().get("/reservations")["reservations"] if everything or one["next_start_at"]]
+    if as_json:
+        console.out_json(found)
+    elif not found:
+        console.say("nothing is reserved" + ("" if everything else "; `-a` lists those that are over too"))
+    else:
+        console.out("\n".join(table_of(found)))
+
+
+@reserve.command("rm")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_reservation)
+@json_option
+def rm(names: tuple[str, ...], as_json: bool) -> None:
+    """Give reservations up: what they hold is free for everybody at once."""
+    from hopyard.domain.ids import check_name
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    for name in names:
+        client.get(f"/reservations/{check_name(name, what='NAME')}")  # all are looked up before any is given up
+    gone = [client.call("DELETE", f"/reservations/{name}") for name in names]
+    if as_json:
+        console.out_json(gone)
+        return
+    for one in gone:
+        console.say(f"gave up {one['name']}")
+
+
+def table_of(found: list[Reservation]) -> list[str]:
+    """The lines of the table, head first."""
+    from hopyard.cli.times import between
+
+    rows = []
+    for one in found:
+        when = between(one["next_start_at"] or one["start_at"], one["next_end_at"] or one["end_at"])
+        state = "holds now" if one["active"] else "comes up" if one["next_start_at"] else "over"
+        rows.append([one["name"], state, when, repeats(one) or "once", owner_of(one), what_of(one)])
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    return console.table(["NAME", "STATE", "WHEN", "REPEATS", "FOR", "WHAT"], rows, width=width)
+
+
+def sentence(one: Reservation) -> str:
+    from hopyard.cli.times import between
+
+    again = repeats(one)
+    return f"{one['name']}: {between(one['start_at'], one['end_at'])}{f', {again}' if again else ''}, {what_of(one)}, for {owner_of(one)}"
+
+
+def repeats(one: Reservation) -> str:
+    """`every day`, `every week until 2027-01-01 00:00`; "" for once."""
+    from hopyard.cli.times import clock
+    from hopyard.config.units import format_time
+
+    if not one["every_s"]:
+        return ""
+    word = {86400.0: "day", 604800.0: "week"}.get(one["every_s"]) or format_time(one["every_s"])
+    return f"every {word}" + (f" until {clock(one['until'])}" if one["until"] else "")
+
+
+def owner_of(one: Reservation) -> str:
+    return ", ".join([*one["users"], *([f"queue {one['queue']}"] if one["queue"] else [])])
+
+
+def what_of(one: Reservation) -> str:
+    """`n1, n2`, or `2 x A100:8, 8 CPUs on n1, n2`."""
+    from hopyard.config.units import format_cpus, format_memory
+
+    nodes, asked = ", ".join(one["nodes"]), one["resources"]
+    if asked is None:
+        return nodes
+    parts = []
+    models = "|".join(asked["gpu_models"])
+    if asked["gpus"] or asked["gpu_milli"]:
+        number = str(asked["gpus"] or asked["gpu_milli"] / 1000)
+        parts.append((f"{models}:{number}" if models else number) + " GPU" + "s" * (number != "1"))
+    if asked["gpu_memory_bytes"]:
+        parts.append(f"{format_memory(asked['gpu_memory_bytes'])} of a GPU's memory")
+    if asked["cpu_milli"]:
+        parts.append(f"{format_cpus(asked['cpu_milli'])} CPU" + "s" * (asked["cpu_milli"] != 1000))
+    parts += [f"{format_memory(asked['memory_bytes'])} memory"] if asked["memory_bytes"] else []
+    parts += [f"{amount} {name}" for name, amount in asked["extras"]]
+    return f"{sum(one['pieces'])} x {', '.join(parts)} on {nodes}"

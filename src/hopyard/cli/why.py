@@ -1,0 +1,66 @@
+"""`hop why`: why a run waits, when it starts, and what would let it start sooner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import get_run
+from hopyard.cli.options import json_option, last_run_argument
+
+Why = dict[str, Any]
+
+
+@click.command("why")
+@last_run_argument()
+@json_option
+def why(ref: str, as_json: bool) -> None:
+    """Tell why RUN waits, what is in its way, when it is expected to start, and what it could ask for to start sooner.
+
+    Each "it would start" line was tried on the state of this moment. Without RUN the newest one is meant.
+    """
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    found: Why = client.get(f"/runs/{get_run(client, ref)['id']}/why")
+    if as_json:
+        console.out_json(found)
+    else:
+        console.out("\n".join(lines_of(found)))
+
+
+def lines_of(found: Why) -> list[str]:
+    """What people read."""
+    if not found["reason"]:
+        return [f"{found['name']}: {found['detail']}"]
+    place = f", position {found['position']} of {found['waiting']}" if found["position"] else ""
+    lines = [f"{found['name']} waits in queue {found['queue']}{place}", f"  {found['detail']} [{found['reason']}]"]
+    if found["blocked_by"]:
+        lines += ["in its way:", *map(_blocker, found["blocked_by"])]
+    lines += _expected(found)
+    if found["what_if"]:
+        lines += ["it would start", *(f"  {line['text']}" for line in found["what_if"])]
+    return lines
+
+
+def _blocker(one: dict[str, Any]) -> str:
+    from hopyard.cli.times import clock, soon
+
+    until = f", probably until {clock(one['until'])} ({soon(one['until'])})" if one["until"] else ""
+    return f"  {one['kind']} {one['name']}{until}"
+
+
+def _expected(found: Why) -> list[str]:
+    from hopyard.cli.times import clock, soon
+
+    band = found["expected"]
+    if band is None:
+        return ["expected start: not as things are"]
+    times = [clock(band[key]) for key in ("low_at", "mid_at", "high_at")]
+    spread = f", between {times[0]} and {times[2]}" if times[0] != times[2] else ""
+    lines = [f"expected start: {times[1]} ({soon(band['mid_at'])}){spread}"]
+    if found["promised_at"]:
+        lines.append(f"promised: at the latest {clock(found['promised_at'])}")
+    return lines

@@ -1,0 +1,65 @@
+"""`hop reserve`, as people type it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from .terminal import Shell
+
+IN_2099 = ("--from", "2099-06-01 09:00", "--for", "4h")
+
+
+def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
+    done = shell.hop("reserve", "exam", *IN_2099, "--nodes", "box", "--user", "alice", "--every", "week")
+    refused = (2, "error: start_at: it begins in more than five years")
+    assert (done.code, done.talk.splitlines()[0]) == refused
+    done = shell.hop("reserve", "exam", "--from", "+26h", "--for", "4h", "--nodes", "box", "--user", "alice", "--every", "week")
+    assert done.code == 0 and ", every week, box, for alice" in done.talk
+    assert "warning: nobody named `alice` has submitted a run yet" in done.talk
+    head, row = shell.hop("reserve", "ls").text.splitlines()
+    assert head.split() == ["NAME", "STATE", "WHEN", "REPEATS", "FOR", "WHAT"]
+    assert row.split()[:3] == ["exam", "comes", "up"] and row.split()[-4:] == ["every", "week", "alice", "box"]
+    (told,) = shell.hop("reserve", "ls", "--json").json
+    length = datetime.fromisoformat(told["end_at"]) - datetime.fromisoformat(told["start_at"])
+    assert (told["name"], told["nodes"], length.total_seconds(), told["every_s"]) == ("exam", ["box"], 4 * 3600, 7 * 86400)
+    meets = shell.hop("reserve", "add", "other", "--from", "+27h", "--for", "1h", "--cpus", "1", "--queue", "default")
+    assert meets.code != 0 and "exam" in meets.talk and "hint: " in meets.talk
+    assert shell.hop("reserve", "rm", "exam", "nothing").code == 2
+    assert shell.hop("reserve", "rm", "exam").talk == "gave up exam\n"
+    assert shell.hop("reserve", "ls").talk.startswith("nothing is reserved")
+
+
+def test_pieces_are_told_with_their_number(shell: Shell) -> None:
+    done = shell.hop(
+        "reserve", "class", "--from", "+30h", "--to", "+32h", "--cpus", "1", "--memory", "512M", "--count", "2", "-q", "default"
+    )
+    assert done.code == 0 and "2 x 1 CPU, 512M memory on box, for queue default" in done.talk
+    too_much = shell.hop("reserve", "big", "--from", "+30h", "--for", "2h", "--gpus", "A100:8", "-q", "default")
+    assert too_much.code != 0 and "hold 0 of the 1" in too_much.talk
+    assert shell.hop("reserve", "rm", "class", "--json").json[0]["pieces"] == [2]
+
+
+def test_what_makes_no_sense_is_refused_before_a_server_is_asked(shell: Shell) -> None:
+    cases = {
+        "--for: say how long": ("x", "--nodes", "box", "--user", "a"),
+        "--for: say how long it": ("x", "--nodes", "box", "--user", "a", "--for", "1h", "--to", "+2h"),
+        "--nodes: nothing is asked for": ("x", "--user", "a", "--for", "1h"),
+        "--nodes: are whole": ("x", "--user", "a", "--for", "1h", "--nodes", "box", "--gpus", "1"),
+        "--user: say who may use it": ("x", "--for", "1h", "--nodes", "box"),
+        "--from: `yesterday`": ("x", "--from", "yesterday", "--for", "1h", "--nodes", "box", "--user", "a"),
+        "--for: `long`": ("x", "--for", "long", "--nodes", "box", "--user", "a"),
+        "--every: `fortnight`": ("x", "--for", "1h", "--nodes", "box", "--user", "a", "--every", "fortnight"),
+        "NAME: `../x`": ("../x", "--for", "1h", "--nodes", "box", "--user", "a"),
+    }
+    for begins, words in cases.items():
+        done = shell.hop("reserve", *words)
+        assert done.code == 2 and done.talk.startswith(f"error: {begins}"), (words, done.talk)
+        assert "hint: " in done.talk
+    assert shell.hop("reserve", "add", "ls", "--for", "1h", "--nodes", "box", "--user", "a").code == 2
+
+
+def test_unknown_names_are_answered_with_close_ones(shell: Shell) -> None:
+    done = shell.hop("reserve", "x", "--from", "+1h", "--for", "1h", "--nodes", "bax", "--user", "a")
+    assert done.code == 2 and "there is no node `bax`" in done.talk and "did you mean `box`?" in done.talk
+    past = shell.hop("reserve", "x", "--from", "2020-01-01 09:00", "--for", "1h", "--nodes", "box", "--user", "a")
+    assert past.code == 2 and "is in the past" in past.talk
