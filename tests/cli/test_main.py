@@ -108,7 +108,7 @@ def test_trouble_of_the_machine_is_told_without_a_traceback(capfd: pytest.Captur
 def test_shell_completion() -> None:
     environment = {**os.environ, "_HOP_COMPLETE": "bash_complete", "COMP_WORDS": "hop p", "COMP_CWORD": "1"}
     done = subprocess.run([sys.executable, "-m", "hopyard.cli"], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["plain,ps", "plain,plot", "plain,pull"]
+    assert done.stdout.split() == ["plain,ps", "plain,plot", "plain,pull", "plain,pool"]
 
 
 def test_colours_only_on_terminals_and_never_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
