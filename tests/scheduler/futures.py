@@ -16,7 +16,9 @@ from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import expect
-from hopyard.scheduler.timeline import Future, Timeline, leave
+from hopyard.scheduler.timeline.future import Future
+from hopyard.scheduler.timeline.leave import leave
+from hopyard.scheduler.timeline.timeline import Timeline
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 

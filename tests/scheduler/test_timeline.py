@@ -14,7 +14,7 @@ from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.predict import Expected, expect
-from hopyard.scheduler.timeline import Blocked, Timeline
+from hopyard.scheduler.timeline.timeline import Blocked, Timeline
 from tests.scheduler.futures import T0, Life, asks, machine, runs, seconds, snapshot
 
 FULL = [machine("n1", 2), machine("n2", 2)]

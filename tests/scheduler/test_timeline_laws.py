@@ -15,7 +15,9 @@ from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, expect
-from hopyard.scheduler.timeline import Future, Granted, Refused, Timeline, grant
+from hopyard.scheduler.timeline.future import Future
+from hopyard.scheduler.timeline.grant import Granted, Refused, grant
+from hopyard.scheduler.timeline.timeline import Timeline
 from tests.scheduler.futures import T0, Life, asks, busy, clusters, end_s, gangs, seconds, snapshot
 
 EXAMPLES = settings(max_examples=30, deadline=None)

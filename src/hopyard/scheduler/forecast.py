@@ -10,10 +10,11 @@ from hopyard.domain.amounts import asked_for, dominant_share, totals
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, exactly, expect
-from hopyard.scheduler.timeline import Future, Timeline
+from hopyard.scheduler.timeline.future import Future
+from hopyard.scheduler.timeline.timeline import Timeline
 from hopyard.scheduler.whatif import Change, changes, soon
 
 AHEAD = (

@@ -13,11 +13,12 @@ from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.scene import Scene
 from hopyard.scheduler.reasons import plural
-from hopyard.scheduler.timeline import leave
+from hopyard.scheduler.timeline.leave import leave
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 
 SEARCHES = 48  # gangs for which victims are looked for in one turn; the next turn goes on
-SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # by then whoever was asked to make room has left
+GONE = timedelta(seconds=STOPS_IN_S[0] + 1)  # whoever was asked to make room is expected to have left by then
+SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # ... and has for certain by then: what comes that soon by itself needs no asking
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
 
@@ -99,14 +100,19 @@ class Asking:
         return self._lazy
 
     def _ask(self, gang: Gang, runs: list[Running], placement: Placement) -> bool:
-        """Whether it will start once these have left, in nobody's way; then they are asked."""
-        scene, timeline = self._scene, self._scene.timeline
+        """Whether it will start once these have left, in nobody's way, and would not as soon without; then they are asked."""
+        scene, timeline, expected = self._scene, self._scene.timeline, self._scene.expected(gang)
+        soon = scene.now + SOON
+        without = self._restore(gang) or timeline.promise(gang, expected)
+        at = timeline.expected_at(gang.id)
+        if without is not None and at is not None and at <= soon:
+            self._restore(gang)
+            return False
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
         self._supposed(runs)
-        made = Promise(gang.id, scene.now + SOON, scene.now, nodes)
-        promise = timeline.promise(gang, scene.expected(gang), before=made)
-        place = timeline.place_of(gang.id)
-        if promise is None or place is None or promise.start_at > made.start_at:
+        promise = timeline.promise(gang, expected, before=Promise(gang.id, soon, scene.now, nodes))
+        place, at = timeline.place_of(gang.id), timeline.expected_at(gang.id)
+        if promise is None or place is None or at is None or at > scene.now + GONE:
             timeline.tell(runs)
             self._restore(gang)
             return False
@@ -119,12 +125,11 @@ class Asking:
         self.wait(gang)
         return True
 
-    def _restore(self, gang: Gang) -> None:
-        """What it was promised before holds again."""
+    def _restore(self, gang: Gang) -> Promise | None:
+        """What it was promised, if anything, holds again."""
         before = self._scene.promises.given.get(gang.id)
         self._scene.timeline.withdraw(gang.id)
-        if before is not None:
-            self._scene.timeline.promise(gang, self._scene.expected(gang), before=before)
+        return None if before is None else self._scene.timeline.promise(gang, self._scene.expected(gang), before=before)
 
     def _supposed(self, runs: Iterable[Running]) -> None:
         self._scene.timeline.tell([replace(running, stopping=True) for running in runs])

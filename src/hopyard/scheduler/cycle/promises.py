@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
-from hopyard.domain.cluster import Breach, HoldReason, Promise
+from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Promise
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.line import Line
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.predict import Expected
-from hopyard.scheduler.timeline import Timeline
+from hopyard.scheduler.timeline.timeline import Timeline
 
 PROMISES = 8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
@@ -70,14 +71,27 @@ class Promises:
 
     def made_room(self, gang: GangId, promise: Promise) -> None:
         """It starts where others make room for it; the timeline knows."""
+        before, breach = self.before.get(gang), self._breaches.get(gang)
         self._forget(gang)
         self.given[gang] = promise
+        if before is not None and breach is not None and promise.start_at > before.start_at:
+            self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_at(gang))
 
     def broken(self, before: Promise, after: Promise | None) -> None:
         breach = self._timeline.breach(before, after)
         self._breaches.pop(before.gang, None)
         if breach is not None:
-            self._breaches[before.gang] = breach
+            self._breaches[before.gang] = self._traced(breach, before)
+
+    def _traced(self, breach: Breach, before: Promise) -> Breach:
+        """Who is late because another is that goes before it, is late for the same cause."""
+        if breach.cause is not BreachCause.PRIORITY:
+            return breach
+        for other, promise in self.given.items():
+            theirs = self._breaches.get(other)
+            if theirs is not None and other != before.gang and {*promise.nodes} & {*before.nodes}:
+                return replace(breach, cause=theirs.cause, detail=f"run {other} goes before it and is late: {theirs.detail}")
+        return breach
 
     @property
     def breaches(self) -> tuple[Breach, ...]:

@@ -13,7 +13,7 @@ from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.promises import Promises
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.predict import Expected, expect
-from hopyard.scheduler.timeline import Blocked, Timeline
+from hopyard.scheduler.timeline.timeline import Blocked, Timeline
 
 
 class Scene:

@@ -11,11 +11,11 @@ from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.scheduler.cycle.changes import changed_keys, difference
 from hopyard.scheduler.cycle.line import Line, Rank, Shape
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
 from hopyard.scheduler.service import service_class
-from hopyard.scheduler.timeline import Future
+from hopyard.scheduler.timeline.future import Future
 
 FEW_NODES = 8  # more than so many at once are taken in by laying everything out anew
 

@@ -14,7 +14,7 @@ from hopyard.scheduler.cycle.promises import BY_QUOTA, outranks
 from hopyard.scheduler.cycle.scene import Scene
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.walk import Walk
-from hopyard.scheduler.timeline import Blocked
+from hopyard.scheduler.timeline.timeline import Blocked
 
 NO_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from hopyard.domain.gang import Placement
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 
 S = TypeVar("S", Capacity, Accounts)

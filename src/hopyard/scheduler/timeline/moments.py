@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hopyard.domain.cluster import Promise
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import GangId
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 
 SLACK_S = 0.001  # times that are nearer than this are one: they went through floats

@@ -10,7 +10,7 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected
 from hopyard.scheduler.timeline.booked import Booking, bookings, owns

@@ -53,7 +53,7 @@ class Returns:
         order = np.lexsort((time_array, row_array))
         row_array, back = row_array[order], np.array(amounts, np.int64).reshape(-1, 3)[order]
         free = [left[row_array] + _summed(back[:, i], row_array) for i, left in enumerate(capacity.sums())]
-        return cls(capacity, nodes, row_array, time_array[order], *free)
+        return cls(capacity.copy(), nodes, row_array, time_array[order], *free)
 
     def first_s(self, gang: Gang) -> Floats:
         """For each node, when it may first hold a replica of any role; never: infinity."""

@@ -13,7 +13,7 @@ from hopyard.domain.quota import admins
 from hopyard.domain.reservation import Reservation
 from hopyard.errors import Conflict, Forbidden
 from hopyard.interfaces.run_store import RunFilter
-from hopyard.scheduler.timeline import Refused, grant
+from hopyard.scheduler.timeline.grant import Refused, grant
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
 from hopyard.server.reservation_wire import GrantedOut, ReservationIn, ReservationOut, ReservationsOut, reservation_out
