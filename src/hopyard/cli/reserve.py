@@ -20,6 +20,9 @@ _EXACTLY_ONE = "name whole nodes: --nodes n1,n2; or say what and how often: --gp
 class ReserveGroup(click.Group):
     """`hop reserve NAME …` is `hop reserve add NAME …`: a word that is no command is a name."""
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name if cmd_name in self.commands else "add")
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             return super().resolve_command(ctx, ["add", *args])
