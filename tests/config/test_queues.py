@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hopyard.config.queuechecks import beyond_cluster
-from hopyard.config.queues import MAX_DEPTH, read_queues, tree_of
+from hopyard.config.queues import MAX_DEPTH, QUEUE_KEYS, read_queues, tree_of
 from hopyard.config.queuetext import Change, changes, tree_mapping, tree_text
 from hopyard.config.reader import section
 from hopyard.domain.cluster import Node
@@ -45,6 +45,9 @@ queues:
 """
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "queues.md"
+
+
 def write(folder: Path, text: str) -> Path:
     file = folder / "queues.yaml"
     file.write_text(text)
@@ -63,6 +66,19 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (nlp.submitters, nlp.priorities, nlp.default_priority) == (("alice", "bob"), (0, 40), 40)
     assert (nlp.reclaims, nlp.preempts_lower, nlp.time_slices) == (False, False, True)
     assert prod == Queue(QueueName("prod"), QueueName("research"))
+
+
+def test_the_file_of_the_page_is_one_and_its_table_knows_every_key(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    tree = read_queues(write(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))
+    assert tree.queues[QueueName("scratch")].parent == "production"
+    told = {
+        word
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for word in line.split("|")[1].replace("`", "").replace(",", " ").split()
+    }
+    assert told == set(QUEUE_KEYS) - {"parent", "queues"}
 
 
 def test_nested_and_flat_are_the_same(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import Amounts, Queue, QueueTree
 from hopyard.domain.quota import children, guarantees
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 ENDLESS = Node(

@@ -12,7 +12,7 @@ from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, QueueName, Version
 from hopyard.domain.queue import ONE_QUEUE, QueueTree, Used
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.fairness import Accounts, Refusal
+from hopyard.scheduler.fairness.accounts import Accounts, Refusal
 from hopyard.scheduler.fairness.overview import overview, users_of
 
 from .queues import ENDLESS, T0, accounts, cluster, gang, queue, running, tree

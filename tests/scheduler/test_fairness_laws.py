@@ -12,7 +12,7 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree, Used
 from hopyard.domain.quota import children, guarantees, most, path
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 
 from .queues import T0, accounts, cluster, gang, gangs, queue, running, tree, trees
 

@@ -69,7 +69,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool
         await made.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved})
         await made.finish(run, segments=[("stdout", 0, b"hi\n"), ("events", 0, b'{"kind":"summary","values":{"acc":0.5}}\n')])
         known = {"id": run["id"], "attempt": f"{run['id']}.1", "rank": "0", "stream": "stdout", "step": "7", "digest": saved}
-        return known | {"name": "mnist", "version": "newest", "user": "alice", "project": "p", "number": "1"}
+        return known | {"name": "mnist", "version": "newest", "user": "alice", "project": "p", "number": "1", "queue": "default", "node": "box"}
 
     closing = AsyncExitStack()
     try:
@@ -102,7 +102,7 @@ def test_the_api_is_as_described(served: tuple[dict[bool, Any], dict[str, str]],
     def attempt(case: schemathesis.Case) -> None:
         # Half of the time what a good address names is there (but is not deleted: the others need it).
         if mode is GenerationMode.POSITIVE and method != "DELETE" and case.path_parameters and len(repr(case.path_parameters)) % 2:
-            case.path_parameters = {part: known[part] for part in case.path_parameters}
+            case.path_parameters = {part: known.get(part, given) for part, given in case.path_parameters.items()}
         case.call_and_validate(headers=HEADERS)
 
     try:

@@ -15,7 +15,7 @@ from hopyard.domain.quota import admins, children, path, submitters
 from hopyard.domain.run import RunSpec
 from hopyard.errors import DoesNotFit, Forbidden, SpecError
 from hopyard.interfaces.queue_store import QueueStore
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 
 _FRESH = timedelta(seconds=1)
 

@@ -11,7 +11,7 @@ from hopyard.domain.cluster import Hold, HoldReason
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.line import Rank, ShapeKey
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 
 Order = tuple[QueueName, bool, Rank, tuple[float, ...], datetime, GangId]

@@ -11,7 +11,7 @@ from hopyard.domain.cluster import Node, Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 
 EXACT = 12  # with so many that could make room, the cheapest set is found for certain
@@ -22,7 +22,7 @@ EXACT_TRIES = 600  # sets that are tried to be certain of it
 class Victim:
     """A run that may be asked to make room.
 
-    lost: what is lost, in thousandths of a GPU times milliseconds. reclaimed: only as long as its queue borrows, because it
+    lost: what is lost, in thousandths of a GPU times milliseconds. reclaimed: only as long as its queue owes, because it
     is not of lower rank than who wants its place.
     """
 
@@ -84,7 +84,7 @@ class Search:
         gone: list[Placement] = []
         try:
             for victim in _smallest_first(victims):
-                if victim.reclaimed and not accounts.borrows(victim.running):
+                if victim.reclaimed and not accounts.owes(victim.running.gang.queue, self._gang):
                     return None
                 placement = victim.running.placement
                 accounts.credit(placement)
@@ -136,7 +136,7 @@ class Search:
         """Without those whose queue borrows no more once the ones before are gone."""
         accounts, allowed = self._accounts, []
         for victim in ranked:
-            if not victim.reclaimed or accounts.borrows(victim.running):
+            if not victim.reclaimed or accounts.owes(victim.running.gang.queue, self._gang):
                 accounts.credit(victim.running.placement)
                 allowed.append(victim)
         for victim in allowed:

@@ -12,7 +12,7 @@ from hopyard.domain.cluster import Running, Snapshot
 from hopyard.domain.gang import Gang, Placement, Role, Topology
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.scheduler.cycle.changes import changed_keys, difference
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
 from hopyard.scheduler.placement.free import Free, Shape
