@@ -87,12 +87,16 @@ class Ledger:
             self._take(path, amounts, sign)
 
     def _take(self, path: Sequence[QueueName], amounts: Amounts, sign: int) -> None:
-        more = {name: sign * amounts[name] for name in self._limits.kept_names if amounts.get(name)}
-        for level in path:
-            before = {name: self.taken(level, name) for name in more}
-            _put(self._below, level, more, 1)
-            more = {name: self.taken(level, name) - before[name] for name in more}
-        _put(self._below, None, more, 1)
+        for name in self._limits.kept_names:
+            more = sign * amounts.get(name, 0)
+            for level in path:
+                if not more:
+                    break
+                before, kept = self._below.get(level, NOTHING).get(name, 0), self._limits.kept.get(level, NOTHING).get(name, 0)
+                _put(self._below, level, {name: more}, 1)
+                more = max(before + more, kept) - max(before, kept)
+            if more:
+                _put(self._below, None, {name: more}, 1)
 
 
 def _put(of: dict[K, Amounts], key: K, amounts: Amounts, sign: int) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from hopyard.domain.amounts import dominant_share
-from hopyard.domain.queue import Amounts
+from hopyard.domain.queue import GPU_OF, Amounts
 
 
 def filled(used: Amounts, sure: Amounts, names: Iterable[str]) -> float:
@@ -25,8 +24,14 @@ def borrowed(used: Amounts, sure: Amounts) -> Amounts:
 
 
 def borrowed_share(used: Amounts, sure: Amounts, cluster: Amounts, weight: float) -> float:
-    """max over r of borrowed_r / cluster_r, divided by the weight. With no guarantee it is DRF's dominant share."""
-    return dominant_share(borrowed(used, sure), cluster) / weight
+    """max over r of borrowed_r / cluster_r, divided by the weight. With no guarantee it is DRF's dominant share. Models of GPUs
+    count as GPUs only."""
+    largest = 0.0
+    for name, amount in used.items():
+        beyond = amount - sure.get(name, 0)
+        if beyond > 0 and cluster.get(name) and not name.startswith(GPU_OF):
+            largest = max(largest, beyond / cluster[name])
+    return largest / weight
 
 
 def past_share(share_seconds: float, half_life_s: float) -> float:
