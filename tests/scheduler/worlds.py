@@ -90,6 +90,7 @@ class World:
     reservations: tuple[Reservation, ...] = ()
     used: dict[tuple[QueueName, str], Used] = field(default_factory=dict)
     durations: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    originals: dict[GangId, Gang] = field(default_factory=dict)
     started: dict[GangId, datetime] = field(default_factory=dict)
     attempts: Counter[GangId] = field(default_factory=Counter)
 
@@ -111,14 +112,13 @@ class World:
         by_attempt = {one.attempt: one for one in self.running.values()}
         for preemption in wanted.preempt:
             victim = by_attempt[preemption.attempt]
-            self.running[victim.gang.id] = replace(victim, stopping=True, preempted_for=preemption.for_gang)
+            self.running[victim.gang.id] = replace(victim, stopping=True, preempted_for=preemption.for_gang or None)
         self.promises = {promise.gang: promise for promise in wanted.promises}
 
     def start(self, placement: Placement) -> None:
         one = placement.gang.id
         self.attempts[one] += 1
-        whole = self.pending.pop(one, placement.gang)
-        self.originals = {**getattr(self, "originals", {}), one: whole}
+        self.originals[one] = self.pending.pop(one)
         attempt = AttemptId(f"{one}.{self.attempts[one]}")
         self.running[one] = Running(placement, self.now, attempt, self.now)
         self.started.setdefault(one, self.now)
@@ -208,30 +208,30 @@ RACKS = ("r1", "r2")
 @st.composite
 def clusters(draw: st.DrawFn) -> list[Node]:
     found = []
-    for i in range(draw(st.integers(1, 5))):
-        count = draw(st.sampled_from([0, 2, 4, 8]))
-        model = draw(st.sampled_from(["A100", "A100", "T4"]))
-        found.append(machine(f"n{i}", count, cpus=draw(st.sampled_from([4, 16])), model=model, rack=draw(st.sampled_from(RACKS))))
+    for i in range(draw(st.integers(1, 4))):
+        count = draw(st.sampled_from([2, 4, 4, 0]))
+        model = draw(st.sampled_from(["A100", "A100", "A100", "T4"]))
+        found.append(machine(f"n{i}", count, cpus=draw(st.sampled_from([8, 16])), model=model, rack=draw(st.sampled_from(RACKS))))
     return found
 
 
 @st.composite
 def trees(draw: st.DrawFn) -> QueueTree:
     """One queue, or two levels whose guarantees fit."""
-    if draw(st.integers(0, 3)) == 0:
-        return tree(queue("default"))
-    few = st.sampled_from([None, 0, 1, 2, 4])
-    more = st.sampled_from([None, None, 2, 4, 8])
+    if draw(st.integers(0, 4)) == 0:
+        return tree(queue("default", time_slices=draw(st.booleans())))
+    sure = st.sampled_from([None, 1, 2, 4])
+    limit = st.sampled_from([None, None, None, None, 2, 4])
     found = [queue("root", sure=draw(st.sampled_from([None, 16])))]
-    for name in ("a", "b", "c")[: draw(st.integers(1, 3))]:
-        sure, limit = draw(few), draw(more)
-        if sure is not None and limit is not None:
-            limit = max(limit, sure)
+    for name in ("a", "b", "c")[: draw(st.integers(2, 3))]:
+        guarantee, maximum = draw(sure), draw(limit)
+        if guarantee is not None and maximum is not None:
+            maximum = max(maximum, guarantee)
         found.append(
             queue(
-                name, "root", sure=sure, most=limit, borrow=draw(more), lend=draw(st.sampled_from([None, None, 0, 1])),
-                weight=draw(st.sampled_from([1.0, 2.0])), user_limit=draw(st.sampled_from([{}, {}, {GPU: 4000}])),
-                preempts_lower=draw(st.booleans()), reclaims=draw(st.sampled_from([True, True, False])),
+                name, "root", sure=guarantee, most=maximum, borrow=draw(limit), lend=draw(st.sampled_from([None, None, None, 0, 1])),
+                weight=draw(st.sampled_from([1.0, 2.0])), user_limit=draw(st.sampled_from([{}, {}, {}, {GPU: 4000}])),
+                preempts_lower=draw(st.booleans()), reclaims=draw(st.sampled_from([True, True, True, False])),
                 time_slices=draw(st.sampled_from([False, False, True])),
             )
         )  # fmt: skip
@@ -245,13 +245,13 @@ def leaves(queues: QueueTree) -> list[str]:
 
 @st.composite
 def gangs(draw: st.DrawFn, name: str, queues: QueueTree, *, at: float = 0) -> Gang:
-    replicas = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    replicas = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
     share = draw(st.integers(0, 9)) == 0
     topology = draw(
         st.sampled_from([None, None, None, Topology("rack", Closeness.SAME), Topology(NODE_LEVEL, Closeness.SPREAD), Topology(NODE_LEVEL, Closeness.SAME)])
     )  # fmt: skip
     return gang(
-        name, 0 if share else draw(st.sampled_from([0, 1, 1, 2, 4])), replicas=replicas,
+        name, 0 if share else draw(st.sampled_from([1, 1, 1, 2, 2, 4, 0])), replicas=replicas,
         fewest=draw(st.sampled_from([0, 0, 0, 1])), queue=draw(st.sampled_from(leaves(queues))), user=draw(st.sampled_from(USERS)),
         priority=draw(st.sampled_from([10, 50, 50, 90])), at=at + draw(st.integers(0, 3)),
         limit_s=draw(st.sampled_from([None, 60.0, 600.0, 3600.0])), cpus=draw(st.sampled_from([0.5, 1, 2])),
@@ -275,12 +275,15 @@ def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> 
     nodes, queues = draw(clusters()), draw(trees())
     world = World({node.id: node for node in nodes}, queues)
     world.now = T0 - seconds(1000)
-    world.submit(*(draw(gangs(f"old{i}", queues, at=-2000)) for i in range(draw(st.integers(0, 6)))))
+    greedy = draw(st.booleans())  # one queue filled the cluster before the others came
+    for i in range(draw(st.integers(0, 8))):
+        one = draw(gangs(f"old{i}", queues, at=-2000))
+        world.submit(replace(one, queue=QueueName(leaves(queues)[0])) if greedy else one)
     world.turn()
     world.pending.clear()
     world.promises.clear()
     for one in list(world.running.values()):
-        if one.stopping or draw(st.integers(0, 3)) == 0:
+        if one.stopping or draw(st.integers(0, 9)) == 0:
             del world.running[one.gang.id]
             continue
         started = T0 - seconds(draw(st.sampled_from([1000, 500, 20])))
@@ -288,7 +291,7 @@ def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> 
         world.running[one.gang.id] = replace(one, started_at=started, saved_at=saved)
     world.now = T0
     world.submit(*(draw(gangs(f"g{i}", queues)) for i in range(draw(st.integers(0, most_pending)))))
-    if reserved and draw(st.integers(0, 3)) == 0:
+    if reserved and draw(st.integers(0, 2)) == 0:
         world.reservations = (draw(bookings(nodes, queues)),)
     if draw(st.booleans()):
         key = (QueueName(draw(st.sampled_from(leaves(queues)))), draw(st.sampled_from(USERS)))

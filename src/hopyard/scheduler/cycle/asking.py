@@ -11,14 +11,14 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
+from hopyard.scheduler.cycle.promises import SOON
 from hopyard.scheduler.cycle.scene import Scene
 from hopyard.scheduler.reasons import plural
-from hopyard.scheduler.timeline.leave import leave
 from hopyard.scheduler.timeline.future import STOPS_IN_S
+from hopyard.scheduler.timeline.leave import leave
 
 SEARCHES = 48  # gangs for which victims are looked for in one turn; the next turn goes on
 GONE = timedelta(seconds=STOPS_IN_S[0] + 1)  # whoever was asked to make room is expected to have left by then
-SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # ... and has for certain by then: what comes that soon by itself needs no asking
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
 
@@ -100,7 +100,8 @@ class Asking:
         return self._lazy
 
     def _ask(self, gang: Gang, runs: list[Running], placement: Placement) -> bool:
-        """Whether it will start once these have left, in nobody's way, and would not as soon without; then they are asked."""
+        """Whether it will start once these have left, in nobody's way; then they are asked. What comes about as soon by itself
+        needs no asking."""
         scene, timeline, expected = self._scene, self._scene.timeline, self._scene.expected(gang)
         soon = scene.now + SOON
         without = self._restore(gang) or timeline.promise(gang, expected)

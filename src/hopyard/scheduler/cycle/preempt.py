@@ -9,7 +9,7 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Search, Victim, lost, weight
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.service import gives_way
 
@@ -55,7 +55,7 @@ class Preemptor:
             return False
         if known.preempts_lower or known.time_slices:
             lowest = self._lowest_in(queue)
-            if lowest is not None and (lowest < priority if known.preempts_lower else False or known.time_slices):
+            if lowest is not None and (known.time_slices or lowest < priority):
                 return True
         return self.accounts.lends(queue)
 

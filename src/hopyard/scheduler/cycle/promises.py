@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Promise
 from hopyard.domain.gang import Gang
@@ -11,9 +12,11 @@ from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.line import Line
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.predict import Expected
+from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.timeline import Timeline
 
 PROMISES = 8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
+SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # whoever was asked to make room has left by then
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 
 
@@ -24,11 +27,14 @@ class Promises:
     before: as they were given in earlier turns.
     """
 
-    def __init__(self, before: Mapping[GangId, Promise], timeline: Timeline, accounts: Accounts, line: Line) -> None:
+    def __init__(
+        self, before: Mapping[GangId, Promise], timeline: Timeline, accounts: Accounts, line: Line, now: datetime
+    ) -> None:
         self.before = before
         self.given: dict[GangId, Promise] = {}
         self._breaches: dict[GangId, Breach] = {}
-        self._timeline, self._accounts, self._line = timeline, accounts, line
+        self._timeline, self._accounts, self._line, self._now = timeline, accounts, line, now
+        self._new = 0
         self._for_room: set[GangId] = set()
         self._for_quota: dict[QueueName, GangId] = {}
 
@@ -42,10 +48,10 @@ class Promises:
         return gang.queue in self._for_quota if reason in BY_QUOTA else self.exhausted
 
     def in_order(self, preempting: Set[GangId]) -> list[Promise]:
-        """Of those that still wait, as they were given, those for whom runs make room first; of one queue, those of higher
-        priority take the places of those of lower."""
+        """Of those that still wait: first those for whom runs make room, then those that are due, then the others as they were
+        given; of one queue, those of higher priority take the places of those of lower."""
         waiting = [promise for promise in self.before.values() if promise.gang in self._line]
-        given = sorted(waiting, key=lambda one: (one.gang not in preempting, one.given_at, one.gang))
+        given = sorted(waiting, key=lambda one: (one.gang not in preempting, self._due(one), one.given_at, one.gang))
         by_queue: dict[QueueName, list[Promise]] = {}
         for promise in given:
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
@@ -53,6 +59,11 @@ class Promises:
             promises.sort(key=lambda one: (one.gang not in preempting, -self._gang(one).priority))
             by_queue[queue] = promises[::-1]
         return [by_queue[self._gang(promise).queue].pop() for promise in given]
+
+    def _due(self, promise: Promise) -> datetime:
+        """When it is due; all that are not due soon are alike. So what others left for somebody who is about to start is not
+        taken by who was promised a later start before."""
+        return promise.start_at if promise.start_at <= self._now + SOON else datetime.max.replace(tzinfo=UTC)
 
     def give(self, gang: Gang, expected: Expected, reason: HoldReason) -> Promise | None:
         """Of the earliest start that is in nobody's way; kept where it was given before, or reported as broken."""
@@ -62,7 +73,7 @@ class Promises:
             self.broken(before, promise)
         if promise is None:
             return None
-        self.given[gang.id] = promise
+        self.given[gang.id] = self._dated(promise)
         if reason in BY_QUOTA:
             self._for_quota.setdefault(gang.queue, gang.id)
         elif reason is not HoldReason.PREEMPTING:
@@ -73,9 +84,18 @@ class Promises:
         """It starts where others make room for it; the timeline knows."""
         before, breach = self.before.get(gang), self._breaches.get(gang)
         self._forget(gang)
-        self.given[gang] = promise
+        self.given[gang] = self._dated(promise)
         if before is not None and breach is not None and promise.start_at > before.start_at:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_at(gang))
+
+    def _dated(self, promise: Promise) -> Promise:
+        """Whoever was promised a start before somebody else stays before it, also if it is late: new promises are a microsecond
+        apart, and one that was broken keeps its date."""
+        before = self.before.get(promise.gang)
+        if before is not None:
+            return replace(promise, given_at=before.given_at)
+        self._new += 1
+        return replace(promise, given_at=self._now + timedelta(microseconds=self._new))
 
     def broken(self, before: Promise, after: Promise | None) -> None:
         breach = self._timeline.breach(before, after)

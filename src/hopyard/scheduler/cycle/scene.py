@@ -26,7 +26,7 @@ class Scene:
         self.timeline = Timeline(
             self.capacity, self.accounts, standing.future, self.snapshot.reservations, self.now, self.snapshot.queues
         )
-        self.promises = Promises(self.snapshot.promises, self.timeline, self.accounts, self.line)
+        self.promises = Promises(self.snapshot.promises, self.timeline, self.accounts, self.line, self.now)
         self.placed: dict[GangId, Placement] = {}
         self.alone: dict[GangId, Verdict] = {}
         self.on_start: list[Callable[[Placement], None]] = []

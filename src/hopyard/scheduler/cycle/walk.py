@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.line import Kind, Leaf, Line, Rank, Shape, Waiting
-from hopyard.scheduler.fairness import Accounts
+from hopyard.scheduler.fairness.accounts import Accounts
 
 QueueKey = tuple[tuple[int, float, QueueName], ...]
 Entry = tuple[datetime, GangId, int, Kind, list[Gang]]
@@ -50,13 +50,17 @@ class Walk:
         return None
 
     def step(self, gang: Gang) -> None:
-        """The head was decided on its own; accounts may have changed."""
-        self._leaves[gang.queue].step()
+        """The head was decided on its own, unless it has been passed over since; accounts may have changed."""
+        leaf = self._leaves[gang.queue]
+        if leaf.head() is gang:
+            leaf.step()
         self._push(gang.queue)
 
     def pass_kind(self, gang: Gang, kind: Kind) -> None:
         """Look no more at those of this kind of its user in its queue, as long as they are of its rank."""
-        self._leaves[gang.queue].pass_kind(kind)
+        leaf = self._leaves[gang.queue]
+        if leaf.head() is gang:
+            leaf.pass_kind(kind)
         self._push(gang.queue)
 
     def pass_user(self, gang: Gang, shape: Shape) -> None:

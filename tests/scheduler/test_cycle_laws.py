@@ -1,0 +1,228 @@
+"""What holds for every turn, whatever the cluster, the queues and what was decided before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.cluster import BreachCause, HoldReason, Plan, Running, Snapshot
+from hopyard.domain.gang import Placement
+from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.quota import path
+from hopyard.scheduler.cycle import plan
+from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.fit import never_fits
+from hopyard.scheduler.predict import expect
+from hopyard.scheduler.timeline.booked import owns
+
+from .worlds import T0, World, beyond_limits, machine, overcommitted, seconds, shuffled, worlds
+
+many = settings(max_examples=300)
+
+
+def placements(snapshot: Snapshot, wanted: Plan) -> list[Placement]:
+    """All there is once the plan was applied."""
+    return [*(running.placement for running in snapshot.running), *wanted.place]
+
+
+@many
+@given(worlds())
+def test_every_gang_is_answered_once_and_stands_in_the_order_of_its_queue(world: World) -> None:
+    snapshot = world.snapshot()
+    wanted = plan(snapshot)
+    assert sorted([p.gang.id for p in wanted.place] + [h.gang for h in wanted.hold]) == sorted(g.id for g in snapshot.pending)
+    assert len(wanted.hold) == len(list(wanted.hold))
+    for _, of_queue in groupby(wanted.hold, lambda hold: world.pending[hold.gang].queue):
+        holds = list(of_queue)
+        assert [hold.position for hold in holds] == list(range(1, len(holds) + 1))
+        for first, second in zip(holds, holds[1:], strict=False):
+            never = [hold.reason is HoldReason.NEVER_FITS for hold in (first, second)]
+            assert never != [True, False]
+            assert never[0] != never[1] or world.pending[first.gang].priority >= world.pending[second.gang].priority
+    for hold in wanted.hold:
+        assert hold.detail
+        assert (hold.reason is HoldReason.NEVER_FITS) == (never_fits(world.pending[hold.gang], snapshot.nodes.values()) is not None)
+
+
+@many
+@given(worlds())
+def test_a_gang_starts_whole_and_the_state_stays_legal(world: World) -> None:
+    snapshot = world.snapshot()
+    before = beyond_limits(world.queues, world.nodes, [running.placement for running in snapshot.running])
+    wanted = plan(snapshot)
+    for placement in wanted.place:
+        asked = world.pending[placement.gang.id]
+        for role, given_role in zip(asked.roles, placement.gang.roles, strict=True):
+            assert role.fewest <= given_role.replicas <= role.replicas
+        assert [a.rank for a in placement.assignments] == list(range(placement.gang.size))
+        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+            assert world.nodes[assignment.node].open
+            assert len(assignment.gpus) == (role.resources.gpus or int(role.resources.shares_gpu))
+    assert not overcommitted(world.nodes, placements(snapshot, wanted))
+    assert {*beyond_limits(world.queues, world.nodes, placements(snapshot, wanted))} <= {*before}
+
+
+@many
+@given(worlds(), st.randoms(use_true_random=False))
+def test_equal_snapshots_give_equal_plans_however_they_are_told(world: World, random: Random) -> None:
+    snapshot = world.snapshot()
+    wanted = plan(snapshot)
+    assert plan(replace(snapshot)) == wanted
+    assert plan(shuffled(snapshot, random)) == wanted
+
+
+@many
+@given(worlds())
+def test_a_node_that_nobody_may_use_changes_no_decision(world: World) -> None:
+    snapshot = world.snapshot()
+    closed = replace(machine("n-closed"), cordoned=True)
+    other = plan(replace(snapshot, nodes={**snapshot.nodes, closed.id: closed}))
+    wanted = plan(snapshot)
+    assert (other.place, other.preempt, other.promises) == (wanted.place, wanted.preempt, wanted.promises)
+
+
+@many
+@given(worlds(reserved=False))
+def test_nobody_waits_for_what_is_free(world: World) -> None:
+    """Unless it is kept for somebody who was promised it."""
+    snapshot = world.snapshot()
+    wanted = plan(snapshot)
+    nodes = snapshot.nodes.values()
+    there = [*snapshot.running, *(Running(placement, T0) for placement in wanted.place)]
+    capacity = Capacity.of(nodes, (one.placement for one in there))
+    accounts = Accounts.of(snapshot.queues, nodes, there, snapshot.used, snapshot.now)
+    promised = {node for promise in wanted.promises for node in promise.nodes}
+    for hold in wanted.hold:
+        waiting = world.pending[hold.gang]
+        promised_quota = hold.reason is HoldReason.BEHIND and hold.blocked_by[0].startswith("queue:")
+        if accounts.refusal(waiting) is None and not promised_quota:
+            found = capacity.place(waiting, closed_models=accounts.closed_models(waiting))
+            assert found is None or promised & {a.node for a in found.assignments}, hold
+
+
+@many
+@given(worlds())
+def test_a_hold_says_what_is_true(world: World) -> None:
+    snapshot = world.snapshot()
+    wanted = plan(snapshot)
+    there = [*snapshot.running, *(Running(placement, T0) for placement in wanted.place)]
+    accounts = Accounts.of(snapshot.queues, snapshot.nodes.values(), there, snapshot.used, snapshot.now)
+    capacity = Capacity.of(snapshot.nodes.values(), (one.placement for one in there))
+    asked_for = {one.for_gang for one in wanted.preempt} | {one.preempted_for for one in snapshot.running}
+    for hold in wanted.hold:
+        waiting = world.pending[hold.gang]
+        if hold.reason in (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY):
+            assert capacity.place(waiting, closed_models=accounts.closed_models(waiting)) is None
+        elif hold.reason is HoldReason.NO_NODES:
+            assert not any(node.open for node in snapshot.nodes.values())
+        elif hold.reason is HoldReason.USER_LIMIT:
+            refused = accounts.refusal(waiting)
+            assert refused is not None
+            assert refused.reason is hold.reason
+        elif hold.reason is HoldReason.QUOTA:
+            assert accounts.refusal(waiting) is not None or accounts.closed_models(waiting)
+        elif hold.reason is HoldReason.PREEMPTING:
+            assert hold.gang in asked_for
+            assert hold.blocked_by
+        elif hold.reason is HoldReason.RESERVED:
+            assert snapshot.reservations
+
+
+@many
+@given(worlds())
+def test_who_starts_now_leaves_a_reservation_its_nodes(world: World) -> None:
+    snapshot = world.snapshot()
+    for placement in plan(snapshot).place:
+        waiting = world.pending[placement.gang.id]
+        until = snapshot.now + seconds(expect(waiting, snapshot.durations).high_s)
+        for reservation in snapshot.reservations:
+            if reservation.start_at < until and snapshot.now < reservation.end_at and not owns(waiting, reservation, snapshot.queues):
+                assert not {a.node for a in placement.assignments} & {*reservation.nodes}
+
+
+@many
+@given(worlds(), st.data())
+def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: World, data: st.DataObject) -> None:
+    for _ in range(3):
+        wanted = world.turn()
+        promised = dict(world.promises)
+        lost: set[NodeId] = set()
+        event = data.draw(st.sampled_from(["time", "end", "lose", "submit", "nothing"]))
+        if event == "time":
+            world.now += seconds(data.draw(st.sampled_from([30, 100, 4000])))
+        elif event == "end" and world.running:
+            world.end(data.draw(st.sampled_from(sorted(world.running))))
+        elif event == "lose":
+            lost.add(data.draw(st.sampled_from(sorted(world.nodes))))
+            for name in lost:
+                world.nodes[name] = replace(world.nodes[name], ready=False)
+        elif event == "submit":
+            world.submit(*(replace(one, id=GangId(f"{one.id}+"), priority=90) for one in list(world.pending.values())[:2]))
+        snapshot = world.snapshot()
+        wanted = plan(snapshot)
+        started = {placement.gang.id for placement in wanted.place}
+        breaches = {breach.gang: breach for breach in wanted.breaches}
+        kept = {promise.gang: promise for promise in wanted.promises}
+        assert breaches.keys() <= promised.keys()
+        for gang, promise in promised.items():
+            if gang in started:
+                assert gang not in breaches
+                continue
+            late = gang not in kept or kept[gang].start_at > promise.start_at
+            assert late == (gang in breaches), (promise, kept.get(gang))
+            if gang not in breaches:
+                assert snapshot.now <= promise.start_at
+                continue
+            breach = breaches[gang]
+            assert breach.detail
+            assert breach.promised_at == promise.start_at
+            assert breach.expected_at is None or breach.expected_at >= snapshot.now
+            if breach.cause is BreachCause.NODE_LOST:
+                assert any(not node.open for node in snapshot.nodes.values())
+            if breach.cause is BreachCause.RESERVATION:
+                assert snapshot.reservations
+            if lost & {*promise.nodes}:
+                assert breach.cause is BreachCause.NODE_LOST
+        world.apply(wanted)
+
+
+@many
+@given(worlds())
+def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world: World) -> None:
+    snapshot = world.snapshot()
+    wanted = plan(snapshot)
+    running = {one.attempt: one for one in snapshot.running}
+    accounts = Accounts.of(
+        snapshot.queues, snapshot.nodes.values(), [one for one in snapshot.running if not one.stopping], snapshot.used, snapshot.now
+    )
+    for placement in wanted.place:
+        accounts.charge(placement)
+    for preemption in wanted.preempt:
+        victim = running[preemption.attempt]
+        assert preemption.reason
+        assert victim.gang.preemptible
+        assert not victim.stopping
+        if not preemption.for_gang:
+            continue
+        waiting = world.pending[preemption.for_gang]
+        queue = snapshot.queues.queues[waiting.queue]
+        if victim.gang.queue == waiting.queue:
+            lower = queue.preempts_lower and victim.gang.priority < waiting.priority
+            assert lower or (queue.time_slices and victim.gang.priority == waiting.priority)
+        else:
+            assert accounts.borrows(victim)
+            assert any(snapshot.queues.queues[level].reclaims for level in path(snapshot.queues, waiting.queue))
+    assert len({preemption.attempt for preemption in wanted.preempt}) == len(wanted.preempt)
+    world.apply(wanted)
+    again = world.turn()
+    assert not {one.attempt for one in again.preempt} & {one.attempt for one in wanted.preempt}
+    assert not {one.for_gang for one in again.preempt if one.for_gang} & {one.for_gang for one in wanted.preempt}
+    for one in [one.gang.id for one in world.running.values() if one.stopping]:
+        world.leave(one)
+    started = {placement.gang.id for placement in (*again.place, *world.turn().place)}
+    assert {preemption.for_gang for preemption in wanted.preempt if preemption.for_gang} <= started

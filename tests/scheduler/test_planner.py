@@ -1,0 +1,79 @@
+"""A Planner that remembers plans as one that does not, whatever happens between its turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId
+from hopyard.scheduler.cycle import Planner, plan
+
+from .worlds import World, bookings, gangs, machine, seconds, trees, worlds
+
+histories = settings(max_examples=60, deadline=None)
+EVENTS = ("submit", "submit", "submit", "end", "end", "leave", "time", "time", "save", "lose", "cordon", "join", "drop", "tree", "reserve", "cancel", "edit")
+
+
+def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
+    """Something that changes a cluster."""
+
+    def one_of(items: object) -> object:
+        found = list(items)  # type: ignore[call-overload]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    stopping = [one.gang.id for one in world.running.values() if one.stopping]
+    if event == "submit":
+        world.submit(*(data.draw(gangs(f"h{count}.{i}", world.queues, at=count)) for i in range(data.draw(st.integers(1, 3)))))
+    elif event == "end" and (one := one_of(world.running)):
+        world.end(GangId(str(one)))
+    elif event == "leave" and (one := one_of(stopping)):
+        world.leave(GangId(str(one)))
+    elif event == "time":
+        world.now += seconds(data.draw(st.sampled_from([0.5, 10, 70, 700, 5000])))
+    elif event == "save" and (one := one_of(world.running)):
+        gang = GangId(str(one))
+        world.running[gang] = replace(world.running[gang], saved_at=world.now)
+    elif event in ("lose", "cordon", "drop") and (name := one_of(world.nodes)):
+        node = world.nodes[name]  # type: ignore[index]
+        if event == "drop":
+            del world.nodes[node.id]
+        else:
+            world.nodes[node.id] = replace(node, ready=not node.ready) if event == "lose" else replace(node, cordoned=not node.cordoned)
+    elif event == "join":
+        joined = machine(f"n{data.draw(st.integers(0, 7))}", data.draw(st.sampled_from([2, 8])))
+        world.nodes[joined.id] = joined
+    elif event == "tree":
+        world.queues = data.draw(trees())
+    elif event == "reserve" and world.nodes:
+        world.reservations = () if world.reservations else (data.draw(bookings(list(world.nodes.values()), world.queues)),)
+    elif event == "cancel" and (one := one_of(world.pending)):
+        del world.pending[GangId(str(one))]
+    elif event == "edit" and (one := one_of(world.pending)):
+        gang_id = GangId(str(one))
+        edited: Gang = replace(world.pending[gang_id], priority=data.draw(st.sampled_from([10, 90])))
+        world.pending[gang_id] = edited
+
+
+@histories
+@given(worlds(), st.data())
+def test_a_planner_with_a_memory_plans_as_one_without(world: World, data: st.DataObject) -> None:
+    planner = Planner()
+    for count in range(data.draw(st.integers(2, 8))):
+        snapshot = world.snapshot()
+        remembered = planner(snapshot)
+        assert remembered == plan(snapshot)
+        if data.draw(st.integers(0, 4)):
+            world.apply(remembered)
+        for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
+            happen(world, event, data, count)
+
+
+@histories
+@given(worlds())
+def test_it_forgets_nothing_when_nothing_changes(world: World) -> None:
+    snapshot = world.snapshot()
+    planner = Planner()
+    assert planner(snapshot) == planner(snapshot) == plan(snapshot)
