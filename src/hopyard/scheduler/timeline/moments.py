@@ -15,13 +15,12 @@ SLACK_S = 0.001  # times that are nearer than this are one: they went through fl
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`; `high_s` is when it is expected
-    to start at the latest. needed: runs whose end it waits for, the last first."""
+    """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`. needed: runs whose end it waits
+    for, the last first."""
 
     promise: Promise
     placement: Placement
     at_s: float
-    high_s: float
     until_s: float
     needed: tuple[GangId, ...] = ()
 

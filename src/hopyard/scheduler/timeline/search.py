@@ -63,14 +63,15 @@ class Search:
         first = _first(times, self._fits_alone)
         if first is None:
             return None
-        for stretch in self._stretches(times[first:]):
+        for index, stretch in enumerate(self._stretches(times[first:])):
             overlapped = self._outlook.overlapped(stretch[0], stretch[0] + self._high_s)
-            spot = self._in_stretch(stretch, overlapped)
+            spot = self._in_stretch(stretch, overlapped, likely=index == 0)
             if spot is not None:
                 return spot
         return None
 
-    def _in_stretch(self, stretch: Sequence[float], overlapped: Sequence[Moment]) -> Spot | None:
+    def _in_stretch(self, stretch: Sequence[float], overlapped: Sequence[Moment], *, likely: bool) -> Spot | None:
+        """likely: it may well fit at the beginning, which is looked at first then."""
         accounts = self._outlook.refusing(self._gang, overlapped)
         if any(later.refusal(self._gang) for later in accounts):
             return None
@@ -81,7 +82,10 @@ class Search:
             placements[at_s] = self._place(at_s, overlapped, closed)
             return placements[at_s] is not None
 
-        found = _first(stretch, fits) if fits(stretch[-1]) else None
+        if likely and fits(stretch[0]):
+            found: int | None = 0
+        else:
+            found = _first(stretch, fits) if fits(stretch[-1]) else None
         placement = None if found is None else placements[stretch[found]]
         return None if found is None or placement is None else Spot(placement, stretch[found])
 

@@ -113,16 +113,16 @@ class Timeline:
         if spot is None:
             return None
         nodes = tuple(sorted({a.node for a in spot.placement.assignments}))
-        last_s = self._at_the_latest(gang, expected, nodes, spot)
-        start_at = self._time(last_s)
         from_s = spot.at_s
         if before is not None and self._time(spot.at_s) <= before.start_at:
             start_at = before.start_at
-        elif before is not None:
-            from_s = max((before.start_at - self._now).total_seconds(), 0.0)
+        else:
+            start_at = self._time(self._at_the_latest(gang, expected, nodes, spot))
+            if before is not None:
+                from_s = max((before.start_at - self._now).total_seconds(), 0.0)
         promise = Promise(gang.id, start_at, before.given_at if before and start_at == before.start_at else self._now, nodes)
         needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
-        stay = Stay(promise, spot.placement, spot.at_s, last_s, spot.at_s + expected.high_s, tuple(reversed(needed)))
+        stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, tuple(reversed(needed)))
         outlook.add_stay(stay, from_s=from_s)
         return promise
 
