@@ -23,7 +23,8 @@ def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
     shell.write("wait.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     shell.write("hi.py", "print('hi')\n")
     stays = shell.hop("run", "--detach", "--json", "--no-preempt", "wait.py").json
-    assert shell.hop("node", "cordon", "box").talk == "box is cordoned\n"
+    assert shell.hop("node", "cordon", "box", "--reason", "dust").talk == "box is cordoned\n"
+    assert "state    cordoned: dust" in shell.hop("node", "info", "box").text
     try:
         waits = shell.hop("run", "--detach", "--json", "hi.py").json
         assert waits["phase"] == "queued"

@@ -38,7 +38,8 @@ def test_what_is_in_use_of_a_node_and_of_its_pool(tmp_path: Path) -> None:
 
 def test_nothing_starts_on_a_cordoned_node_until_it_is_open_again(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        assert (await stage.ask("POST", "/nodes/box/cordon"))["cordoned"]
+        told = await stage.ask("POST", "/nodes/box/cordon", {"reason": "new fans"})
+        assert (told["cordoned"], told["cordon_reason"]) == (True, "new fans")
         waits = await stage.submit()
         assert waits["phase"] == "queued"
         assert (await stage.ask("GET", "/pools"))["pools"][0]["open"] == 0
@@ -67,7 +68,7 @@ def test_draining_asks_runs_to_make_room_except_those_that_never_do(tmp_path: Pa
 def test_only_the_owner_takes_nodes_out_of_service(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC))
-        for method, path, body in (("POST", "/cordon", None), ("POST", "/uncordon", None), ("POST", "/drain", {}), ("DELETE", "", None)):
+        for method, path, body in (("POST", "/cordon", {}), ("POST", "/uncordon", None), ("POST", "/drain", {}), ("DELETE", "", None)):
             refused = await stage.ask(method, f"/nodes/box{path}", body, token=BOB, status=403)
             assert refused["error"]["code"] == "forbidden" and "only alice" in refused["error"]["message"]
         assert not (await stage.ask("GET", "/nodes/box", token=BOB))["node"]["cordoned"]
@@ -79,8 +80,8 @@ def test_unknown_and_lost_nodes(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         refused = await stage.ask("GET", "/nodes/bax", status=404)
         assert refused["error"]["hints"] == ["did you mean `box`?"]
-        for path in ("/cordon", "/uncordon"):
-            await stage.ask("POST", f"/nodes/bax{path}", status=404)
+        for path, body in (("/cordon", {}), ("/uncordon", None)):
+            await stage.ask("POST", f"/nodes/bax{path}", body, status=404)
         await stage.ask("DELETE", "/nodes/box", status=409)
         stage.engine.nodes = [replace(NODE, id=NODE.id.replace("box", "new"), pool=PoolName("spare"))]  # type: ignore[arg-type]
         await stage.started()  # somebody looks at the engine again

@@ -70,10 +70,11 @@ def tell(name: str, as_json: bool) -> None:
 
 @node.command("cordon")
 @node_argument
+@click.option("--reason", default="", metavar="TEXT", help="Shown with the node.")
 @json_option
-def cordon(name: str, as_json: bool) -> None:
+def cordon(name: str, reason: str, as_json: bool) -> None:
     """Let nothing new start on NODE; what runs there goes on."""
-    _tell_state(_post(name, "cordon"), as_json)
+    _tell_state(_post(name, "cordon", {"reason": reason}), as_json)
 
 
 @node.command("uncordon")
@@ -86,7 +87,7 @@ def uncordon(name: str, as_json: bool) -> None:
 
 @node.command("drain")
 @node_argument
-@click.option("--reason", default="", metavar="TEXT", help="Told to the runs that are asked to leave.")
+@click.option("--reason", default="", metavar="TEXT", help="Shown with the node, and told to the runs that are asked to leave.")
 @click.option("--all", "everything", is_flag=True, help="Also runs that asked never to make room.")
 @json_option
 def drain(name: str, reason: str, everything: bool, as_json: bool) -> None:
@@ -154,7 +155,7 @@ def lines_of(one: Node, runs: list[dict[str, Any]]) -> list[str]:
     """All that is to be said of one node."""
     told = [
         ("node", one["id"]),
-        ("state", state_of(one)),
+        ("state", state_of(one) + (f": {one['cordon_reason']}" if one["cordon_reason"] else "")),
         ("pool", one["pool"]),
         ("engine", one["engine"]),
         ("labels", "  ".join(f"{key}={value}" for key, value in sorted(one["labels"].items()))),

@@ -19,7 +19,7 @@ from hopyard.domain.resources import Gpu
 class Node:
     """A machine: what of it may be given to runs, in total (not what is free).
 
-    ready: the engine sees it. cordoned: an administrator lets nothing new start on it. extras: other countable things by
+    ready: the engine sees it. cordoned: an administrator lets nothing new start on it; cordon_reason: what they said why. extras: other countable things by
     name. holds: keys of the datasets and environments in its cache, as `Gang.wants` names them.
     """
 
@@ -34,6 +34,7 @@ class Node:
     cordoned: bool = False
     extras: Mapping[str, int] = field(default_factory=dict)
     holds: frozenset[str] = frozenset()
+    cordon_reason: str = ""
 
     @property
     def open(self) -> bool:

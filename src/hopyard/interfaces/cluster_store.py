@@ -115,8 +115,8 @@ class ClusterStore(Protocol):
         """By id; those that no engine sees any more too, as not ready."""
         ...
 
-    async def cordon(self, node: NodeId, on: bool, /) -> Node:
-        """Let nothing new start on a node, or let it again. Raises NotFound."""
+    async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
+        """Let nothing new start on a node, for this reason, or let it again. Raises NotFound."""
         ...
 
     async def remove_node(self, node: NodeId, /) -> None:

@@ -33,8 +33,8 @@ class NodeCases:
         _, attempt = await started(stores)
         waits = await submit(stores)
         before = (await stores.cluster.snapshot(now=at(0))).version
-        told = await stores.cluster.cordon(NodeId("n1"), True)
-        assert (told.cordoned, told.open) == (True, False)
+        told = await stores.cluster.cordon(NodeId("n1"), True, reason="new fans")
+        assert (told.cordoned, told.cordon_reason, told.open) == (True, "new fans", False)
         after = await stores.cluster.snapshot(now=at(1))
         assert after.version > before
         assert after.nodes[NodeId("n1")].cordoned
@@ -42,9 +42,9 @@ class NodeCases:
         refused = await apply(stores, place(gang_of(after, waits.id), "n1"))
         assert "cordoned" in refused.rejected[gang_of(after, waits.id).id]
         await see(stores, exited(attempt), nodes=[node(cpus=3)], seconds=2)  # what its engine sees does not lift it
-        assert list(await stores.cluster.nodes()) == [node(cpus=3, cordoned=True)]
+        assert list(await stores.cluster.nodes()) == [node(cpus=3, cordoned=True, cordon_reason="new fans")]
         await see(stores, nodes=[], seconds=3)
-        assert list(await stores.cluster.nodes()) == [node(cpus=3, cordoned=True, ready=False)]
+        assert list(await stores.cluster.nodes()) == [node(cpus=3, cordoned=True, cordon_reason="new fans", ready=False)]
         await see(stores, nodes=[node(cordoned=True)], seconds=3)
         assert await stores.cluster.cordon(NodeId("n1"), False) == node()
         await start(stores, waits.id, seconds=4)

@@ -41,6 +41,7 @@ class NodeOut(Struct, frozen=True, kw_only=True):
     ready: bool
     labels: Mapping[str, str]
     cordoned: bool
+    cordon_reason: str
     extras: Mapping[str, int]
     used: UsedOut
 
@@ -91,8 +92,12 @@ class PoolsOut(Struct, frozen=True):
     pools: list[PoolOut]
 
 
+class CordonIn(In):
+    reason: Annotated[str, Meta(max_length=1024, pattern=TEXT)] = ""
+
+
 class DrainIn(In):
-    """reason: told to the runs. all: also those that asked never to make room."""
+    """reason: kept with the node, and told to the runs. all: also those that asked never to make room."""
 
     reason: Annotated[str, Meta(max_length=1024, pattern=TEXT)] = ""
     all: bool = False
@@ -117,9 +122,9 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         node = _find(snapshot, ask.path["node"])
         return NodeDetailOut(_one(snapshot, node), [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)])
 
-    async def cordon(ask: Ask[Nothing, Nothing]) -> NodeOut:
+    async def cordon(ask: Ask[Nothing, CordonIn]) -> NodeOut:
         """Let nothing new start on a node; what runs there goes on. Only the server's owner may."""
-        return await _cordon(parts, ask, on=True)
+        return await _cordon(parts, ask, on=True, reason=ask.body.reason)
 
     async def uncordon(ask: Ask[Nothing, Nothing]) -> NodeOut:
         """Let runs start on a node again. Only the server's owner may."""
@@ -127,7 +132,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def drain(ask: Ask[Nothing, DrainIn]) -> DrainOut:
         """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere. Only the server's owner may."""
-        node = await _cordon(parts, ask, on=True)
+        node = await _cordon(parts, ask, on=True, reason=ask.body.reason)
         why = f"node {node.id} is drained" + (f": {ask.body.reason}" if ask.body.reason else "")
         asked, left = [], []
         for running in _there(await parts.cluster.snapshot(now=parts.now()), NodeId(node.id)):
@@ -154,7 +159,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/nodes", nodes, returns=NodesOut),
         Endpoint("GET", at, get, returns=NodeDetailOut),
         Endpoint("DELETE", at, remove, errors=(403, 409)),
-        Endpoint("POST", at + "/cordon", cordon, returns=NodeOut, errors=(403,)),
+        Endpoint("POST", at + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,)),
         Endpoint("POST", at + "/uncordon", uncordon, returns=NodeOut, errors=(403,)),
         Endpoint("POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,)),
         Endpoint("GET", "/pools", pools, returns=PoolsOut),
@@ -203,6 +208,7 @@ def _node(node: Node, used: UsedOut) -> NodeOut:
         ready=node.ready,
         labels=node.labels,
         cordoned=node.cordoned,
+        cordon_reason=node.cordon_reason,
         extras=node.extras,
         used=used,
     )
@@ -254,9 +260,9 @@ async def _on_node(parts: Parts, running: Running, node: NodeId) -> OnNodeOut:
     return OnNodeOut(run.id, str(run.name), gang.user, gang.queue, ranks, gang.preemptible, running.stopping)
 
 
-async def _cordon(parts: Parts, ask: Ask[Nothing, Any], *, on: bool) -> NodeOut:
+async def _cordon(parts: Parts, ask: Ask[Nothing, Any], *, on: bool, reason: str = "") -> NodeOut:
     _check_owner(parts, ask.caller.user)
-    await parts.cluster.cordon(NodeId(ask.path["node"]), on)
+    await parts.cluster.cordon(NodeId(ask.path["node"]), on, reason=reason)
     parts.controller.wake()
     snapshot = await parts.cluster.snapshot(now=parts.now())
     return _one(snapshot, _find(snapshot, ask.path["node"]))

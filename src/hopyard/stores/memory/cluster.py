@@ -209,14 +209,16 @@ class MemoryClusterStore:
     async def nodes(self) -> Sequence[Node]:
         return list(self._state.seen_nodes.get().values())
 
-    async def cordon(self, node: NodeId, on: bool, /) -> Node:
+    async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
         found = self._node(node)
-        (self._state.cordoned.add if on else self._state.cordoned.discard)(node)
-        if found.cordoned != on:
-            found = replace(found, cordoned=on)
-            self._set_node(found)
+        self._state.cordoned.pop(node, None)
+        if on:
+            self._state.cordoned[node] = reason
+        after = replace(found, cordoned=on, cordon_reason=reason if on else "")
+        if after != found:
+            self._set_node(after)
             self._state.changed()
-        return found
+        return after
 
     async def remove_node(self, node: NodeId, /) -> None:
         state = self._state
@@ -225,7 +227,7 @@ class MemoryClusterStore:
         if state.holdings.held_on(node):
             raise Conflict(f"node {node} is held by a run", hints=("wait until its run has ended, or stop it",))
         del state.nodes[node]
-        state.cordoned.discard(node)
+        state.cordoned.pop(node, None)
         state.holdings.drop_node(node)
         state.seen_nodes.stale()
         state.totals.stale()
@@ -245,7 +247,12 @@ class MemoryClusterStore:
         if state.said.get(engine) is seen:
             return False
         state.said[engine] = seen
-        wanted = {node.id: replace(sane_node(node)[0], engine=engine, cordoned=node.id in state.cordoned) for node in seen}
+        wanted = {
+            node.id: replace(
+                sane_node(node)[0], engine=engine, cordoned=node.id in state.cordoned, cordon_reason=state.cordoned.get(node.id, "")
+            )
+            for node in seen
+        }
         for node in state.nodes.values():
             if node.engine == engine and node.id not in wanted:
                 wanted[node.id] = replace(node, ready=False) if node.ready else node

@@ -50,7 +50,7 @@ class State:
         self.epoch = 0
         self.nodes: dict[NodeId, Node] = {}
         self.said: dict[str, Sequence[Node]] = {}  # by each engine, of its nodes, the last time
-        self.cordoned: set[NodeId] = set()
+        self.cordoned: dict[NodeId, str] = {}  # with the reason
         self.holdings = Holdings()
         self.charges = Charges()
         self.pending: dict[GangId, Gang] = {}

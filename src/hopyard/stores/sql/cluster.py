@@ -172,11 +172,11 @@ class SqlClusterStore:
     async def nodes(self) -> Sequence[Node]:
         return await self._database.read(self._view.nodes)
 
-    async def cordon(self, node: NodeId, on: bool, /) -> Node:
+    async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
         def write(conn: Connection) -> Node:
             stamp = self._live.refresh(conn)
             _known(self._live.nodes, node)
-            found = node_rows.cordon(conn, self._live.nodes, node, on, clock=stamp.now)
+            found = node_rows.cordon(conn, self._live.nodes, node, on, reason, clock=stamp.now)
             if found != self._live.nodes[node]:
                 self._live.set_node(found)
                 stamp.touch("nodes")

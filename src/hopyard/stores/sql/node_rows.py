@@ -38,7 +38,9 @@ def differences(known: Mapping[NodeId, Node], engine: str, seen: Sequence[Node])
     for said in seen:
         node, wrong = sane_node(said)
         before = known.get(node.id)
-        node = replace(node, engine=engine, cordoned=before is not None and before.cordoned)
+        node = replace(node, engine=engine, cordoned=False, cordon_reason="")
+        if before is not None and before.cordoned:
+            node = replace(node, cordoned=True, cordon_reason=before.cordon_reason)
         if node != before and wrong:
             logger.warning("node %s says what cannot be: %s", node.id, "; ".join(wrong))
         wanted[node.id] = node
@@ -62,9 +64,9 @@ def write_nodes(conn: Connection, known: Mapping[NodeId, Node], changed: Iterabl
         conn.execute(_CHANGE, again)
 
 
-def cordon(conn: Connection, known: Mapping[NodeId, Node], node: NodeId, on: bool, *, clock: int) -> Node:
+def cordon(conn: Connection, known: Mapping[NodeId, Node], node: NodeId, on: bool, reason: str, *, clock: int) -> Node:
     """The node as it is now; `known` has it."""
-    after = replace(known[node], cordoned=on)
+    after = replace(known[node], cordoned=on, cordon_reason=reason if on else "")
     if after != known[node]:
         write_nodes(conn, known, [after], clock=clock)
     return after
