@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ReplicaPhase, ReplicaStatus, summarise
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus, summarise
 from hopyard.domain.ids import AttemptId, RunId, attempt_id
 
 # CPUs and GPUs of each node.
 NODES: Mapping[str, tuple[int, int]] = {"n1": (6, 2), "n2": (2, 0)}
-Places = Sequence[tuple[str, tuple[int, ...]]]
+Place = tuple[str, tuple[int, ...], int]  # a node, its GPUs, thousandths of each
+Places = Sequence[Place]
 
 
 @dataclass
@@ -21,6 +23,8 @@ class ModelAttempt:
     phase: str = "starting"
     replicas: dict[int, ReplicaStatus] = field(default_factory=dict)
     exit: tuple[str, int] | None = None  # kind and code
+    preempted: bool = False
+    saved_at: datetime | None = None
 
     @property
     def live(self) -> bool:
@@ -31,14 +35,17 @@ class ModelAttempt:
 class ModelRun:
     id: RunId
     size: int
-    gpus: int  # of each replica
+    gpu_milli: int  # of each replica: none, a share of one, or a whole one
     max_attempts: int
     submitted_at: datetime
+    preemptible: bool = True
     phase: str = "queued"
     stop_requested: bool = False
     attempts: list[ModelAttempt] = field(default_factory=list)
     position: int | None = None
     exit: tuple[str, int] | None = None
+    lost: int = 0
+    preemptions: int = 0
 
     @property
     def final(self) -> bool:
@@ -48,6 +55,7 @@ class ModelRun:
 @dataclass
 class Model:
     runs: dict[RunId, ModelRun] = field(default_factory=dict)
+    cordoned: set[str] = field(default_factory=set)
 
     def live(self) -> Iterator[tuple[ModelRun, ModelAttempt]]:
         for run in self.runs.values():
@@ -55,27 +63,32 @@ class Model:
                 yield run, run.attempts[-1]
 
     def fits(self, run: ModelRun, places: Places) -> bool:
-        """Each replica takes one CPU and `gpus` GPUs that nobody holds."""
+        """Each replica takes one CPU, and its share of a GPU on which no more than a whole one is given out."""
+        if len(places) != run.size or any(node in self.cordoned for node, _, _ in places):
+            return False
+        if any(len(cards) != bool(run.gpu_milli) or (cards and milli != run.gpu_milli) for _, cards, milli in places):
+            return False
         held = [place for _, attempt in self.live() for place in attempt.places] + list(places)
-        for node, (cpus, gpus) in NODES.items():
-            here = [cards for name, cards in held if name == node]
-            cards = [card for some in here for card in some]
-            if len(here) > cpus or len(set(cards)) < len(cards) or any(card >= gpus for card in cards):
-                return False
-        return len(places) == run.size and all(len(cards) == run.gpus for _, cards in places)
+        cpus = Counter(node for node, _, _ in held)
+        cards = Counter[tuple[str, int]]()
+        for node, some, milli in held:
+            cards.update({(node, card): milli for card in some})
+        if any(cpus[node] > NODES[node][0] for node in cpus):
+            return False
+        return all(card < NODES[node][1] and given <= 1000 for (node, card), given in cards.items())
 
     def somewhere(self, run: ModelRun) -> Places | None:
-        """A place for it, should there be one for its replicas side by side."""
+        """A place for it, should there be one for its replicas side by side, or all on one GPU."""
         for node in NODES:
-            for first in (0, 1):
-                places = [(node, (first + rank,) if run.gpus else ()) for rank in range(run.size)]
+            for first, step in ((0, 1), (1, 1), (0, 0), (1, 0)):
+                places = [(node, (first + step * rank,) if run.gpu_milli else (), run.gpu_milli or 1000) for rank in range(run.size)]
                 if self.fits(run, places):
                     return places
         return None
 
     def in_use(self) -> list[int]:
-        """The GPUs of n1, the one node that has any, that somebody holds."""
-        return sorted(card for _, attempt in self.live() for _, cards in attempt.places for card in cards)
+        """The GPUs of n1, the one node that has any, of which somebody holds some."""
+        return sorted({card for _, attempt in self.live() for _, cards, _ in attempt.places for card in cards})
 
     def exited(self) -> list[tuple[ModelRun, ReplicaStatus]]:
         """Replicas that have exited while their gang is not over."""
@@ -91,6 +104,20 @@ class Model:
             run.phase, run.position = "starting", None
             applied.append(id_)
         return applied
+
+    def preempt(self, attempt: AttemptId) -> bool:
+        """Whether it is asked to make room."""
+        for run, known in self.live():
+            if known.id == attempt and known.phase != "stopping" and run.preemptible:
+                known.preempted = True
+                run.phase = known.phase = "stopping"
+                return True
+        return False
+
+    def save(self, attempt: AttemptId, at: datetime) -> None:
+        for _, known in self.live():
+            if known.id == attempt:
+                known.saved_at = at
 
     def say(self, attempt: AttemptId, status: ReplicaStatus) -> None:
         for run, known in self.live():
@@ -127,12 +154,20 @@ class Model:
             run.phase = run.attempts[-1].phase = "stopping"
 
     def _end(self, run: ModelRun, phase: AttemptPhase, how: Exit | None = None) -> None:
+        attempt = run.attempts[-1]
         exit = (how.kind.value, how.code) if how is not None else ("lost", 1)
-        run.attempts[-1].phase, run.attempts[-1].exit = phase.value, exit
+        left = next((told.exit for _, told in sorted(attempt.replicas.items()) if told.exit and told.exit.kind is ExitKind.PREEMPTED), None)
+        if attempt.preempted and phase is AttemptPhase.FAILED and exit[0] in ("exit-code", "signal", "peer-failed") and left is not None:
+            phase, exit = AttemptPhase.STOPPED, (left.kind.value, left.code)
+        attempt.phase, attempt.exit = phase.value, exit
         if phase in (AttemptPhase.SUCCEEDED, AttemptPhase.FAILED):
             run.phase = phase.value
         elif run.stop_requested:
             run.phase = "cancelled"
+        elif attempt.preempted or exit[0] == "preempted":
+            run.phase = "queued"
+            run.preemptions += 1
         else:
-            run.phase = "queued" if len(run.attempts) < run.max_attempts else "failed"
+            run.phase = "queued" if run.lost + 1 < run.max_attempts else "failed"
+            run.lost += 1
         run.exit = exit if run.final else None

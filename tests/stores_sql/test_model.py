@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,17 +14,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from sqlalchemy import Connection
 
 from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Hold, HoldReason, Observation, Plan
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.cluster import Hold, HoldReason, Observation, Plan, Preemption, Snapshot
 from hopyard.domain.gang import Gang, Placement
-from hopyard.domain.ids import AttemptId, GangId, RunId, RunName, Version
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName, Version
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RunPhase
-from hopyard.errors import Conflict, NotFound
+from hopyard.errors import Conflict, NotFound, NotLeader
 from hopyard.interfaces.run_store import NewRun, RunFilter
+from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
-from hopyard.testing.stores import ENGINE, at, new_run, node, place
+from hopyard.testing.stores import ENGINE, Stores, at, digest, new_run, node, place
 from tests.stores_sql.conftest import stores_over
 from tests.stores_sql.model import NODES, Model, ModelRun, Places
 from tests.stores_sql.postgres import PostgreSQL
@@ -35,11 +39,14 @@ EXITS = (
     (3, ExitKind.EXIT_CODE),
     (143, ExitKind.STOPPED),
     (1, ExitKind.LOST),
+    (143, ExitKind.PREEMPTED),
     (137, ExitKind.OUT_OF_MEMORY),
 )
+SHARES = (0, 400, 1000)
 places_of = {
-    0: st.sampled_from([("n1", ()), ("n2", ())]),
-    1: st.sampled_from([("n1", (0,)), ("n1", (1,)), ("n1", (2,)), ("n2", (0,)), ("n1", ())]),
+    0: st.sampled_from([("n1", (), 1000), ("n2", (), 1000)]),
+    400: st.sampled_from([("n1", (0,), 400), ("n1", (1,), 400), ("n1", (0,), 1000), ("n1", (1,), 300), ("n2", (0,), 400)]),
+    1000: st.sampled_from([("n1", (0,), 1000), ("n1", (1,), 1000), ("n1", (2,), 1000), ("n2", (0,), 1000), ("n1", (), 1000)]),
 }
 replicas = st.one_of(
     st.sampled_from([(ReplicaPhase.PREPARING, None), (ReplicaPhase.RUNNING, None)]),
@@ -48,21 +55,65 @@ replicas = st.one_of(
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Holds the real stores and the model; every rule does the same to both."""
+    """Holds the real stores and the model; every rule does the same to both.
+
+    Two servers work on one database, and any of them does the next thing: what each keeps in mind must be as true as what a
+    third one reads that has just begun. Now and then a neighbour breaks the transaction that they share, and all is done again.
+    """
 
     def __init__(self, open_database: Callable[[], Database]) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.database = open_database()
-        self.stores = stores_over(self.database)
+        self.databases = [open_database() for _ in range(2)]
+        self.servers = [stores_over(database) for database in self.databases]
+        self.at = 0
+        self.epoch = 0
         self.model = Model()
         self.news: dict[RunId, NewRun] = {}
         self.numbers = 0
         self.clock = 0
 
     def teardown(self) -> None:
-        self.do(self.database.close())
+        for database in self.databases:
+            self.do(database.close())
         self.loop.close()
+
+    @property
+    def stores(self) -> Stores:
+        return self.servers[self.at]
+
+    @rule()
+    def change_servers(self) -> None:
+        """The other one leads from now on."""
+        self.at = 1 - self.at
+        self.do(self.servers[1 - self.at].cluster.resign(f"server {1 - self.at}"))
+        self.lead()
+
+    def lead(self) -> None:
+        lease = self.do(self.stores.cluster.lead(f"server {self.at}", now=self.now(), ttl=timedelta(days=1)))
+        assert lease is not None
+        assert lease.epoch >= self.epoch
+        self.epoch = lease.epoch
+
+    @rule()
+    def look(self) -> None:
+        """What it looked at is older than what comes next."""
+        self.do(self.stores.cluster.snapshot(now=at(0)))
+
+    async def beside_a_fault(self, call: Coroutine[Any, Any, T]) -> T:
+        """What it wrote is undone with the transaction, which a neighbour ends too early; then it is run by itself."""
+
+        def end(conn: Connection) -> None:
+            conn.exec_driver_sql("ROLLBACK")
+            raise RuntimeError("a neighbour")
+
+        database = self.databases[self.at]
+        busy = database.write(lambda conn: None)  # meanwhile the others come together
+        _, result, broken = await asyncio.gather(busy, call, database.write(end), return_exceptions=True)
+        assert isinstance(broken, RuntimeError)
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def do(self, call: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(call)
@@ -84,21 +135,23 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self, sizes: list[int]) -> None:
         seen = Observation(tuple(node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items()))
         self.do(self.stores.cluster.record(ENGINE, seen, now=self.now()))
+        self.lead()
         for number, size in enumerate(sizes):
-            self.submit(size, number % 2, 2)
+            self.submit(size, SHARES[number % 3], 2)
         self.plan_well()
 
-    @rule(size=st.integers(1, 3), gpus=st.integers(0, 1), max_attempts=st.integers(1, 3))
-    def submit_one(self, size: int, gpus: int, max_attempts: int) -> None:
-        self.submit(size, gpus, max_attempts)
+    @rule(size=st.integers(1, 3), share=st.sampled_from(SHARES), max_attempts=st.integers(1, 3), preemptible=st.booleans())
+    def submit_one(self, size: int, share: int, max_attempts: int, preemptible: bool) -> None:
+        self.submit(size, share, max_attempts, preemptible)
 
-    def submit(self, size: int, gpus: int, max_attempts: int) -> None:
-        new, now = new_run(replicas=size, resources=Resources(1000, gpus=gpus), max_attempts=max_attempts), self.now()
+    def submit(self, size: int, share: int, max_attempts: int, preemptible: bool = True) -> None:
+        resources = Resources(1000, gpus=share // 1000, gpu_milli=share % 1000)
+        new, now = new_run(replicas=size, resources=resources, max_attempts=max_attempts, preemptible=preemptible), self.now()
         (run,) = self.do(self.stores.runs.create([new], now=now))
         self.numbers += 1
         assert run.name == RunName("alice", "mnist", self.numbers)
         self.news[run.id] = new
-        self.model.runs[run.id] = ModelRun(run.id, size, gpus, max_attempts, now)
+        self.model.runs[run.id] = ModelRun(run.id, size, share, max_attempts, now, preemptible)
 
     @precondition(lambda self: self.model.runs)
     @rule(data=st.data())
@@ -110,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def plan_badly(self, data: st.DataObject) -> None:
         runs = data.draw(st.permutations(list(self.model.runs.values())))[:4]
-        sized = [(run.id, st.lists(places_of[run.gpus], min_size=run.size, max_size=run.size)) for run in runs]
+        sized = [(run.id, st.lists(places_of[run.gpu_milli], min_size=run.size, max_size=run.size)) for run in runs]
         self.apply([(run, data.draw(places)) for run, places in sized])
 
     @precondition(lambda self: self.model.in_use())
@@ -118,9 +171,10 @@ class StoreMachine(RuleBasedStateMachine):
     def plan_on_what_is_in_use(self, data: st.DataObject) -> None:
         """A GPU that one gang holds is given to another: a stale plan, or a policy's fault."""
         gpu = data.draw(st.sampled_from(self.model.in_use()))
-        self.submit(1, 1, 2)
+        share = data.draw(st.sampled_from(SHARES[1:]))
+        self.submit(1, share, 2)
         *_, run = self.model.runs.values()
-        self.apply([(run.id, [("n1", (gpu,))])])
+        self.apply([(run.id, [("n1", (gpu,), share)])])
 
     @rule()
     def plan_well(self) -> None:
@@ -129,15 +183,50 @@ class StoreMachine(RuleBasedStateMachine):
 
     def apply(self, wanted: list[tuple[RunId, Places]]) -> None:
         placements = tuple(place(self.gang(id_), *places) for id_, places in wanted)
-        result = self.do(self.stores.cluster.apply(Plan(Version(0), placements), now=self.now()))
+        applying = self.stores.cluster.apply(Plan(Version(0), placements), now=self.now(), epoch=self.epoch)
+        result = self.do(self.beside_a_fault(applying) if self.clock % 3 == 0 else applying)
         assert list(result.applied) == self.model.apply(wanted)
         assert set(result.applied) | set(result.rejected) == {placement.gang.id for placement in placements}
+
+    @rule(data=st.data())
+    def plan_without_leading(self, data: st.DataObject) -> None:
+        """It thinks that it leads: nothing of its plan is written, as the invariants see."""
+        wanted = [(run.id, places) for run in self.model.runs.values() if (places := self.model.somewhere(run)) is not None]
+        attempt = self.attempt_of(data)
+        plan = Plan(
+            Version(0),
+            tuple(place(self.gang(id_), *places) for id_, places in wanted),
+            preempt=(Preemption(attempt, GangId(""), GangId(""), "makes room"),),
+        )
+        for cluster in (server.cluster for server in self.servers):
+            with pytest.raises(NotLeader):
+                self.do(cluster.apply(plan, now=self.now(), epoch=self.epoch - 1))
+
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        attempt = self.attempt_of(data)
+        wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId("other"), "makes room")
+        result = self.do(self.stores.cluster.apply(Plan(Version(0), preempt=(wanted,)), now=self.now(), epoch=self.epoch))
+        assert result.preempted == ((attempt,) if self.model.preempt(attempt) else ())
+
+    @rule(data=st.data(), step=st.integers(1, 1000))
+    def save(self, data: st.DataObject, step: int) -> None:
+        attempt, now = self.attempt_of(data), self.now()
+        run = RunId(attempt.rpartition(".")[0])
+        if run in self.model.runs:
+            self.do(self.stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, step + self.clock * 1000, digest("c"), 1, now)))
+            self.model.save(attempt, now)
+
+    @rule(name=st.sampled_from(sorted(NODES)), on=st.booleans())
+    def cordon(self, name: str, on: bool) -> None:
+        assert self.do(self.stores.cluster.cordon(NodeId(name), on)).cordoned is on
+        (self.model.cordoned.add if on else self.model.cordoned.discard)(name)
 
     @rule(data=st.data())
     def hold(self, data: st.DataObject) -> None:
         order = data.draw(st.permutations(list(self.model.runs.values())))
         holds = tuple(Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(order, 1))
-        self.do(self.stores.cluster.apply(Plan(Version(0), hold=holds), now=self.now()))
+        self.do(self.stores.cluster.note_holds(holds, now=self.now(), epoch=self.epoch))
         for number, run in enumerate(order, 1):
             run.position = number if run.phase == "queued" else None
 
@@ -175,7 +264,8 @@ class StoreMachine(RuleBasedStateMachine):
         seen = data.draw(st.lists(st.sampled_from(live), unique=True)) if live else []
         nodes = tuple(node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items())
         observation = Observation(nodes, tuple(AttemptStatus(attempt, ()) for attempt in seen))
-        recorded = self.do(self.stores.cluster.record(ENGINE, observation, now=self.now()))
+        recording = self.stores.cluster.record(ENGINE, observation, now=self.now())
+        recorded = self.do(self.beside_a_fault(recording) if self.clock % 3 == 0 else recording)
         self.model.observe(seen)
         assert {ended.attempt for ended in recorded.ended} == set(live) - {attempt.id for _, attempt in self.model.live()}
         assert set(recorded.requeued) == {id_ for id_ in recorded.changed if self.model.runs[id_].phase == "queued"}
@@ -213,6 +303,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert [run.id for run in found] == [run.id for run in expected]
         for run, model in zip(found, expected, strict=True):
             assert (run.phase.value, run.stop_requested, run.position) == (model.phase, model.stop_requested, model.position)
+            assert (run.submitted_at, run.preemptions) == (model.submitted_at, model.preemptions)
             assert (run.ended_at is not None, _how(run.exit)) == (model.final, model.exit)
             attempts = self.do(self.stores.runs.attempts(run.id))
             assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [(one.id, one.phase, one.exit) for one in model.attempts]
@@ -221,6 +312,10 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def the_same_cluster(self) -> None:
         snapshot = self.do(self.stores.cluster.snapshot(now=at(0)))
+        assert _sorted(snapshot) == _sorted(self.do(SqlClusterStore(self.databases[0]).snapshot(now=at(0))))
+        assert {name for name, one in snapshot.nodes.items() if one.cordoned} == self.model.cordoned
+        marks = {RunId(one.gang.id): (one.stopping, one.preempted_for is not None, one.saved_at) for one in snapshot.running}
+        assert marks == {run.id: (one.phase == "stopping", one.preempted, one.saved_at) for run, one in self.model.live()}
         queued = {run.id: run.submitted_at for run in self.model.runs.values() if run.phase == "queued"}
         assert {RunId(gang.id): gang.submitted_at for gang in snapshot.pending} == queued
         held = {RunId(running.gang.id): _places(running.placement) for running in snapshot.running}
@@ -242,26 +337,36 @@ def _how(exit: Exit | None) -> tuple[str, int] | None:
     return None if exit is None else (exit.kind.value, exit.code)
 
 
-def _places(placement: Placement) -> list[tuple[str, tuple[int, ...]]]:
-    return [(str(one.node), one.gpus) for one in placement.assignments]
+def _places(placement: Placement) -> list[tuple[str, tuple[int, ...], int]]:
+    return [(str(one.node), one.gpus, one.gpu_milli) for one in placement.assignments]
 
 
-def _check(open_database: Callable[[], Database], *, examples: int) -> None:
+def _sorted(snapshot: Snapshot) -> Snapshot:
+    """What waits and what runs, in an order that means something."""
+    pending = tuple(sorted(snapshot.pending, key=lambda gang: gang.id))
+    return replace(snapshot, pending=pending, running=tuple(sorted(snapshot.running, key=lambda one: one.attempt)))
+
+
+def _check(new_database: Callable[[], str | Path], *, examples: int) -> None:
+    def machine() -> StoreMachine:
+        url = new_database()
+        return StoreMachine(lambda: Database.open(url))
+
     how = settings(
         max_examples=examples,
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
-    run_state_machine_as_test(lambda: StoreMachine(open_database), settings=how)
+    run_state_machine_as_test(machine, settings=how)
 
 
 def test_sqlite_does_as_the_model(tmp_path: Path) -> None:
-    _check(lambda: Database.open(Path(tempfile.mkdtemp(dir=tmp_path)) / "hopyard.db"), examples=15)
+    _check(lambda: Path(tempfile.mkdtemp(dir=tmp_path)) / "hopyard.db", examples=12)
 
 
 def test_postgresql_does_as_the_model(postgres: PostgreSQL) -> None:
-    _check(lambda: Database.open(postgres.new_database()), examples=5)
+    _check(postgres.new_database, examples=4)
 
 
 def test_all_final_phases_are_reached_by_the_model() -> None:

@@ -5,10 +5,28 @@ from __future__ import annotations
 import pytest
 
 from hopyard.domain.attempt import ExitKind
+from hopyard.domain.cluster import Observation
 from hopyard.domain.durations import KEPT, history_keys
 from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
 from hopyard.domain.resources import Resources
-from hopyard.testing.stores import GIB, ClusterStores, at, exited, gang_of, node, preempt, running, see, start, started, submit
+from hopyard.testing.stores import (
+    ENGINE,
+    GIB,
+    ClusterStores,
+    apply,
+    at,
+    exited,
+    gang_of,
+    new_run,
+    node,
+    place,
+    preempt,
+    running,
+    see,
+    start,
+    started,
+    submit,
+)
 
 DAY = 86400.0
 WEEK = 7 * DAY
@@ -56,14 +74,16 @@ class LearningCases:
         assert (await stores.cluster.snapshot(now=at(9))).durations == {}
 
     async def test_only_the_newest_are_kept(self, stores: ClusterStores) -> None:
-        await see(stores, nodes=[node(cpus=1000, memory_gib=4000)])
-        runs = [await submit(stores) for _ in range(KEPT + 10)]
-        for seconds, run in enumerate(runs, 1):
-            attempt = await start(stores, run.id, seconds=0)
-            await stores.cluster.record_status(running(attempt), now=at(0))
-            await stores.cluster.record_status(exited(attempt), now=at(seconds))
+        large = [node(cpus=1000, memory_gib=4000)]
+        await see(stores, nodes=large)
+        await stores.runs.create([new_run() for _ in range(KEPT + 10)], now=at(0))
+        pending = (await stores.cluster.snapshot(now=at(0))).pending
+        attempts = (await apply(stores, *(place(gang, "n1") for gang in pending))).attempts
+        await see(stores, *(running(attempt) for attempt in attempts), nodes=large)
+        for seconds, some in enumerate((attempts[:10], attempts[10:20], attempts[20:]), 1):
+            await stores.cluster.record(ENGINE, Observation((), tuple(exited(one) for one in some)), now=at(seconds), complete=False)
         kept = (await stores.cluster.snapshot(now=at(1000))).durations["all"]
-        assert kept == tuple(float(seconds) for seconds in range(11, KEPT + 11))
+        assert kept == (2.0,) * 10 + (3.0,) * (KEPT - 10)
 
     async def test_use_decays_and_adds_up(self, stores: ClusterStores) -> None:
         """Half of the cluster's CPUs for 10 s, and again a week later, when the first weighs half."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from hopyard.stores.sql.tables import attempts, runs
 # Written out, not bound, so that both databases see that the partial index serves it.
 LIVE = attempts.c.live == literal_column("1")
 
-# The join on the number is the guard against old news: only the newest attempt of a run can be found.
+# A live attempt is the newest of its run. One that has ended need not be, and is told of nevertheless: it is to be forgotten.
 _COLUMNS = (
     attempts.c.id.label("attempt"),
     attempts.c.live,
@@ -41,7 +41,7 @@ _COLUMNS = (
     runs.c.losses,
     runs.c.preemptions,
 )
-_ROWS = select(*GANG_COLUMNS, *_COLUMNS).join(runs, (runs.c.id == attempts.c.run) & (runs.c.attempts == attempts.c.number))
+_ROWS = select(*GANG_COLUMNS, *_COLUMNS).join(runs, runs.c.id == attempts.c.run)
 _ALL = _ROWS.where(LIVE).order_by(attempts.c.id)
 _TOUCHED = _ROWS.where(attempts.c.touched > bindparam("b_clock")).order_by(attempts.c.id)
 _IDS = select(attempts.c.id).where(LIVE)
@@ -102,9 +102,9 @@ def to_placement(row: Any, gang: Gang) -> Placement:
     return Placement(gang.sized(counts), decode_placement(row.placement))
 
 
-def to_running(row: Any, known: Running | None, waiting: Mapping[GangId, Gang]) -> Running:
+def to_running(row: Any, known: Running | None) -> Running:
     """What a policy sees; what never changes of an attempt is taken over from what was known of it."""
-    placement = known.placement if known is not None else to_placement(row, waiting.get(row[0]) or to_gang(row))
+    placement = known.placement if known is not None else to_placement(row, to_gang(row))
     return Running(
         placement,
         from_us(row.placed_at) if known is None else known.placed_at,

@@ -123,7 +123,7 @@ class View:
                     self._placed = None
                 continue
             phases[id_] = str(AttemptPhase(row.phase))
-            seen = live_rows.to_running(row, known, self._waiting)
+            seen = live_rows.to_running(row, known)
             if seen != known:
                 running[id_] = seen
                 self._placed = None
