@@ -27,10 +27,10 @@ class Queues:
         self._until: datetime | None = None
         self._empty: tuple[QueueTree, Sequence[Node], Accounts] | None = None
 
-    async def tree(self) -> QueueTree:
-        """As of at most a second ago; what this server changed itself is seen at once."""
+    async def tree(self, *, fresh: bool = False) -> QueueTree:
+        """As of at most a second ago, or as of now; what this server changed itself is seen at once."""
         now = self._now()
-        if self._tree is None or self._until is None or now >= self._until:
+        if fresh or self._tree is None or self._until is None or now >= self._until:
             self._tree, self._until = await self._store.tree(), now + _FRESH
         return self._tree
 

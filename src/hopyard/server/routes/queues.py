@@ -59,7 +59,7 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         400 says what in it cannot be, with its path. 403 unless the caller is the server's owner, or an administrator of all
         that differs. 409 names runs that wait in queues that would be gone.
         """
-        before = await parts.queues.tree()
+        before = await parts.queues.tree(fresh=True)
         after = tree_of(section(ask.body.file, "", ask.body.tree))
         differ = changes(before, after)
         check_may_change(before, after, user=ask.caller.user, owner=parts.queues.owner)
