@@ -68,17 +68,12 @@ def _check_guarantee(queue: Queue, below: Mapping[QueueName, Amounts], where: Se
 
 
 def _check_models(queue: Queue, where: Section) -> None:
-    """GPUs of models count as GPUs too: more of them than of all could never be used."""
-    for key, amounts in (("guarantee", queue.guarantee),):
-        models = {name: amount for name, amount in amounts.items() if name.startswith(GPU_OF)}
-        if GPU in amounts and sum(models.values()) > amounts[GPU]:
-            whole = _text(GPU, sum(models.values()))
-            raise _fail(
-                where.section(key),
-                GPU,
-                f"{_text(GPU, amounts[GPU])} is less than the models named beside it, {whole}",
-                f"raise it to {whole}",
-            )
+    """GPUs of models count as GPUs too, so all of them together cannot be fewer."""
+    models = sum(amount for name, amount in queue.guarantee.items() if name.startswith(GPU_OF))
+    if models > queue.guarantee.get(GPU, models):
+        whole = _text(GPU, models)
+        problem = f"{_text(GPU, queue.guarantee[GPU])} is less than the models named beside it, {whole}"
+        raise _fail(where.section("guarantee"), GPU, problem, f"raise it to {whole}")
 
 
 def _fail(where: Section, resource: str, problem: str, hint: str) -> SpecError:
