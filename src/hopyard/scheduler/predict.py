@@ -81,7 +81,11 @@ def expect(gang: Gang, durations: Durations) -> Expected:
 
 def whole(gang: Gang, durations: Durations, elapsed_s: float = 0.0) -> tuple[Expected, float]:
     """The whole duration of a gang that has run for `elapsed_s`, and how long, in seconds since its start, this answer holds."""
-    known = history(gang, durations)
+    return whole_of(gang, history(gang, durations), elapsed_s)
+
+
+def whole_of(gang: Gang, known: History, elapsed_s: float = 0.0) -> tuple[Expected, float]:
+    """`whole`, where the history is at hand."""
     if not known.seconds and gang.time_limit_s is not None:
         return Expected(gang.time_limit_s / 10, gang.time_limit_s, gang.time_limit_s, certain=True), NEVER_S
     band, until_s = known.total_s(max(elapsed_s, 0.0))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hopyard.domain.cluster import Running
-from hopyard.domain.gang import Placement
+from hopyard.domain.durations import gpus_of
+from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
-from hopyard.scheduler.predict import Expected, exactly, whole
+from hopyard.scheduler.predict import Expected, History, exactly, history, whole_of
 
 STOPS_IN_S = (5.0, 60.0)  # one that was asked to end is gone by then: expected, and at the latest
 OVERDUE_S = 1.0  # what is still there past its time limit is gone by then
@@ -45,6 +46,7 @@ class Future:
         self._running: dict[GangId, Running] = {}
         self._on: dict[NodeId, dict[GangId, Running]] = {}
         self._known: dict[GangId, tuple[float, float, bool, float]] = {}  # mid and high as points in time, until when they hold
+        self._histories: dict[tuple[str, str, str, int], History] = {}
         self._sorted: list[End] | None = None
 
     @classmethod
@@ -77,6 +79,7 @@ class Future:
         """Time went on, and more was learned."""
         if durations is not self._durations and durations != self._durations:
             self._known.clear()
+            self._histories.clear()
         self._durations, self._now, self._sorted = durations, now.timestamp(), None
 
     def ends(self) -> Sequence[End]:
@@ -97,6 +100,13 @@ class Future:
     def running(self, gang: GangId) -> Running | None:
         return self._running.get(gang)
 
+    def _history(self, gang: Gang) -> History:
+        key = gang.user, gang.script, gang.queue, gpus_of(gang)
+        found = self._histories.get(key)
+        if found is None:
+            found = self._histories[key] = history(gang, self._durations)
+        return found
+
     def _end(self, running: Running) -> End:
         gang = running.gang
         if running.stopping:
@@ -104,7 +114,7 @@ class Future:
         known = self._known.get(gang.id)
         if known is None or known[3] <= self._now:
             begun = (running.started_at or running.placed_at).timestamp()
-            expected, until_s = whole(gang, self._durations, self._now - begun)
+            expected, until_s = whole_of(gang, self._history(gang), self._now - begun)
             if self._pick is not None:
                 expected = exactly(self._pick(expected))
             known = (begun + expected.mid_s, begun + expected.high_s, expected.certain, begun + until_s)

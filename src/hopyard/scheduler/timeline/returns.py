@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hopyard.domain.gang import Gang, Placement, Role
 from hopyard.domain.ids import NodeId
+from hopyard.domain.resources import WHOLE_GPU, Resources
 from hopyard.scheduler.placement.capacity import Capacity
 
 SPARE_NODES = 16
@@ -85,7 +86,7 @@ class Returns:
 
     def _first_s(self, role: Role) -> Floats:
         request = role.resources
-        gpu = 1000 * request.gpus or request.gpu_milli or int(request.shares_gpu)
+        gpu = least_gpu(request)
         cpu, memory, gpus = self.capacity.sums()
         fits = (self.cpu >= request.cpu_milli) & (self.memory >= request.memory_bytes) & (self.gpu >= gpu)
         found = np.full(len(self.nodes), np.inf)
@@ -93,6 +94,11 @@ class Returns:
         found[(cpu >= request.cpu_milli) & (memory >= request.memory_bytes) & (gpus >= gpu)] = 0.0
         found[~self.capacity.allowed(role.where)] = np.inf
         return found
+
+
+def least_gpu(request: Resources) -> int:
+    """Thousandths of GPUs that one replica takes at least; of a share by memory nothing more is known."""
+    return WHOLE_GPU * request.gpus or request.gpu_milli or int(request.shares_gpu)
 
 
 def _summed(amounts: Ints, rows: Ints) -> Ints:

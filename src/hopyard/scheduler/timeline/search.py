@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 
+import numpy as np
+
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import NodeId
+from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.timeline.moments import SLACK_S, Moment
 from hopyard.scheduler.timeline.outlook import Outlook
+from hopyard.scheduler.timeline.returns import least_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +35,40 @@ def earliest_on(
 
 def earliest(outlook: Outlook, gang: Gang, high_s: float) -> Spot | None:
     """The earliest start anywhere. Looks at the nodes first that have room first, and at more only where they may be better."""
-    returns, times = outlook.returns(), 2
+    lost, lost_until_s = _lost(outlook, gang, high_s)
+    spot = _earliest_beside(outlook, gang, high_s, lost)
+    if lost and (spot is None or spot.at_s > lost_until_s):
+        return _earliest_beside(outlook, gang, high_s, frozenset())
+    return spot
+
+
+def _earliest_beside(outlook: Outlook, gang: Gang, high_s: float, lost: frozenset[NodeId]) -> Spot | None:
+    returns, times, promised = outlook.returns(), 2, outlook.promised
     while True:
-        nodes, beyond_s = returns.nearest(gang, times, outlook.promised)
-        spot = earliest_on(outlook, gang, high_s, nodes)
+        nodes, beyond_s = returns.nearest(gang, times, promised)
+        spot = earliest_on(outlook, gang, high_s, [node for node in nodes if node not in lost])
         if beyond_s == inf or (spot is not None and spot.at_s <= beyond_s):
             return spot
         if spot is not None:
-            return earliest_on(outlook, gang, high_s, returns.until(gang, spot.at_s))
+            return earliest_on(outlook, gang, high_s, [node for node in returns.until(gang, spot.at_s) if node not in lost])
         times *= 4
+
+
+def _lost(outlook: Outlook, gang: Gang, high_s: float) -> tuple[frozenset[NodeId], float]:
+    """Nodes on which it cannot be until some time: even if nothing else ran there, what is promised leaves no room for one
+    replica, and it would not be gone before. What they could hold is counted as hopefully as in `Returns`."""
+    stays = [stay for stay in outlook.stays.values() if high_s > stay.at_s]
+    names = sorted({node for stay in stays for node in stay.promise.nodes})
+    nodes = [node for node in map(outlook.capacity.node, names) if node is not None]
+    if not nodes:
+        return frozenset(), inf
+    cpu, memory, gpu = Capacity.of(nodes, (stay.placement for stay in stays)).sums()
+    lost = np.ones(len(nodes), np.bool_)
+    for role in gang.roles:
+        asked = role.resources
+        lost &= (cpu < asked.cpu_milli) | (memory < asked.memory_bytes) | (gpu < least_gpu(asked))
+    found = frozenset(node.id for node, gone in zip(nodes, lost.tolist(), strict=True) if gone)
+    return found, min((stay.until_s for stay in stays if not found.isdisjoint(stay.promise.nodes)), default=inf)
 
 
 class Search:
