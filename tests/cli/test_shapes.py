@@ -1,0 +1,55 @@
+"""What a run asked for, as `hop ps`, `hop info` and `hop diff` tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.cli.describe import _role, _standing
+from hopyard.cli.diff import _facts
+from hopyard.cli.ps import gpus_of, table_of
+from hopyard.cli.run import build_request
+
+
+def spec(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, Any]:
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text("")
+    return build_request("train.py", (), folder, options).spec(code=None, git=None, environment={})
+
+
+def run_of(told: dict[str, Any]) -> dict[str, Any]:
+    return {"id": told["queue"] or "x", "name": "a/b/1", "spec": told, "phase": "queued", "submitted_at": "2026-01-01T00:00:00+00:00"}
+
+
+@pytest.mark.parametrize(
+    ("options", "column", "resources", "where"),
+    [
+        ({}, "", "1 CPU", None),
+        ({"gpus": "2", "memory": "4G"}, "2", "1 CPU, 4G memory, 2 GPU", None),
+        ({"gpus": "A100|H100:0.5"}, "A100|H100:0.5", "1 CPU, A100|H100:0.5 GPU", None),
+        ({"gpu_memory": "20G"}, "20G of one", "1 CPU, 20G of one GPU", None),
+        ({"gpus": "A100", "gpu_memory": "20G"}, "20G of one", "1 CPU, 20G of one A100 GPU", None),
+        ({"gpus": "1", "replicas": "2-8", "extras": ("fpga=3",)}, "2-8x 1", "2-8 x 1 CPU, 1 GPU, 3 fpga", None),
+        ({"pool": "a,b", "where": ("rack=1",)}, "", "1 CPU", "pool a or b, rack=1"),
+    ],
+)
+def test_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], column: str, resources: str, where: str | None) -> None:
+    told = spec(tmp_path, monkeypatch, **options)
+    lines = dict(_role(told["roles"][0], several=False, first=True))
+    assert (gpus_of(run_of(told)), lines["resources"], lines.get("where")) == (column, resources, where)
+
+
+def test_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = spec(tmp_path, monkeypatch, queue="q", priority=3, preemptible=False, topology="same:rack/2")
+    assert _standing(told) == "q, priority 3, never asked to make room"
+    assert _standing(spec(tmp_path, monkeypatch)) == "the default, the queue's priority"
+    facts = _facts(run_of(told))["resources"]
+    assert (facts["queue"], facts["priority"], facts["preemptible"], facts["topology"], facts["worker replicas"]) == ("q", 3, False, "same:rack/2", "1")
+
+
+def test_columns_that_tell_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, other = run_of(spec(tmp_path, monkeypatch)), run_of(spec(tmp_path, monkeypatch, queue="q", gpus="2"))
+    assert table_of([plain])[0].split() == ["RUN", "PHASE", "AGE", "TIME"]
+    assert table_of([plain, other])[0].split() == ["RUN", "QUEUE", "GPUS", "PHASE", "AGE", "TIME"]
