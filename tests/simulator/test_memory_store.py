@@ -14,4 +14,6 @@ class TestMemory(ClusterStoreContract):
     @pytest.fixture
     def stores(self) -> ClusterStores:
         state = State()
-        return ClusterStores(MemoryRunStore(state), MemoryClusterStore(state), MemoryQueueStore(state), MemoryReservationStore(state))
+        return ClusterStores(
+            MemoryRunStore(state), MemoryClusterStore(state), MemoryQueueStore(state), MemoryReservationStore(state)
+        )

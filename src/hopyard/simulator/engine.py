@@ -28,6 +28,14 @@ NOTHING = Digest("0" * 64)  # what a simulated checkpoint holds
 _US = timedelta(microseconds=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run really is: how long it computes when all its `replicas` do."""
+
+    takes: timedelta
+    replicas: int
+
+
 @dataclass(slots=True)
 class Live:
     """An attempt that the engine knows. began_with, saved: computing that the checkpoint holds from which it started, and that
@@ -76,14 +84,14 @@ class Hears(Protocol):
 class TimeEngine:
     """Implements `hopyard.interfaces.engine.Engine`.
 
-    takes: how long each run computes. A checkpoint's step is the computing that it holds, in microseconds, so that what is
+    works: what each run really is. A checkpoint's step is the computing that it holds, in microseconds, so that what is
     resumed is what the store remembered.
     """
 
     def __init__(
-        self, clock: Clock, agenda: Agenda, nodes: Sequence[Node], takes: Mapping[RunId, timedelta], costs: Costs, hears: Hears
+        self, clock: Clock, agenda: Agenda, nodes: Sequence[Node], works: Mapping[RunId, Work], costs: Costs, hears: Hears
     ) -> None:
-        self._clock, self._agenda, self._takes, self._hears = clock, agenda, takes, hears
+        self._clock, self._agenda, self._works, self._hears = clock, agenda, works, hears
         self._nodes = {node.id: node for node in nodes}
         self._start, self._save = timedelta(seconds=costs.start_s), timedelta(seconds=costs.save_s)
         self._restore, self._every = timedelta(seconds=costs.restore_s), timedelta(seconds=costs.checkpoint_every_s)
@@ -104,7 +112,7 @@ class TimeEngine:
         saved = timedelta(0) if first.restore is None else first.restore.step * _US
         computes_at = now + self._start + (self._restore if saved else timedelta(0))
         live = self._known[launch.attempt] = Live(
-            launch, now, computes_at, saved, saved, len(launch.placement.assignments) / first.world_size
+            launch, now, computes_at, saved, saved, len(launch.placement.assignments) / self._works[first.run].replicas
         )
         self._hears.started(live)
         self._agenda.at(now + self._start, self._when(live, self._begin))
@@ -187,7 +195,7 @@ class TimeEngine:
             self._agenda.at(ends_at, self._when(live, lambda one: self._end(one, FINISHED)))
 
     def _ends_at(self, live: Live) -> datetime:
-        return live.computes_at + max(self._takes[live.run] - live.saved, timedelta(0)) / live.rate
+        return live.computes_at + max(self._works[live.run].takes - live.saved, timedelta(0)) / live.rate
 
     async def _save_by_itself(self, live: Live) -> None:
         await self._write(live, live.done(self._clock.now()))

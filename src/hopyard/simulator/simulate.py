@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from hopyard.config.suggest import hints_for
 from hopyard.controller.controller import Controller
@@ -25,11 +26,11 @@ from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
 from hopyard.domain.run import RunSpec
 from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
-from hopyard.interfaces.run_store import NewRun
+from hopyard.interfaces.run_store import NewRun, RunStore
 from hopyard.scheduler.placement.fit import never_fits
 from hopyard.simulator.agenda import Agenda, Happening
 from hopyard.simulator.clock import ManualClock
-from hopyard.simulator.engine import Live, TimeEngine
+from hopyard.simulator.engine import Live, TimeEngine, Work
 from hopyard.simulator.fairness import FairShares
 from hopyard.simulator.fragments import Shapes
 from hopyard.simulator.ledger import Ledger
@@ -38,7 +39,7 @@ from hopyard.simulator.policies import DEFAULT, new_policy
 from hopyard.simulator.record import Record
 from hopyard.simulator.report import Report, Timing, report_of
 from hopyard.simulator.settings import Cluster, Progress, Settings
-from hopyard.simulator.stores import Stores, open_stores
+from hopyard.simulator.stores import Stores, WholeMoments, open_stores
 from hopyard.simulator.workload import Workload
 
 FOR_EVER = timedelta(days=36500)
@@ -68,7 +69,7 @@ class Simulation:
         check_queues(workload, self._tree)
         self._clock, self._agenda = ManualClock(workload.begin), Agenda()
         self._chance = random.Random(settings.seed)
-        self._takes: dict[RunId, timedelta] = {}
+        self._works: dict[RunId, Work] = {}
         self._refused: dict[RunId, str] = {}
         self._to_come = 0
         self._ledger = Ledger(cluster.nodes)
@@ -77,18 +78,20 @@ class Simulation:
         self._record = Record(
             workload.begin, self._ledger, shapes, FairShares(self._tree, capacity=capacity, by_gpu=bool(self._ledger.gpu_total))
         )
-        self._engine = TimeEngine(self._clock, self._agenda, cluster.nodes, self._takes, settings.costs, self)
+        self._engine = TimeEngine(self._clock, self._agenda, cluster.nodes, self._works, settings.costs, self)
         self._watched_at = 0.0
 
     async def play(self) -> Report:
         began = time.perf_counter()
+        driver = asyncio.current_task()
+        assert driver is not None
         async with open_stores(self._settings.store, self._stillness) as stores:
+            self._runs, moments = stores.runs, WholeMoments(stores.cluster, driver)
             await self._prepare(stores)
-            controller = self._controller = self._new_controller(stores)
-            self._stores = stores
+            controller = self._controller = self._new_controller(stores.runs, moments)
             loops = asyncio.get_running_loop().create_task(controller.run())
             try:
-                await self._drive(loops)
+                await self._drive(loops, moments)
             finally:
                 loops.cancel()
                 with suppress(asyncio.CancelledError):
@@ -113,7 +116,7 @@ class Simulation:
             if why is not None:
                 self._refused[run_id] = why
                 continue
-            self._takes[run_id] = timedelta(seconds=one.duration_s)
+            self._works[run_id] = Work(timedelta(seconds=one.duration_s), spec.size)
             self._to_come += 1
             self._agenda.at(at, self._submission(NewRun(run_id, one.user, spec)))
         for node in self._cluster.nodes if self._settings.mtbf_s else ():
@@ -125,14 +128,14 @@ class Simulation:
         priority = self._tree.queues[queue].default_priority if spec.priority is None else spec.priority
         return replace(spec, queue=queue, priority=priority, time_limit_s=limit_s, max_attempts=MOST_ATTEMPTS)
 
-    def _new_controller(self, stores: Stores) -> Controller:
+    def _new_controller(self, runs: RunStore, cluster: Any) -> Controller:
         return Controller(
-            cluster=stores.cluster,
-            runs=stores.runs,
+            cluster=cluster,
+            runs=runs,
             engine=self._engine,
             policy=self._policy,
             clock=self._clock,
-            composer=Composer(stores.runs, server_url="", sign=lambda _: ""),
+            composer=Composer(runs, server_url="", sign=lambda _: ""),
             observe_every=timedelta(seconds=self._settings.observe_every_s),
             holder="simulator",
             lease=FOR_EVER,
@@ -142,21 +145,23 @@ class Simulation:
 
     # -- time -------------------------------------------------------------------------------------------------------
 
-    async def _drive(self, loops: asyncio.Task[None]) -> None:
+    async def _drive(self, loops: asyncio.Task[None], moments: WholeMoments) -> None:
         until = self._until()
         last = self._clock.now()
         while True:
+            moments.end()
             await self._stillness.wait()
+            moments.begin()
             self._policy.check()
             if loops.done():
                 loops.result()
             if not self._to_come and self._record.ended == len(self._record.stories):
                 return
             event_at = self._agenda.next_at()
-            moments = [at for at in (event_at, self._clock.next_at()) if at is not None]
-            if not moments or min(moments) > until or (event_at is None and min(moments) > last + PATIENCE):
+            coming = [at for at in (event_at, self._clock.next_at()) if at is not None]
+            if not coming or min(coming) > until or (event_at is None and min(coming) > last + PATIENCE):
                 return
-            await self._move_to(min(moments))
+            await self._move_to(min(coming))
             while (happening := self._agenda.due(self._clock.now())) is not None:
                 last = self._clock.now()
                 await happening()
@@ -178,17 +183,17 @@ class Simulation:
         self._watched_at = time.monotonic()
         record, ledger = self._record, self._ledger
         used = ledger.gpu_used / ledger.gpu_total if ledger.gpu_total else ledger.cpu_used / max(ledger.cpu_total, 1)
-        runs = len(self._takes)
+        runs = len(self._works)
         self._settings.watch(Progress(self._name, self._clock.now(), record.ended, runs, record.running, record.waiting, used))
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def _submission(self, new: NewRun) -> Happening:
         async def submit() -> None:
-            (made,) = await self._stores.runs.create([new], now=self._clock.now())
+            (made,) = await self._runs.create([new], now=self._clock.now())
             self._to_come -= 1
             self._record.submitted(
-                made.id, new.spec.as_gang(made.id, new.user, submitted_at=made.submitted_at), self._takes[made.id]
+                made.id, new.spec.as_gang(made.id, new.user, submitted_at=made.submitted_at), self._works[made.id].takes
             )
             self._controller.wake()
 
@@ -217,7 +222,7 @@ class Simulation:
         await self._controller.hear(attempt, status)
 
     async def checkpoint(self, checkpoint: Checkpoint) -> None:
-        await self._stores.runs.record_checkpoint(checkpoint)
+        await self._runs.record_checkpoint(checkpoint)
 
     async def nodes_changed(self) -> None:
         await self._controller.look()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hopyard.config.suggest import hints_for
+from hopyard.domain.cluster import Snapshot
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.errors import SpecError
@@ -68,6 +71,32 @@ async def _sqlite(folder: Path, stillness: Stillness) -> AsyncIterator[Stores]:
         yield Stores(SqlRunStore(database), SqlClusterStore(database), SqlQueueStore(database), SqlReservationStore(database))
     finally:
         await database.close()
+
+
+class WholeMoments:
+    """A cluster store that shows nobody a moment before all that happens in it was told. A database takes its time for each
+    piece of news, and a turn between two of them would see half of a moment: which half, would be chance.
+
+    Whoever tells sees it at all times.
+    """
+
+    def __init__(self, cluster: ClusterStore, teller: asyncio.Task[Any]) -> None:
+        self._cluster, self._teller = cluster, teller
+        self._told = asyncio.Event()
+
+    def begin(self) -> None:
+        self._told.clear()
+
+    def end(self) -> None:
+        self._told.set()
+
+    async def snapshot(self, *, now: datetime) -> Snapshot:
+        if asyncio.current_task() is not self._teller:
+            await self._told.wait()
+        return await self._cluster.snapshot(now=now)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
 
 
 class _Counted:

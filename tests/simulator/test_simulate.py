@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.cluster import Hold, HoldReason, Plan, Preemption, Snapshot
+from hopyard.domain.gang import Assignment, Placement
+from hopyard.domain.ids import NodeId
+from hopyard.errors import HopyardError, SpecError
+from hopyard.scheduler.policies import POLICIES
+from hopyard.simulator.report import Report
+from hopyard.simulator.settings import Costs
+from hopyard.simulator.workload import Submission
+
+from .plays import a_run, cluster, play
+
+WHOLE_SECONDS = st.integers(0, 5_000).map(float)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, *, most_gpus: int = 16) -> list[Submission]:
+    shapes = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (3, 1), (1, 5)]
+    runs = []
+    for _ in range(draw(st.integers(1, 14))):
+        gpus, replicas = draw(st.sampled_from([shape for shape in shapes if shape[0] * shape[1] <= most_gpus]))
+        at_s, duration_s = draw(WHOLE_SECONDS), draw(st.integers(1, 20_000).map(float))
+        priority = draw(st.sampled_from([None, None, 10, 90]))
+        runs.append(a_run(at_s, duration_s, gpus, replicas=replicas, user=draw(st.sampled_from("ab")), priority=priority))
+    return runs
+
+
+def gpu_seconds(runs: Sequence[Submission]) -> float:
+    return sum(run.duration_s * role.replicas * role.resources.gpus for run in runs for role in run.spec.roles)
+
+
+class TestLaws:
+    @given(workloads(), st.sampled_from(sorted(POLICIES)))
+    @settings(max_examples=40, deadline=None)
+    def test_every_run_ends_once_and_machines_work_for_runs_alone(self, runs: list[Submission], policy: str) -> None:
+        """Whatever preemption costs shows as lost; nothing is computed twice and nothing is left out."""
+        costs = Costs(start_s=7, save_s=11, restore_s=13)
+        report = play(runs, cluster(2), policy, costs=costs)
+        starts = 7 * sum(role.replicas * role.resources.gpus for run in runs for role in run.spec.roles)
+        again = report.losses.gpu_seconds
+        assert (report.ended, report.unfinished, report.refused) == (len(runs), {}, {})
+        assert report.completion.count == len(runs)
+        if not report.losses.preemptions:
+            assert again == 0
+            assert report.gpu_hours * 3600 == pytest.approx(gpu_seconds(runs) + starts, abs=1e-3)
+        else:
+            assert gpu_seconds(runs) < report.gpu_hours * 3600 <= gpu_seconds(runs) + starts + again + 1e-3
+        assert report.promises.late == 0, "a promise was broken without a word"
+
+    @given(workloads(), st.sampled_from(sorted(POLICIES)), st.integers(0, 3))
+    @settings(max_examples=15, deadline=None)
+    def test_equal_seeds_give_equal_reports(self, runs: list[Submission], policy: str, seed: int) -> None:
+        first, again = (
+            play(runs, cluster(2), policy, seed=seed, mtbf_s=20_000.0, repair_s=500.0, costs=Costs(checkpoint_every_s=900))
+            for _ in range(2)
+        )
+        assert first == again
+        assert first.ended == len(runs)
+
+    @given(st.lists(st.tuples(WHOLE_SECONDS, st.integers(1, 3_000).map(float)), min_size=1, max_size=25))
+    @settings(max_examples=30, deadline=None)
+    def test_first_come_first_served_on_one_server_is_the_formula(self, pairs: list[tuple[float, float]]) -> None:
+        """A run waits for what was left when the one before it came (Lindley's recursion, 1952)."""
+        report = play([a_run(at_s, duration_s, 8) for at_s, duration_s in pairs])
+        free_at = 0.0
+        waits = []
+        for at_s, duration_s in sorted(pairs, key=lambda pair: pair[0]):
+            began = max(at_s, free_at)
+            waits.append(began - at_s)
+            free_at = began + duration_s
+        assert list(report.waits) == pytest.approx(sorted(waits))
+        assert report.makespan_s == pytest.approx(free_at - min(at_s for at_s, _ in pairs))
+
+    @given(st.lists(st.tuples(WHOLE_SECONDS, st.integers(1, 3_000).map(float)), min_size=1, max_size=25), st.integers(1, 8))
+    @settings(max_examples=20, deadline=None)
+    def test_first_come_first_served_on_several_servers(self, pairs: list[tuple[float, float]], gpus: int) -> None:
+        report = play([a_run(at_s, duration_s) for at_s, duration_s in pairs], cluster(1, gpus=gpus))
+        free = [0.0] * gpus
+        waits = []
+        for at_s, duration_s in sorted(pairs, key=lambda pair: pair[0]):
+            began = max(at_s, heapq.heappop(free))
+            waits.append(began - at_s)
+            heapq.heappush(free, began + duration_s)
+        assert list(report.waits) == pytest.approx(sorted(waits))
+
+    @given(workloads(), st.sampled_from(["fifo", "hopyard"]))
+    @settings(max_examples=3, deadline=None, phases=[Phase.generate])
+    def test_the_store_in_memory_and_the_one_in_sql_play_alike(self, runs: list[Submission], policy: str) -> None:
+        costs = Costs(start_s=5, save_s=5)
+        assert play(runs, cluster(2), policy, costs=costs) == play(runs, cluster(2), policy, costs=costs, store="sqlite")
+
+
+def waits(report: Report) -> list[float]:
+    return [round(wait, 6) for wait in report.waits]
+
+
+class TestByHand:
+    """One machine with 8 GPUs."""
+
+    BLOCKED = (a_run(0, 100, 6), a_run(1, 50, 8), a_run(2, 10, 2))
+
+    def test_fifo_lets_nobody_pass(self) -> None:
+        report = play(self.BLOCKED, policy="fifo")
+        assert waits(report) == [0, 99, 148]
+        assert report.makespan_s == 160
+
+    def test_best_fit_lets_pass_whoever_fits(self) -> None:
+        report = play(self.BLOCKED, policy="best-fit")
+        assert waits(report) == [0, 0, 99]
+        assert report.makespan_s == 150
+        assert report.gpu_use == pytest.approx((600 + 400 + 20) / (8 * 150))
+
+    def test_ours_lets_pass_whom_it_knows_to_be_gone_in_time(self) -> None:
+        """With time limits the short one is done before the large one could start, so it delays nobody."""
+        limited = [a_run(0, 100, 6, time_limit_s=100), a_run(1, 50, 8, time_limit_s=50), a_run(2, 10, 2, time_limit_s=20)]
+        report = play(limited, policy="hopyard", limits=True)
+        assert waits(report) == [0, 0, 99]
+        assert (report.promises.given, report.promises.kept, report.promises.broken) == (1, 1, {})
+
+    def test_las_serves_first_who_was_served_least(self) -> None:
+        """The long one has used more than its first slice when the short one comes: it makes room, and goes on later."""
+        report = play([a_run(0, 200_000, 8), a_run(100_000, 100, 8)], policy="las", costs=Costs(save_s=10, restore_s=20))
+        assert report.losses.preemptions == 1
+        assert report.losses.seconds == 30
+        assert report.ended == 2
+        assert report.wait.most < 50_000
+        assert report.makespan_s == pytest.approx(200_000 + 100 + 10 + 20, abs=1)
+
+    def test_capacity_gives_each_queue_its_part(self) -> None:
+        runs = [a_run(at, 1000, 4, queue="long") for at in range(6)] + [a_run(10, 1000, 4, queue="short")]
+        first_come, by_queue = play(runs, policy="fifo"), play(runs, policy="capacity")
+        wait = {report.policy: {queue.name: queue.wait.mean for queue in report.queues} for report in (first_come, by_queue)}
+        assert wait["fifo"]["short"] == 2990
+        assert wait["capacity"]["short"] == 990
+        assert by_queue.jain > first_come.jain
+
+    def test_fgd_keeps_whole_machines_free(self) -> None:
+        """Two runs of 4 GPUs share one machine, so that the run of 8 finds the other."""
+        report = play([a_run(0, 100, 4), a_run(1, 100, 4), a_run(2, 100, 8)], cluster(2), "fgd")
+        assert waits(report) == [0, 0, 0]
+
+
+class TestReport:
+    def test_utilisation_waits_and_classes(self) -> None:
+        report = play([a_run(0, 3600, 8), a_run(0, 3600, 4), a_run(0, 3600, 4)])
+        assert (report.makespan_s, report.gpu_use, report.gpu_hours) == (7200, 1.0, 16.0)
+        assert report.cpu_use == pytest.approx((1 + 2) / 2 / 64)
+        assert (report.wait.mean, report.wait.median, report.wait.most) == (2400, 3600, 3600)
+        assert report.completion.mean == 6000
+        assert [(group.name, group.completion.count) for group in report.groups] == [("2-4 GPUs", 2), ("5-8 GPUs", 1)]
+        assert report.timing.turns > 0
+
+    def test_what_is_free_and_of_no_use(self) -> None:
+        """4 of 8 GPUs are free for the half of the time, and half of the runs need 8."""
+        report = play([a_run(0, 6000, 4), a_run(6000, 6000, 8)])
+        assert report.fragmentation == pytest.approx(0.25, abs=0.01)
+
+    def test_what_does_not_fit_is_refused_and_told(self) -> None:
+        report = play([a_run(0, 10, 9), a_run(0, 10, 1)])
+        assert (report.runs, report.ended) == (2, 1)
+        assert list(report.refused.values()) == [1]
+
+    def test_the_end_may_be_set(self) -> None:
+        report = play([a_run(0, 1000, 8), a_run(5, 1000, 8)], until_s=500.0)
+        assert report.ended == 0
+        assert report.unfinished["running"] == 1
+        assert sum(report.unfinished.values()) == 2
+
+    def test_it_is_plain_json(self) -> None:
+        import json
+
+        report = play([a_run(0, 10), a_run(1, 10)])
+        told = json.loads(json.dumps(report.to_json()))
+        assert (told["ended"], told["completion"]["mean"], told["queues"][0]["ratio"]) == (2, 10.0, 1.0)
+
+
+class TestLosses:
+    def test_a_lost_machine_loses_what_was_not_saved(self) -> None:
+        """Somewhere in between a machine is lost: the run begins anew there, or from its own last checkpoint."""
+        without, saved = (
+            play([a_run(0, 100_000, 8)], costs=Costs(checkpoint_every_s=every), mtbf_s=60_000.0, repair_s=100.0, seed=5)
+            for every in (0.0, 1000.0)
+        )
+        for report in (without, saved):
+            assert report.ended == 1
+            assert report.losses.killed == report.losses.node_losses > 0
+        assert saved.losses.seconds <= 1000 * saved.losses.killed
+        assert without.losses.seconds > saved.losses.seconds
+        assert saved.makespan_s == pytest.approx(100_000 + saved.losses.seconds + 100 * saved.losses.killed, abs=2)
+
+    def test_an_elastic_gang_that_is_smaller_takes_longer(self) -> None:
+        report = play([a_run(0, 1000, 4), a_run(0, 1000, 2, replicas=4, min_replicas=1)], policy="hopyard")
+        assert report.makespan_s == 2000
+
+    def test_time_limits_are_told_only_when_asked(self) -> None:
+        seen: list[float | None] = []
+
+        def spying(snapshot: Snapshot) -> Plan:
+            seen.extend(gang.time_limit_s for gang in snapshot.pending)
+            return first_fit(snapshot)
+
+        run = [a_run(0, 100, 1, time_limit_s=50.0)]
+        assert play(run, policy=spying).makespan_s == 100
+        assert play(run, policy=spying, limits=True).makespan_s == 50  # and then they are kept
+        assert seen == [None, 50.0]
+
+
+def first_fit(snapshot: Snapshot) -> Plan:
+    """Everybody who waits onto the first GPUs of n0."""
+    return Plan(
+        snapshot.version,
+        tuple(
+            Placement(gang, (Assignment(0, NodeId("n0"), tuple(range(gang.roles[0].resources.gpus))),))
+            for gang in snapshot.pending
+        ),
+    )
+
+
+class TestPreemption:
+    @staticmethod
+    def in_turn(snapshot: Snapshot) -> Plan:
+        """Whoever came last has the machine."""
+        newest = max([*snapshot.pending, *(one.gang for one in snapshot.running)], key=lambda gang: gang.submitted_at)
+        busy = snapshot.running[0] if snapshot.running else None
+        if busy is None:
+            place = first_fit(Snapshot(snapshot.version, snapshot.now, snapshot.nodes, (newest,))).place
+            rest = tuple(Hold(gang.id, HoldReason.NO_CAPACITY, "waits", 1) for gang in snapshot.pending if gang is not newest)
+            return Plan(snapshot.version, place, rest)
+        holds = tuple(Hold(gang.id, HoldReason.PREEMPTING, "waits", 1) for gang in snapshot.pending)
+        if busy.stopping or busy.gang is newest:
+            return Plan(snapshot.version, (), holds)
+        return Plan(snapshot.version, (), holds, (Preemption(busy.attempt, busy.gang.id, newest.id, "in turn"),))
+
+    @pytest.mark.parametrize("store", ["memory", "sqlite"])
+    def test_a_victim_saves_leaves_and_goes_on_from_there(self, store: str) -> None:
+        costs = Costs(start_s=5, save_s=10, restore_s=20)
+        report = play([a_run(0, 100, 8), a_run(50, 30, 8)], policy=self.in_turn, costs=costs, store=store)
+        # 5 to start, computes from 5 to 50, saved at 60; the other from 60 to 95; then 5 + 20 + the 55 that are left.
+        assert waits(report) == [0, 10]
+        assert report.makespan_s == 175
+        assert (report.losses.preemptions, report.losses.preempted_runs) == (1, 1)
+        assert report.losses.seconds == 5 + 10 + 5 + 20
+        assert report.losses.gpu_seconds == 8 * 40
+
+    def test_whoever_is_done_before_it_has_saved_is_done(self) -> None:
+        report = play([a_run(0, 55, 8), a_run(50, 30, 8)], policy=self.in_turn, costs=Costs(save_s=10))
+        assert (report.losses.preemptions, report.makespan_s) == (0, 85)
+
+    def test_one_that_is_only_being_prepared_leaves_at_once(self) -> None:
+        report = play([a_run(0, 100, 8), a_run(3, 30, 8)], policy=self.in_turn, costs=Costs(start_s=5, save_s=10))
+        assert report.makespan_s == 3 + 35 + 105
+
+
+class TestFaults:
+    def test_a_fault_of_the_policy_ends_the_simulation(self) -> None:
+        def broken(snapshot: Snapshot) -> Plan:
+            raise ZeroDivisionError("at the third turn")
+
+        with pytest.raises(ZeroDivisionError):
+            play([a_run(0, 10)], policy=broken)
+
+    def test_a_policy_that_plans_the_impossible_does_not_go_on_for_ever(self) -> None:
+        def stubborn(snapshot: Snapshot) -> Plan:
+            return Plan(
+                snapshot.version, tuple(Placement(gang, (Assignment(0, NodeId("nowhere"), (0,)),)) for gang in snapshot.pending)
+            )
+
+        with pytest.raises(HopyardError, match="refuses"):
+            play([a_run(0, 10)], policy=stubborn)
+
+    def test_a_policy_that_starts_nothing_leaves_everything_waiting(self) -> None:
+        def idle(snapshot: Snapshot) -> Plan:
+            return Plan(snapshot.version, (), tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending))
+
+        report = play([a_run(0, 10), a_run(5, 10)], policy=idle)
+        assert (report.ended, report.unfinished) == (0, {"quota": 2})
+
+    def test_names_that_are_not_there(self) -> None:
+        with pytest.raises(SpecError, match="policy") as raised:
+            play([a_run(0, 10)], policy="fifoo")
+        assert "did you mean `fifo`?" in raised.value.hints
+        with pytest.raises(SpecError, match="store"):
+            play([a_run(0, 10)], store="memoryy")
+        from hopyard.domain.queue import ONE_QUEUE
+        from hopyard.simulator.settings import Cluster
+
+        with pytest.raises(SpecError, match="vision") as raised:
+            play([a_run(0, 10, queue="vision")], Cluster(cluster().nodes, ONE_QUEUE))
+        assert any("--queue" in hint for hint in raised.value.hints)
+
+    def test_an_empty_workload(self) -> None:
+        report = play([])
+        assert (report.runs, report.ended, report.makespan_s) == (0, 0, 0.0)
