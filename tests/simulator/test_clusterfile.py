@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hopyard.config.clusterfile import largest_gpus, more_nodes, read_cluster
+from hopyard.domain.cluster import Node
+from hopyard.domain.resources import Gpu
+from hopyard.errors import SpecError
+
+GIB = 2**30
+TWO_POOLS = """
+pools:
+  - {name: a100, count: 4, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 2, labels: {zone: a}, extras: {fpga: 1}}
+  - {name: cpu, count: 2, cpus: 96, memory: 256G}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "cluster.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_pools_become_machines(tmp_path: Path) -> None:
+    found = read_cluster(written(tmp_path, TWO_POOLS))
+    assert [node.id for node in found.nodes] == ["a100-0000", "a100-0001", "a100-0002", "a100-0003", "cpu-0000", "cpu-0001"]
+    first, last = found.nodes[0], found.nodes[-1]
+    assert (first.cpu_milli, first.memory_bytes, first.pool, dict(first.extras)) == (64_000, 512 * GIB, "a100", {"fpga": 1})
+    assert first.gpus == tuple(Gpu(index, "A100", 80 * GIB) for index in range(8))
+    assert [node.labels for node in found.nodes[:4]] == [{"zone": "a", "rack": f"a100-{rack}"} for rack in (0, 0, 1, 1)]
+    assert (last.gpus, dict(last.labels), found.queues) == ((), {}, None)
+    assert largest_gpus(found.nodes) == 8
+
+
+def test_queues_stand_in_the_file_or_beside_it(tmp_path: Path) -> None:
+    inline = read_cluster(written(tmp_path, TWO_POOLS + "queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n"))
+    (tmp_path / "queues.yaml").write_text("queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n")
+    beside = read_cluster(written(tmp_path, TWO_POOLS + "queues: queues.yaml\n"))
+    assert inline.queues == beside.queues
+    assert inline.queues is not None
+    assert (inline.queues.default, sorted(inline.queues.queues)) == ("nlp", ["nlp", "vision"])
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("pools: []", "pools"),
+        ("pool: []", "`pool`"),
+        ("pools: [{name: a, memory: 1G}]", r"pools\.0\.cpus"),
+        ("pools: [{name: a, cpus: 4}]", r"pools\.0\.memory"),
+        ("pools: [{name: a, cpus: 4, memory: 1G, gpus: 'A100:x'}]", r"pools\.0\.gpus"),
+        ("pools: [{name: a, cpus: 4, memory: 1G, count: 0}]", r"pools\.0\.count"),
+        ("pools: [{name: a b, cpus: 4, memory: 1G}]", r"pools\.0\.name"),
+        ("pools: [{name: a, cpus: 4, memory: 1G, gpus: 2000}]", r"pools\.0\.gpus"),
+        ("pools: [{name: a, cpus: 4, memory: 1G, gpu: 2}]", r"pools\.0: .*`gpu`"),
+        ("pools: [{name: a, cpus: 4, memory: 1G}, {name: a, cpus: 4, memory: 1G}]", r"pools\.1\.name"),
+        ("pools: [{name: a, cpus: 4, memory: 1G}]\nqueues: {a: {weight: -1}}", r"queues\.a\.weight"),
+        ("pools: [{name: a, cpus: 4, memory: 1G}]\nqueues: none.yaml", r"none\.yaml"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, text: str, path: str) -> None:
+    with pytest.raises(SpecError, match=path):
+        read_cluster(written(tmp_path, text))
+
+
+class TestAdd:
+    @pytest.fixture
+    def nodes(self, tmp_path: Path) -> Sequence[Node]:
+        return read_cluster(written(tmp_path, TWO_POOLS)).nodes
+
+    def test_more_of_a_pool(self, nodes: Sequence[Node]) -> None:
+        more = more_nodes("2 x a100", nodes)
+        assert [node.id for node in more] == ["a100-more-0000", "a100-more-0001"]
+        assert (more[0].gpus, more[0].memory_bytes, more[0].pool) == (nodes[0].gpus, nodes[0].memory_bytes, "a100")
+        again = more_nodes("1 x a100", (*nodes, *more))
+        assert [node.id for node in again] == ["a100-more-0002"]
+
+    def test_machines_with_so_many_gpus(self, nodes: Sequence[Node]) -> None:
+        four, other = more_nodes("1 x A100:4", nodes)[0], more_nodes("3x H100:8", nodes)[0]
+        assert (four.gpus, four.cpu_milli) == (nodes[0].gpus[:4], 64_000)
+        assert ([gpu.model for gpu in other.gpus], other.pool) == (["H100"] * 8, "a100")
+
+    def test_machines_described(self, nodes: Sequence[Node]) -> None:
+        (made,) = more_nodes("1 x cpus=32,memory=128G,pool=new", nodes)
+        assert (made.cpu_milli, made.memory_bytes, made.gpus, made.pool) == (32_000, 128 * GIB, (), "new")
+
+    @pytest.mark.parametrize(
+        "text", ["", "two x a100", "0 x a100", "2 x", "2 a100", "2 x a10", "2 x cpus=", "2 x cpu=4", "1 x 99999"]
+    )
+    def test_what_names_no_machines(self, nodes: Sequence[Node], text: str) -> None:
+        with pytest.raises(SpecError, match="--add"):
+            more_nodes(text, nodes)
+
+    def test_a_close_pool_is_named(self, nodes: Sequence[Node]) -> None:
+        with pytest.raises(SpecError) as raised:
+            more_nodes("2 x a10", nodes)
+        assert "did you mean `a100`?" in raised.value.hints

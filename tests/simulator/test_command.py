@@ -1,0 +1,144 @@
+"""`hop simulate`, typed in process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console_of import Typed
+from tests.cli.console_of import hop as typed
+
+CLUSTER = "pools: [{name: a100, count: 2, cpus: 64, memory: 512G, gpus: A100:8}]\n"
+RUNS = """submit,duration,gpus,replicas,user,queue
+0,2h,8,2,alice,vision
+5m,90m,1,1,bob,nlp
+5m,bad,1,1,bob,nlp
+6m,also bad,1,1,bob,nlp
+10m,3h,4,,bob,nlp
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "runs.csv").write_text(RUNS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def hop(capfd: pytest.CaptureFixture[str], *words: str) -> Typed:
+    return typed(capfd, "simulate", *words)
+
+
+def test_policies_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--policy", "best-fit")
+    assert told.code == 0, told.err
+    lines = [line.split() for line in told.out.splitlines()]
+    assert lines[0] == ["runs:", "3", "runs", "on", "2", "nodes", "with", "16", "GPUs"]
+    assert ["fifo", "best-fit"] in lines
+    assert ["runs", "ended", "3", "of", "3", "3", "of", "3"] in lines
+    assert ["makespan", "5", "h", "5", "h"] in lines  # both small ones wait for 2 h, and the longer takes 3
+    assert [line[:2] for line in lines if line[:1] in (["nlp"], ["vision"])] == [["nlp", "2"], ["vision", "1"]]
+
+
+def test_bad_rows_are_told_with_their_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
+    assert told.err.splitlines()[:3] == [
+        "2 of 5 rows are not played:",
+        "  line 4: duration: `bad` is not a time",
+        "  line 5: duration: `also bad` is not a time",
+    ]
+
+
+def test_what_if_there_were_more_machines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--add", "1 x A100:8", "--json")
+    assert told.code == 0, told.err
+    found = json.loads(told.out)
+    assert [cluster["gpus"] for cluster in found["clusters"]] == [16, 24]
+    before, after = found["reports"]
+    assert (before["title"], after["title"]) == ("fifo", "fifo + 1 x A100:8")
+    assert (before["wait"]["most"], after["wait"]["most"]) == (6900.0, 0.0)
+    assert [problem["line"] for problem in found["workload"]["not_played"]] == [4, 5]
+
+
+def test_the_same_twice_says_the_same(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "runs.csv",
+        "--cluster",
+        "cluster.yaml",
+        "--policy",
+        "las",
+        "--mtbf",
+        "1h",
+        "--repair",
+        "10m",
+        "--seed",
+        "3",
+        "--checkpoint-every",
+        "10m",
+        "--json",
+    )
+    first, again = (json.loads(hop(capfd, *words).out) for _ in range(2))
+    for one in (first, again):
+        assert one["reports"][0].pop("timing")["turns"] > 0
+    assert first == again
+    assert first["reports"][0]["losses"]["node_losses"] > 0
+
+
+def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--policy", "fgd", "--png", "curves.png")
+    assert told.code == 0, told.err
+    assert "wrote curves.png" in told.err
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    refused = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--png", "no/such/folder.png")
+    assert (refused.code, refused.err.splitlines()[-1][:12]) == (2, "error: --png")
+
+
+def test_one_queue_for_all(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "queues.yaml").write_text("queues: {all: {}}\ndefault: all\n")
+    words = ("runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--queues", "queues.yaml", "--json")
+    refused = hop(capfd, *words)
+    assert (refused.code, "error: runs: line 2: the queue `vision` is not in the tree of queues" in refused.err) == (2, True)
+    found = json.loads(hop(capfd, *words, "--queue", "all").out)
+    assert [queue["name"] for queue in found["reports"][0]["queues"]] == ["all"]
+
+
+def test_the_cluster_may_be_openbs_list_of_nodes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "nodes.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,8,P100\nb,64000,262144,8,P100\n")
+    told = hop(capfd, "runs.csv", "--cluster", "nodes.csv", "--policy", "fifo")
+    assert (told.code, told.out.splitlines()[0]) == (0, "runs: 3 runs on 2 nodes with 16 GPUs")
+
+
+def test_it_can_be_watched(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A hundred thousand seconds in one: the clock waits for ours in between."""
+    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--speed", "100000", "--json")
+    assert json.loads(told.out)["reports"][0]["timing"]["wall_s"] >= 18_000 / 100_000
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (("runs.csv",), "--cluster: missing", "@nodes"),
+        (("runs.csv", "--cluster", "none.yaml"), "there is no file none.yaml", "current folder"),
+        (("none.csv", "--cluster", "cluster.yaml"), "there is no file none.csv", "current folder"),
+        (
+            ("runs.csv", "--cluster", "cluster.yaml", "--policy", "fifoo"),
+            "--policy: there is no policy `fifoo`",
+            "did you mean `fifo`?",
+        ),
+        (("runs.csv", "--cluster", "cluster.yaml", "--format", "slurm"), "--format", "sacct"),
+        (("runs.csv", "--cluster", "cluster.yaml", "--add", "2 x a10"), "--add", "did you mean `a100`?"),
+        (("runs.csv", "--cluster", "cluster.yaml", "--store", "sql"), "--store", "sqlite"),
+        (("runs.csv", "--cluster", "cluster.yaml", "--save", "soon"), "--save: `soon` is not a time", "2h"),
+        (("@histroy", "--cluster", "cluster.yaml"), "no workload `@histroy`", "@history"),
+        (("runs.csv", "--cluster", "@node"), "no `@node`", "@nodes"),
+    ],
+)
+def test_mistakes(folder: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], error: str, hint: str) -> None:
+    told = hop(capfd, *words)
+    assert (told.code, told.out) == (2, "")
+    assert error in told.err
+    assert hint in told.err
