@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Breach, BreachCause, Hold, HoldReason, Plan, Promise
 from hopyard.domain.gang import NODE_LEVEL, Closeness, Topology
-from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.ids import GangId, NodeId, QueueName, attempt_id
 from hopyard.domain.queue import CPU, GPU, MEMORY, Queue, QueueTree
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import DatasetRef, Environment, RoleSpec, RunEventKind, RunSpec
@@ -90,6 +91,16 @@ class SnapshotCases:
         assert (later.running[0].started_at, after.running[0].started_at) == (at(4), None)
         assert later.running[0].gang is before.running[0].gang
         assert later.running[0].gang.id == GangId(run)
+
+    async def test_a_checkpoint_makes_an_attempt_cheaper_to_lose(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        other = attempt_id(run, 7)
+        for seconds, of in ((5, attempt), (9, other)):
+            before = await stores.cluster.snapshot(now=at(0))
+            await stores.runs.record_checkpoint(Checkpoint(run, of, 0, seconds, digest("c"), 1, at(seconds)))
+            (seen,) = (await stores.cluster.snapshot(now=at(0))).running
+            assert seen.saved_at == at(5)
+        assert (await stores.cluster.snapshot(now=at(0))).running is before.running
 
     async def test_a_run_that_came_and_went_leaves_nothing(self, stores: ClusterStores) -> None:
         """Also where nobody looked in between."""
