@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,3 +94,15 @@ def test_eight_of_ten_end_within_the_band() -> None:
         for key in history_keys(one):
             durations[key] = (*durations.get(key, ()), took_s)[-256:]
     assert 0.72 <= inside / count <= 0.95
+
+
+@given(samples, samples, st.lists(elapsed, min_size=1, max_size=20))
+def test_many_at_once_are_what_each_is_alone(mine: tuple[float, ...], all_: tuple[float, ...], gone_s: list[float]) -> None:
+    known = history(gang(), {"script:ada/train.py": mine, "all": all_})
+    mid_s, until_s = known.mid_s(np.array(gone_s))
+    for each, found, until in zip(gone_s, mid_s.tolist(), until_s.tolist(), strict=True):
+        if found == found:
+            (_, alone, _), holds_s = known.total_s(each)
+            assert (found, until) == (alone, holds_s)
+        else:
+            assert not known.seconds or each >= known.seconds[0]

@@ -231,3 +231,30 @@ def test_looking_takes_nothing(scene: tuple[list[Node], list[Running], list[Gang
         timeline.promise(gang, expected)
         timeline.withdraw(gang.id)
         assert timeline.try_now(gang, expected) == first
+
+
+@EXAMPLES
+@given(scenes(), st.lists(st.integers(0, 130), min_size=1, max_size=5))
+def test_what_comes_back_is_kept_up_too(scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]) -> None:
+    """The arrays say the same as the ends one by one."""
+    nodes, running, _ = scene
+    there = [replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)]
+    durations: dict[str, tuple[float, ...]] = {"all": (20.0, 40.0, 60.0, 200.0)}
+    kept, now = Future.of(there, durations, T0), T0
+    for step in steps:
+        now += seconds(step)
+        if there and step % 3 == 0:
+            kept.drop(there.pop().gang.id)
+            durations = {**durations, "all": (*durations["all"], float(step))}
+        elif there and step % 3 == 1:
+            there[0] = replace(there[0], stopping=not there[0].stopping)
+            kept.add(there[0])
+        kept.at(now, durations)
+        names = [node.id for node in nodes]
+        row, at_s, back = kept.comes_back(names)
+        told = sorted(
+            (names[index], round(time_s, 3), int(gpu)) for index, time_s, gpu in zip(row, at_s, back[:, 2], strict=True)
+        )
+        ends = Future.of(there, durations, now).ends()
+        each = [(a.node, round(end.mid_s, 3), len(a.gpus) * 1000) for end in ends for a in end.placement.assignments]
+        assert told == sorted(each)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hopyard.domain.durations import history_keys
 from hopyard.domain.gang import Gang
 
@@ -16,6 +19,7 @@ BAND = (0.06, 0.5, 0.94)  # quantiles of the ends of a band; further out than it
 UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)  # the band without any history; with a time limit, that is expected to be used up
 NEVER_S = 10 * 365 * 86400.0  # no band reaches further
 Durations = Mapping[str, Sequence[float]]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,21 @@ class History:
             return UNKNOWN_S, UNKNOWN_S[1]
         return _outlived(elapsed_s)
 
+    def mid_s(self, elapsed_s: Floats) -> tuple[Floats, Floats]:
+        """The middle of `total_s` for many runs at once, and until when it holds; not a number for those that outlived nearly
+        all of the history, and for an empty one."""
+        found, until_s = np.full(len(elapsed_s), np.nan), np.full(len(elapsed_s), np.nan)
+        if self.seconds:
+            seconds, weights = np.array(self.seconds), np.array(self.weights)
+            gone = np.searchsorted(seconds, elapsed_s, side="right")
+            before = np.where(gone > 0, weights[np.maximum(gone - 1, 0)], 0.0)
+            left = weights[-1] - before
+            known = (left >= 1.0) | (gone == 0)
+            at = np.searchsorted(weights, before + BAND[1] * left, side="right")
+            found[known] = seconds[np.minimum(at, len(seconds) - 1)][known]
+            until_s[known] = seconds[np.minimum(gone, len(seconds) - 1)][known]
+        return found, until_s
+
     def _at(self, weight: float) -> float:
         return self.seconds[min(bisect_right(self.weights, weight), len(self.seconds) - 1)]
 
@@ -71,7 +90,25 @@ class History:
 def history(gang: Gang, durations: Durations) -> History:
     """What is known of runs like this one: first of those that tell most (see `domain.durations`), and where these are too few,
     of the next with what weight is missing."""
-    return _history(tuple(tuple(samples) for key in history_keys(gang) if (samples := durations.get(key))))
+    return history_of(telling(history_keys(gang), durations))
+
+
+def telling(keys: Sequence[str], durations: Durations) -> tuple[Sequence[float], ...]:
+    """What finished runs took by the first of these keys that together tell enough."""
+    found: list[Sequence[float]] = []
+    count = 0
+    for key in keys:
+        samples = durations.get(key)
+        if samples:
+            found.append(samples)
+            count += len(samples)
+            if count >= ENOUGH:
+                break
+    return tuple(found)
+
+
+def history_of(levels: tuple[Sequence[float], ...]) -> History:
+    return _history(tuple(map(tuple, levels)))
 
 
 def expect(gang: Gang, durations: Durations) -> Expected:

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import is_not
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hopyard.domain.cluster import Running
-from hopyard.domain.durations import gpus_of
+from hopyard.domain.durations import gpus_of, history_keys
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
-from hopyard.scheduler.predict import Expected, History, exactly, history, whole_of
+from hopyard.scheduler.predict import NEVER_S, Expected, History, exactly, history_of, telling, whole_of
+from hopyard.scheduler.timeline.uses import CPU, NODE, SLOT, Ints, Uses
 
 STOPS_IN_S = (5.0, 60.0)  # one that was asked to end is gone by then: expected, and at the latest
 OVERDUE_S = 1.0  # what is still there past its time limit is gone by then
 Pick = Callable[[Expected], float]
+Alike = tuple[str, str, str, int]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,17 @@ class Future:
         self._running: dict[GangId, Running] = {}
         self._on: dict[NodeId, dict[GangId, Running]] = {}
         self._known: dict[GangId, tuple[float, float, bool, float]] = {}  # mid and high as points in time, until when they hold
-        self._histories: dict[tuple[str, str, str, int], History] = {}
+        self._histories: dict[
+            Alike, tuple[Sequence[str], tuple[Sequence[float], ...], History]
+        ] = {}  # with what it was made from
+        self._alike: dict[Alike, dict[GangId, None]] = {}  # gangs that are predicted from one history
         self._sorted: list[End] | None = None
+        self._slots: dict[GangId, int] = {}
+        self._gangs: list[GangId | None] = []  # by slot
+        self._free_slots: list[int] = []
+        self._times: Floats = np.zeros((2, 64))  # by slot: the middle end, and until when it is known; as points in time
+        self._about: Floats = np.zeros((2, 64))  # by slot: when it began, as a point in time, and its time limit or infinity
+        self._uses = Uses()
 
     @classmethod
     def of(
@@ -63,24 +79,69 @@ class Future:
         gang = running.gang.id
         self.drop(gang)
         self._running[gang] = running
+        self._alike.setdefault(alike(running.gang), {})[gang] = None
         for assignment in running.placement.assignments:
             self._on.setdefault(assignment.node, {})[gang] = running
-        self._sorted = None
+        slot = self._free_slots.pop() if self._free_slots else len(self._gangs)
+        if slot == len(self._gangs):
+            self._gangs.append(None)
+        if slot == self._times.shape[1]:
+            self._times = np.concatenate([self._times, np.zeros_like(self._times)], axis=1)
+            self._about = np.concatenate([self._about, np.zeros_like(self._about)], axis=1)
+        self._gangs[slot], self._slots[gang] = gang, slot
+        self._times[:, slot] = -np.inf
+        limit_s = running.gang.time_limit_s
+        self._about[:, slot] = _begun(running), np.inf if limit_s is None else limit_s
+        self._uses.add(slot, running.placement)
 
     def drop(self, gang: GangId) -> None:
         """It is gone; nothing happens where it was not there."""
         running = self._running.pop(gang, None)
-        self._known.pop(gang, None)
         self._sorted = None
-        for assignment in running.placement.assignments if running else ():
+        if running is None:
+            return
+        self._known.pop(gang, None)
+        del self._alike[alike(running.gang)][gang]
+        for assignment in running.placement.assignments:
             self._on[assignment.node].pop(gang, None)
+        slot = self._slots.pop(gang)
+        self._times[:, slot], self._gangs[slot] = np.inf, None
+        self._free_slots.append(slot)
+        self._uses.drop(slot)
 
     def at(self, now: datetime, durations: Mapping[str, Sequence[float]]) -> None:
         """Time went on, and more was learned."""
-        if durations is not self._durations and durations != self._durations:
-            self._known.clear()
-            self._histories.clear()
-        self._durations, self._now, self._sorted = durations, now.timestamp(), None
+        before, self._durations = self._durations, durations
+        self._now, self._sorted = now.timestamp(), None
+        if durations is not before:
+            self._learn()
+
+    def _learn(self) -> None:
+        """Forget what was worked out for gangs of whose like more is known now."""
+        for key, (keys, levels, _) in list(self._histories.items()):
+            gangs = self._alike.get(key)
+            if not gangs:
+                del self._histories[key]
+                self._alike.pop(key, None)
+                continue
+            fresh = telling(keys, self._durations)
+            if len(fresh) != len(levels) or any(map(is_not, fresh, levels)):
+                self._histories[key] = keys, fresh, history_of(fresh)
+                for gang in gangs:
+                    self._known.pop(gang, None)
+                self._times[:, [self._slots[gang] for gang in gangs]] = -np.inf
+
+    def comes_back(self, nodes: Sequence[NodeId]) -> tuple[Ints, Floats, Ints]:
+        """For each replica on one of these nodes: the index of its node, in how many seconds it probably ends, and what it
+        gives back (columns: thousandths of cores, bytes, thousandths of GPUs)."""
+        self._refresh(np.flatnonzero(self._times[1, : len(self._gangs)] <= self._now).tolist())
+        row = {node: index for index, node in enumerate(nodes)}
+        rows = np.array([row.get(node, -1) for node in self._uses.nodes], np.int64)
+        uses = self._uses.live()
+        found = rows[uses[:, NODE]] if len(rows) else uses[:, NODE]
+        there = found >= 0
+        at_s = np.maximum(self._times[0, uses[:, SLOT]] - self._now, OVERDUE_S)
+        return found[there], at_s[there], uses[there][:, CPU:]
 
     def ends(self) -> Sequence[End]:
         """Of all, by expected end, then id."""
@@ -100,27 +161,59 @@ class Future:
     def running(self, gang: GangId) -> Running | None:
         return self._running.get(gang)
 
+    def _refresh(self, slots: Iterable[int]) -> None:
+        """Work the middle ends out anew, those of gangs with one history together."""
+        together: dict[int, tuple[History, list[int]]] = {}
+        for slot in slots:
+            gang = self._gangs[slot]
+            assert gang is not None
+            running = self._running[gang]
+            known = self._history(running.gang)
+            if running.stopping or self._pick is not None or not known.seconds:
+                self._end(running)
+            else:
+                together.setdefault(id(known), (known, []))[1].append(slot)
+        for known, alike_slots in together.values():
+            begun, limit_s = self._about[:, alike_slots]
+            mid_s, until_s = known.mid_s(np.maximum(self._now - begun, 0.0))
+            self._times[:, alike_slots] = begun + np.minimum(np.minimum(mid_s, NEVER_S), limit_s), begun + until_s
+            for slot in np.array(alike_slots)[np.isnan(mid_s)].tolist():
+                self._end(self._running[self._gangs[slot] or GangId("")])
+
     def _history(self, gang: Gang) -> History:
-        key = gang.user, gang.script, gang.queue, gpus_of(gang)
+        key = alike(gang)
         found = self._histories.get(key)
         if found is None:
-            found = self._histories[key] = history(gang, self._durations)
-        return found
+            keys = history_keys(gang)
+            levels = telling(keys, self._durations)
+            found = self._histories[key] = keys, levels, history_of(levels)
+        return found[2]
 
     def _end(self, running: Running) -> End:
         gang = running.gang
         if running.stopping:
+            self._times[:, self._slots[gang.id]] = self._now + STOPS_IN_S[0], self._now
             return End(running.placement, *STOPS_IN_S)
         known = self._known.get(gang.id)
         if known is None or known[3] <= self._now:
-            begun = (running.started_at or running.placed_at).timestamp()
+            begun = _begun(running)
             expected, until_s = whole_of(gang, self._history(gang), self._now - begun)
             if self._pick is not None:
                 expected = exactly(self._pick(expected))
             known = (begun + expected.mid_s, begun + expected.high_s, expected.certain, begun + until_s)
             self._known[gang.id] = known
+            self._times[:, self._slots[gang.id]] = known[0], known[3]
         mid_s, high_s = max(known[0] - self._now, OVERDUE_S), max(known[1] - self._now, OVERDUE_S)
         return End(running.placement, mid_s, max(mid_s, high_s), known[2])
+
+
+def alike(gang: Gang) -> Alike:
+    """Gangs that are equal in this are predicted from the same history (see `domain.durations.history_keys`)."""
+    return gang.user, gang.script, gang.queue, gpus_of(gang)
+
+
+def _begun(running: Running) -> float:
+    return (running.started_at or running.placed_at).timestamp()
 
 
 def _order(end: End) -> tuple[float, GangId]:

@@ -179,10 +179,20 @@ class Outlook:
         self._views.clear()
 
     def remove_stay(self, gang: GangId) -> None:
-        if self.stays.pop(gang, None) is not None:
-            self.moments = [moment for moment in self.moments if moment.gang != gang]
-            self._strict = None
-            self._forget()
+        """Exactly undo `add_stay`."""
+        stay = self.stays.pop(gang, None)
+        if stay is None:
+            return
+        self.moments = [moment for moment in self.moments if moment.gang != gang]
+        for moment in self.moments:
+            if stay.there(moment.at_s):
+                if moment.capacity is not None:
+                    moment.capacity.give_back(stay.placement)
+                if moment.accounts is not None:
+                    moment.accounts.credit(stay.placement)
+        if self._strict is not None:
+            self._strict.credit(stay.placement)
+        self._views.clear()
 
     def _forget(self) -> None:
         """Look at the moments anew."""
@@ -217,7 +227,8 @@ class Outlook:
 
     def returns(self) -> Returns:
         if self._returns is None or len(self.started) > self._returned + MOST_SINCE:
-            self._returns, self._returned = Returns.of(self.capacity, self._times()), len(self.started)
+            self._returns = Returns.of(self.capacity, self.future, self.started.values())
+            self._returned = len(self.started)
         return self._returns
 
     def accounts_ladder(self) -> Ladder[Accounts]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopyard.domain.gang import Gang, Placement, Role
+from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import NodeId
 from hopyard.domain.resources import WHOLE_GPU, Resources
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.timeline.future import End, Future
 
 SPARE_NODES = 16
 Floats = NDArray[np.float64]
@@ -35,26 +36,20 @@ class Returns:
     gpu: Ints
 
     @classmethod
-    def of(cls, capacity: Capacity, ends: Iterable[tuple[float, Placement]]) -> Returns:
+    def of(cls, capacity: Capacity, future: Future, started: Iterable[End]) -> Returns:
+        """started: in this turn, of which the future does not know."""
         nodes = tuple(node.id for node in capacity.nodes)
-        row_of = {node: row for row, node in enumerate(nodes)}
-        rows: list[int] = []
-        times: list[float] = []
-        amounts: list[tuple[int, int, int]] = []
-        for at_s, placement in ends:
-            for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
-                row = row_of.get(assignment.node)
-                if row is not None:
-                    rows.append(row)
-                    times.append(at_s)
-                    amounts.append(
-                        (role.resources.cpu_milli, role.resources.memory_bytes, len(assignment.gpus) * assignment.gpu_milli)
-                    )
-        row_array, time_array = np.array(rows, np.int64), np.array(times, np.float64)
-        order = np.lexsort((time_array, row_array))
-        row_array, back = row_array[order], np.array(amounts, np.int64).reshape(-1, 3)[order]
-        free = [left[row_array] + _summed(back[:, i], row_array) for i, left in enumerate(capacity.sums())]
-        return cls(capacity.copy(), nodes, row_array, time_array[order], *free)
+        row, at_s, back = future.comes_back(nodes)
+        new = [found for end in started for found in _given_back(end)]
+        if new:
+            index = {node: row for row, node in enumerate(nodes)}
+            row = np.concatenate([row, np.array([index[node] for node, _, _ in new], np.int64)])
+            at_s = np.concatenate([at_s, np.array([time_s for _, time_s, _ in new])])
+            back = np.concatenate([back, np.array([amounts for _, _, amounts in new], np.int64)])
+        order = np.lexsort((at_s, row))
+        row, back = row[order], back[order]
+        free = [left[row] + _summed(back[:, i], row) for i, left in enumerate(capacity.sums())]
+        return cls(capacity.copy(), nodes, row, at_s[order], *free)
 
     def first_s(self, gang: Gang) -> Floats:
         """For each node, when it may first hold a replica of any role; never: infinity."""
@@ -94,6 +89,12 @@ class Returns:
         found[(cpu >= request.cpu_milli) & (memory >= request.memory_bytes) & (gpus >= gpu)] = 0.0
         found[~self.capacity.allowed(role.where)] = np.inf
         return found
+
+
+def _given_back(end: End) -> Iterator[tuple[NodeId, float, tuple[int, int, int]]]:
+    for (_, role), assignment in zip(end.placement.gang.requests(), end.placement.assignments, strict=True):
+        asked = role.resources
+        yield assignment.node, end.mid_s, (asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli)
 
 
 def least_gpu(request: Resources) -> int:
