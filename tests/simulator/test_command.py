@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import shell_in
 from tests.cli.console_of import Typed
 from tests.cli.console_of import hop as typed
 
@@ -116,6 +117,26 @@ def test_it_can_be_watched(folder: Path, capfd: pytest.CaptureFixture[str]) -> N
     """A hundred thousand seconds in one: the clock waits for ours in between."""
     told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--speed", "100000", "--json")
     assert json.loads(told.out)["reports"][0]["timing"]["wall_s"] >= 18_000 / 100_000
+
+
+def test_a_terminal_shows_how_far_it_is(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    shell = shell_in(tmp_path_factory.mktemp("work") / "study", folder)
+    with shell.terminal(
+        "simulate", str(folder / "runs.csv"), "--cluster", str(folder / "cluster.yaml"), "--policy", "fifo"
+    ) as terminal:
+        terminal.expect(b"of 3 ended")
+        terminal.expect(b"makespan")
+        assert terminal.wait() == 0
+
+
+def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    shell = shell_in(tmp_path_factory.mktemp("work") / "study", folder)
+    words = ("simulate", str(folder / "runs.csv"), "--cluster", str(folder / "cluster.yaml"), "--policy", "fifo", "--speed", "1")
+    with shell.terminal(*words) as terminal:
+        terminal.expect(b"of 3 ended")
+        terminal.type(b"\x03")
+        terminal.expect(b"interrupted")
+        assert terminal.wait() == 130
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ class Live:
     saving: bool = False
     ends_with: Exit | None = None
     turn: int = 0
+    statuses: tuple[ReplicaStatus, ...] = ()
 
     @property
     def run(self) -> RunId:
@@ -66,8 +67,11 @@ class Live:
         """Computing so far, in all attempts, if it could be saved now."""
         return self.saved + max(now - self.computes_at, timedelta(0)) * self.rate
 
-    def statuses(self) -> tuple[ReplicaStatus, ...]:
-        return tuple(ReplicaStatus(rank, self.phase, exit=self.ends_with) for rank in range(len(self.placement.assignments)))
+    def say(self) -> None:
+        """Its replicas are where it is."""
+        self.statuses = tuple(
+            ReplicaStatus(rank, self.phase, exit=self.ends_with) for rank in range(len(self.placement.assignments))
+        )
 
 
 class Hears(Protocol):
@@ -114,6 +118,7 @@ class TimeEngine:
         live = self._known[launch.attempt] = Live(
             launch, now, computes_at, saved, saved, len(launch.placement.assignments) / self._works[first.run].replicas
         )
+        live.say()
         self._hears.started(live)
         self._agenda.at(now + self._start, self._when(live, self._begin))
 
@@ -133,7 +138,7 @@ class TimeEngine:
                 self._plan(live, now + grace, lambda: self._end(live, KILLED))
 
     async def observe(self) -> Observation:
-        return Observation(self._seen, tuple(AttemptStatus(attempt, live.statuses()) for attempt, live in self._known.items()))
+        return Observation(self._seen, tuple(AttemptStatus(attempt, live.statuses) for attempt, live in self._known.items()))
 
     async def forget(self, attempt: AttemptId, /) -> None:
         self._known.pop(attempt, None)
@@ -179,6 +184,7 @@ class TimeEngine:
 
     async def _begin(self, live: Live) -> None:
         live.phase = ReplicaPhase.RUNNING
+        live.say()
         self._go_on(live)
         await self._tell(live)
 
@@ -218,9 +224,10 @@ class TimeEngine:
 
     def _finish(self, live: Live, exit: Exit) -> None:
         live.phase, live.ends_with = ReplicaPhase.EXITED, exit
+        live.say()
         final = exit.kind in (ExitKind.EXIT_CODE, ExitKind.TIME_LIMIT)
         self._hears.ended(live, (live.done(self._clock.now()) if final else live.saved) - live.began_with)
 
     async def _tell(self, live: Live) -> None:
-        for status in live.statuses():
+        for status in live.statuses:
             await self._hears.status(live.launch.attempt, status)

@@ -152,7 +152,8 @@ class MemoryClusterStore:
             if run is None or run.attempts[-1].engine != engine:
                 continue
             if attempt in news:
-                changes.make(run, attempt_news.take_in(changes.before(run), news[attempt]))
+                if news[attempt].replicas != run.attempts[-1].replicas:
+                    changes.make(run, attempt_news.take_in(changes.before(run), news[attempt]))
             elif complete and run.attempts[-1].phase is not AttemptPhase.STARTING:
                 changes.make(run, _lost(changes.before(run), attempt_news.VANISHED))
         return changes.finish()
@@ -249,7 +250,10 @@ class MemoryClusterStore:
         state.said[engine] = seen
         wanted = {
             node.id: replace(
-                sane_node(node)[0], engine=engine, cordoned=node.id in state.cordoned, cordon_reason=state.cordoned.get(node.id, "")
+                sane_node(node)[0],
+                engine=engine,
+                cordoned=node.id in state.cordoned,
+                cordon_reason=state.cordoned.get(node.id, ""),
             )
             for node in seen
         }
