@@ -136,6 +136,10 @@ class State:
         self.charges.charge(gang.queue, gang.user, row.amounts, -1)
         self.seen_running.stale()
 
+    def live_run(self, attempt: AttemptId) -> RunRow | None:
+        """The run whose newest attempt this is, while it is live."""
+        return self.runs[run_of(attempt)] if attempt in self.live else None
+
     # -- why runs wait ----------------------------------------------------------------------------------------------
 
     def note_holds(self, holds: Sequence[Hold]) -> None:
@@ -150,3 +154,7 @@ class State:
 
     def hold_of(self, run: RunRow) -> Hold | None:
         return self.holds().get(run.gang.id) if run.gang.id in self.pending else None
+
+
+def run_of(attempt: AttemptId) -> RunId:
+    return RunId(attempt.rpartition(".")[0])

@@ -1,0 +1,79 @@
+"""Nodes in memory: what engines say of them, and what administrators do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+from hopyard.domain.cluster import Node
+from hopyard.domain.ids import NodeId
+from hopyard.domain.sane_node import sane_node
+from hopyard.errors import Conflict, NotFound
+from hopyard.stores.memory.state import State
+
+
+class Nodes:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
+        found = self._node(node)
+        self._state.cordoned.pop(node, None)
+        if on:
+            self._state.cordoned[node] = reason
+        after = replace(found, cordoned=on, cordon_reason=reason if on else "")
+        if after != found:
+            self._set_node(after)
+            self._state.changed()
+        return after
+
+    def remove(self, node: NodeId, /) -> None:
+        state = self._state
+        if self._node(node).ready:
+            raise Conflict(f"node {node} is there", hints=("its engine sees it; end the engine first",))
+        if state.holdings.held_on(node):
+            raise Conflict(f"node {node} is held by a run", hints=("wait until its run has ended, or stop it",))
+        del state.nodes[node]
+        state.cordoned.pop(node, None)
+        state.holdings.drop_node(node)
+        state.seen_nodes.stale()
+        state.totals.stale()
+        state.changed()
+
+    def _node(self, node: NodeId) -> Node:
+        found = self._state.nodes.get(node)
+        if found is None:
+            close = get_close_matches(node, self._state.nodes, n=3)
+            hint = f"did you mean {' or '.join(f'`{one}`' for one in close)}?" if close else "`hop node ls` lists them"
+            raise NotFound(f"there is no node `{node}`", hints=(hint,))
+        return found
+
+    def take_in(self, engine: str, seen: Sequence[Node]) -> bool:
+        """The nodes of an engine are those it sees; one that it no longer sees is kept as not ready. Whether anything changed."""
+        state = self._state
+        if state.said.get(engine) is seen:
+            return False
+        state.said[engine] = seen
+        wanted = {
+            node.id: replace(
+                sane_node(node)[0],
+                engine=engine,
+                cordoned=node.id in state.cordoned,
+                cordon_reason=state.cordoned.get(node.id, ""),
+            )
+            for node in seen
+        }
+        for node in state.nodes.values():
+            if node.engine == engine and node.id not in wanted:
+                wanted[node.id] = replace(node, ready=False) if node.ready else node
+        changed = [node for node in wanted.values() if state.nodes.get(node.id) != node]
+        for node in changed:
+            self._set_node(node)
+        return bool(changed)
+
+    def _set_node(self, node: Node) -> None:
+        self._state.nodes[node.id] = node
+        self._state.holdings.set_node(node)
+        self._state.seen_nodes.stale()
+        self._state.totals.stale()
