@@ -11,7 +11,7 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
-from hopyard.scheduler.cycle.promises import SOON
+from hopyard.scheduler.cycle.promises import SOON, outranks
 from hopyard.scheduler.cycle.scene import Scene
 from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
@@ -110,12 +110,18 @@ class Asking:
             self._restore(gang)
             return False
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
+        others = [other for other in scene.promises.on(nodes) if other.id != gang.id and other.id not in self.making_room]
+        for other in others:
+            timeline.withdraw(other.id)
         self._supposed(runs)
         promise = timeline.promise(gang, expected, before=Promise(gang.id, soon, scene.now, nodes))
         place, at = timeline.place_of(gang.id), timeline.expected_at(gang.id)
-        if promise is None or place is None or at is None or at > scene.now + GONE:
+        above = [other for other in others if outranks(gang, other, scene.accounts)]
+        if promise is None or place is None or at is None or at > scene.now + GONE or not self._all_kept(others, above):
             timeline.tell(runs)
             self._restore(gang)
+            for other in others:
+                self._restore(other)
             return False
         scene.promises.made_room(gang.id, promise)
         self.making_room[gang.id] = runs
@@ -124,6 +130,19 @@ class Asking:
         self._preemptor.leave(runs)
         self._preemptor.starts(place)
         self.wait(gang)
+        for other in above:
+            scene.promises.drop(other.id)
+            scene.promise_again(other)
+        return True
+
+    def _all_kept(self, gangs: list[Gang], but: list[Gang]) -> bool:
+        """Whether all these keep what they were promised, but those that are outranked."""
+        scene = self._scene
+        for gang in gangs:
+            before = scene.promises.given[gang.id]
+            after = None if gang in but else scene.timeline.promise(gang, scene.expected(gang), before=before)
+            if gang not in but and (after is None or after.start_at > before.start_at):
+                return False
         return True
 
     def _restore(self, gang: Gang) -> Promise | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Promise
 from hopyard.domain.gang import Gang
-from hopyard.domain.ids import GangId, QueueName
+from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.scheduler.cycle.line import Line
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.predict import Expected
@@ -17,6 +17,7 @@ from hopyard.scheduler.timeline.timeline import Timeline
 
 PROMISES = 8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
 SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # whoever was asked to make room has left by then
+LATE = "late is also who goes before it, run"
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 
 
@@ -48,22 +49,34 @@ class Promises:
         return gang.queue in self._for_quota if reason in BY_QUOTA else self.exhausted
 
     def in_order(self, preempting: Set[GangId]) -> list[Promise]:
-        """Of those that still wait: first those for whom runs make room, then those that are due, then the others as they were
-        given; of one queue, those of higher priority take the places of those of lower."""
+        """Of those that still wait: first those that are about to start and those for whom runs make room, as they are due, then
+        the others as they were given; of one queue, those of higher priority take the places of those of lower."""
         waiting = [promise for promise in self.before.values() if promise.gang in self._line]
-        given = sorted(waiting, key=lambda one: (one.gang not in preempting, self._due(one), one.given_at, one.gang))
+        given = sorted(waiting, key=lambda one: (self._due(one, preempting), one.given_at, one.gang))
         by_queue: dict[QueueName, list[Promise]] = {}
         for promise in given:
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
         for queue, promises in by_queue.items():
-            promises.sort(key=lambda one: (one.gang not in preempting, -self._gang(one).priority))
+            promises.sort(key=lambda one: (one.gang not in preempting and not self.firm(one.gang), -self._gang(one).priority))
             by_queue[queue] = promises[::-1]
         return [by_queue[self._gang(promise).queue].pop() for promise in given]
 
-    def _due(self, promise: Promise) -> datetime:
+    def firm(self, gang: GangId) -> bool:
+        """Whether it was promised a start right away, as those are for whom others make room: nobody is put before it."""
+        before = self.before[gang]
+        return before.start_at - before.given_at <= SOON
+
+    def _due(self, promise: Promise, preempting: Set[GangId]) -> datetime:
         """When it is due; all that are not due soon are alike. So what others left for somebody who is about to start is not
         taken by who was promised a later start before."""
-        return promise.start_at if promise.start_at <= self._now + SOON else datetime.max.replace(tzinfo=UTC)
+        soon = promise.gang in preempting or promise.start_at <= self._now + SOON
+        return promise.start_at if soon else datetime.max.replace(tzinfo=UTC)
+
+    def expect(self, gang: Gang, expected: Expected) -> None:
+        """From now on nobody is in its way where it was promised a start before; whether that is kept is said later."""
+        promise = self._timeline.promise(gang, expected, before=self.before[gang.id])
+        if promise is not None:
+            self.given[gang.id] = promise
 
     def give(self, gang: Gang, expected: Expected, reason: HoldReason) -> Promise | None:
         """Of the earliest start that is in nobody's way; kept where it was given before, or reported as broken."""
@@ -72,6 +85,7 @@ class Promises:
         if before is not None:
             self.broken(before, promise)
         if promise is None:
+            self.given.pop(gang.id, None)
             return None
         self.given[gang.id] = self._dated(promise)
         if reason in BY_QUOTA:
@@ -84,18 +98,19 @@ class Promises:
         """It starts where others make room for it; the timeline knows."""
         before, breach = self.before.get(gang), self._breaches.get(gang)
         self._forget(gang)
-        self.given[gang] = self._dated(promise)
+        self.given[gang] = replace(promise, given_at=self._next_date())
         if before is not None and breach is not None and promise.start_at > before.start_at:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_at(gang))
 
     def _dated(self, promise: Promise) -> Promise:
-        """Whoever was promised a start before somebody else stays before it, also if it is late: new promises are a microsecond
-        apart, and one that was broken keeps its date."""
+        """One that is late keeps its date, so that whoever was promised a start before somebody else stays before it."""
         before = self.before.get(promise.gang)
-        if before is not None:
-            return replace(promise, given_at=before.given_at)
+        return replace(promise, given_at=self._next_date() if before is None else before.given_at)
+
+    def _next_date(self) -> datetime:
+        """A microsecond after the last, so that the order in which they were given stays known."""
         self._new += 1
-        return replace(promise, given_at=self._now + timedelta(microseconds=self._new))
+        return self._now + timedelta(microseconds=self._new)
 
     def broken(self, before: Promise, after: Promise | None) -> None:
         breach = self._timeline.breach(before, after)
@@ -109,8 +124,9 @@ class Promises:
             return breach
         for other, promise in self.given.items():
             theirs = self._breaches.get(other)
-            if theirs is not None and other != before.gang and {*promise.nodes} & {*before.nodes}:
-                return replace(breach, cause=theirs.cause, detail=f"run {other} goes before it and is late: {theirs.detail}")
+            if theirs is not None and other != before.gang and not {*promise.nodes}.isdisjoint(before.nodes):
+                root = theirs.detail.removeprefix(LATE).partition(": ")[2] if theirs.detail.startswith(LATE) else theirs.detail
+                return replace(breach, cause=theirs.cause, detail=f"{LATE} {other}: {root}")
         return breach
 
     @property
@@ -128,6 +144,11 @@ class Promises:
         for queue in [queue for queue, of in self._for_quota.items() if of == gang]:
             del self._for_quota[queue]
         return self.given.pop(gang, None)
+
+    def on(self, nodes: Iterable[NodeId]) -> list[Gang]:
+        """Those that were promised anything on these nodes."""
+        named = {*nodes}
+        return [self._gang(promise) for promise in self.given.values() if not named.isdisjoint(promise.nodes)]
 
     def outranked(self, gang: Gang) -> list[Gang]:
         """Those with a promise that does not bind this gang, the last given first."""

@@ -63,22 +63,32 @@ class Turn:
     # Step 2
 
     def _keep_promises(self) -> None:
+        """Whoever finds its promised place free starts there. Then the others may look elsewhere, in nobody's way."""
         making_room = self._asking.making_room
-        promised = [promise.gang for promise in self._scene.promises.in_order(making_room.keys())]
+        promised = [self._scene.gang(promise.gang) for promise in self._scene.promises.in_order(making_room.keys())]
         heads = self._order.heads() if promised else []
-        for gang_id in [*promised, *sorted(making_room.keys() - set(promised))]:
-            gang = self._scene.gang(gang_id)
-            if gang_id not in making_room and any(outranks(head, gang, self._scene.accounts) for head in heads):
-                self._defer(gang)
-            else:
-                self._keep(gang)
+        for gang in promised:
+            firm = gang.id in making_room or self._scene.promises.firm(gang.id)
+            if not firm and any(outranks(head, gang, self._scene.accounts) for head in heads):
+                self._deferred[gang.id] = gang  # somebody comes before it: it is looked at when it is its turn
+            self._expect_there(gang)
+        for gang_id in [*(gang.id for gang in promised), *sorted(making_room.keys() - self._scene.snapshot.promises.keys())]:
+            if gang_id not in self._deferred and gang_id not in self._scene.placed:
+                self._keep(self._scene.gang(gang_id))
 
-    def _defer(self, gang: Gang) -> None:
-        """Somebody comes before it: it is looked at when it is its turn. Until then its promise binds those whom it precedes."""
-        self._deferred[gang.id] = gang
-        found = self._scene.try_now(gang)
-        if isinstance(found, Blocked):
-            self._scene.promise(gang, found)
+    def _expect_there(self, gang: Gang) -> None:
+        """From now on nobody is in its way where it was promised a start. It starts if it is time."""
+        scene, before = self._scene, self._scene.snapshot.promises[gang.id]
+        scene.promises.expect(gang, scene.expected(gang))
+        at, place = scene.timeline.expected_at(gang.id), scene.timeline.place_of(gang.id)
+        if gang.id in self._deferred or at is None or place is None or at > scene.now:
+            return
+        if {assignment.node for assignment in place.assignments} <= {*before.nodes}:
+            found = scene.try_now(gang)
+            if isinstance(found, Placement):
+                scene.start(found)
+            else:
+                scene.promises.expect(gang, scene.expected(gang))
 
     def _keep(self, gang: Gang) -> None:
         """It starts if it can; else what it was promised is kept, or reported as broken."""
@@ -86,6 +96,7 @@ class Turn:
         self._deferred.pop(gang.id, None)
         before = scene.snapshot.promises.get(gang.id)
         if self._standing.hopeless(shape):
+            scene.promises.drop(gang.id)
             if before is not None:
                 scene.promises.broken(before, None)
             return
@@ -108,7 +119,7 @@ class Turn:
             if gang.id in scene.placed:
                 order.step(gang)
             elif gang.id in scene.promises.given:
-                self._asking.make_room(gang)
+                self._hasten(gang)
                 order.step(gang)
             elif gang.id in scene.snapshot.promises or gang.id in scene.alone:
                 order.step(gang)
@@ -116,6 +127,15 @@ class Turn:
                 order.pass_all([scene.line.shape_of(gang)])
             else:
                 self._decide(gang)
+
+    def _hasten(self, gang: Gang) -> None:
+        """One that was promised a start may start earlier at the cost of those whom it outranks."""
+        told = self._scene.alone.get(gang.id)
+        found = None
+        if told is not None and told.reason is HoldReason.BEHIND:
+            found = self._stand_before(gang, Blocked(told.reason, told.detail, told.blocked_by))
+        if not isinstance(found, Placement):
+            self._asking.make_room(gang)
 
     def _decide(self, gang: Gang) -> None:
         scene, shape = self._scene, self._scene.line.shape_of(gang)
@@ -152,7 +172,7 @@ class Turn:
         again = scene.try_now(gang)
         if isinstance(again, Placement):
             scene.start(again)
-        elif not scene.promises.taken(gang, again.reason):
+        elif gang.id in scene.promises.given or not scene.promises.taken(gang, again.reason):
             scene.promise(gang, again)
         for other in reversed(outranked):
             scene.promise_again(other)

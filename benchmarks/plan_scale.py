@@ -1,0 +1,264 @@
+"""A plan for a large cluster with a long queue: the first one, and one after a single change.
+
+    python -m benchmarks.plan_scale [--nodes 10000] [--waiting 100000] [--full 0.95] [--queues 30] [--users 300] [--scripts 4]
+
+Nodes of 8 GPUs; runs of 1 to 64 GPUs in many shapes hold `--full` of them; gangs of the same users and scripts wait in a tree of
+two levels whose queues have guarantees, limits and users' limits. Then the same with nothing running, where most can start. Each
+round begins in a process of its own, so that its memory is that of one plan; the snapshots are made before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+from benchmarks.harness import Arguments, Report, main, say
+from benchmarks.peers.find import PeerPython
+from hopyard.domain.cluster import Node, Running, Snapshot
+from hopyard.domain.durations import history_keys
+from hopyard.domain.gang import Assignment, Gang, Placement, Role
+from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, Version
+from hopyard.domain.queue import GPU, Queue, QueueTree, Used
+from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.cycle.planner import Planner
+
+NAME = "plan_scale"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+GIB = 1024**3
+CARDS = tuple(Gpu(index, "A100", 80 * GIB) for index in range(8))
+SIZES = ((1, 1), (1, 1), (1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8))  # replicas, GPUs of each
+
+
+@dataclass(frozen=True)
+class Script:
+    """What one user runs again and again."""
+
+    user: str
+    queue: QueueName
+    name: str
+    priority: int
+    replicas: int
+    resources: Resources
+    limit_s: float | None
+    takes_s: float
+
+    def gang(self, name: str, at: datetime) -> Gang:
+        role = Role("worker", self.replicas, replace(self.resources))
+        return Gang(GangId(name), (role,), at, self.queue, self.priority, self.user, time_limit_s=self.limit_s, script=self.name)
+
+
+def tree(queues: int, gpus: int) -> QueueTree:
+    """Groups of five; what each is sure of adds up to the cluster, and each may borrow up to three times that."""
+    groups = -(-queues // 5)
+    found = [Queue(QueueName("all"))]
+    for group in range(groups):
+        name = QueueName(f"group{group}")
+        found.append(Queue(name, QueueName("all"), guarantee={GPU: 1000 * gpus // groups}))
+    for number in range(queues):
+        sure = 1000 * gpus // queues
+        parent = QueueName(f"group{number // 5}")
+        found.append(
+            Queue(QueueName(f"queue{number}"), parent, guarantee={GPU: sure}, maximum={GPU: 3 * sure}, user_limit={GPU: sure // 2})
+        )
+    return QueueTree({queue.name: queue for queue in found}, found[-1].name)
+
+
+def scripts(options: argparse.Namespace, random: Random) -> list[Script]:
+    found = []
+    for number in range(options.users * options.scripts):
+        user = number % options.users
+        replicas, gpus = random.choice(SIZES)
+        asked = Resources(1000 * random.randint(1, 8) * gpus, random.choice((16, 32, 48)) * GIB * gpus, gpus)
+        limit_s = random.choice((None, 3600.0, 14400.0, 86400.0))
+        takes_s = min(random.lognormvariate(8, 1.5), limit_s or 1e6)
+        queue = QueueName(f"queue{(user * 7 + number // (2 * options.users)) % options.queues}")
+        found.append(Script(f"user{user}", queue, f"train{number}.py", random.choice((40, 50, 50, 60)), replicas, asked, limit_s, takes_s))
+    return found
+
+
+def running(options: argparse.Namespace, kinds: Sequence[Script], random: Random) -> Iterator[Running]:
+    """Node after node is filled; a gang of several nodes takes the next whole ones."""
+    node, free, count = 0, 8, 0
+    while node < int(options.nodes * options.full):
+        kind = random.choice(kinds)
+        gpus = kind.resources.gpus
+        if gpus > free or kind.replicas > 1:
+            node, free = node + (free < 8), 8
+        if node + kind.replicas > options.nodes:
+            return
+        at = NOW - timedelta(seconds=random.uniform(0, kind.takes_s))
+        gang = kind.gang(f"run{count:06}", at - timedelta(hours=1))
+        if kind.replicas > 1:
+            places = tuple(Assignment(rank, NodeId(f"n{node + rank:05}"), tuple(range(8))) for rank in range(kind.replicas))
+            node += kind.replicas
+        else:
+            places = (Assignment(0, NodeId(f"n{node:05}"), tuple(range(8 - free, 8 - free + gpus))),)
+            free -= gpus
+            if not free:
+                node, free = node + 1, 8
+        saved = NOW - timedelta(seconds=random.uniform(0, 600)) if random.random() < 0.7 else None
+        yield Running(Placement(gang, places), at, AttemptId(f"run{count:06}.1"), at, saved if saved and saved > at else None)
+        count += 1
+
+
+def snapshot(options: argparse.Namespace, *, empty: bool = False) -> Snapshot:
+    random = Random(options.seed)
+    kinds = scripts(options, random)
+    nodes = {
+        (name := NodeId(f"n{number:05}")): Node(name, "local", 96000, 1024 * GIB, CARDS, labels={"rack": f"r{number // 32}"})
+        for number in range(options.nodes)
+    }
+    durations: dict[str, list[float]] = {}
+    for kind in kinds:
+        samples = [kind.takes_s * random.uniform(0.7, 1.3) for _ in range(10)]
+        for key in history_keys(kind.gang("", NOW)):
+            durations[key] = (durations.get(key, []) + samples)[-256:]
+    there = () if empty else tuple(running(options, kinds, random))
+    pending = tuple(
+        random.choice(kinds).gang(f"wait{number:06}", NOW - timedelta(seconds=options.waiting - number)) for number in range(options.waiting)
+    )
+    used = {(kind.queue, kind.user): Used(random.uniform(0, 1e4), NOW - timedelta(hours=3)) for kind in kinds}
+    return Snapshot(
+        Version(1), NOW, nodes, pending, there, tree(options.queues, 8 * options.nodes), used, (), {},
+        {key: tuple(samples) for key, samples in durations.items()},
+    )  # fmt: skip
+
+
+def ended(before: Snapshot) -> Snapshot:
+    """One run ended, and what it took is known."""
+    gone = before.running[len(before.running) // 2]
+    durations = dict(before.durations)
+    took_s = (before.now - gone.placed_at).total_seconds()
+    for key in history_keys(gone.gang):
+        durations[key] = (*durations.get(key, ()), took_s)[-256:]
+    return replace(before, running=tuple(one for one in before.running if one is not gone), durations=durations)
+
+
+def submitted(before: Snapshot) -> Snapshot:
+    new = replace(before.pending[len(before.pending) // 3], id=GangId("new"), submitted_at=before.now)
+    return replace(before, pending=(*before.pending, new))
+
+
+def node_lost(before: Snapshot) -> Snapshot:
+    name = sorted(before.nodes)[len(before.nodes) // 2]
+    return replace(before, nodes={**before.nodes, name: replace(before.nodes[name], ready=False)})
+
+
+def nothing(before: Snapshot) -> Snapshot:
+    return before
+
+
+CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
+    "after_an_end": ended, "after_a_submission": submitted, "after_a_node_was_lost": node_lost, "after_nothing": nothing,
+}  # fmt: skip
+
+
+def one_round(options: argparse.Namespace) -> dict[str, float]:
+    """Seconds of each plan, bytes of memory that the process held at most, and what the first plan says."""
+    before = snapshot(options)
+    held = peak_bytes()
+    planner = Planner()
+    found: dict[str, float] = {}
+    seconds, wanted = timed(planner, before)
+    found |= {"first": seconds, "memory": peak_bytes(), "of_snapshot": held}
+    found |= {"placed": len(wanted.place), "preempted": len(wanted.preempt), "promised": len(wanted.promises)}
+    begun, before = time.perf_counter(), applied(before, wanted)
+    for number in range(3):  # as it would be in a cluster that lives: what can start has started
+        _, wanted = timed(planner, replace(before, now=before.now + timedelta(seconds=number)))
+        before = applied(before, wanted)
+    say(f"settled after {time.perf_counter() - begun:.1f} s")
+    for number, (name, change) in enumerate(CHANGES.items(), start=1):
+        after = replace(change(before), now=before.now + timedelta(seconds=10 + number), version=Version(10 + number))
+        found[name], wanted = timed(planner, after)
+        found[f"{name}.placed"] = len(wanted.place)
+        before = applied(after, wanted)
+    begun = time.perf_counter()
+    told = sum(1 for _ in wanted.hold)
+    found |= {"holds": time.perf_counter() - begun, "held": told}
+    if options.empty:
+        found["empty"], wanted = timed(Planner(), snapshot(options, empty=True))
+        found["empty.placed"] = len(wanted.place)
+    return found
+
+
+def timed(planner: Planner, before: Snapshot) -> tuple[float, object]:
+    begun = time.perf_counter()
+    wanted = planner(before)
+    return time.perf_counter() - begun, wanted
+
+
+def applied(before: Snapshot, wanted: object) -> Snapshot:
+    """As a store would: what was placed runs, who was asked to end is gone."""
+    placed = {placement.gang.id: placement for placement in wanted.place}
+    gone = {one.gang for one in wanted.preempt}
+    started = tuple(Running(one, before.now, AttemptId(f"{name}.1"), before.now) for name, one in placed.items())
+    return replace(
+        before,
+        pending=tuple(gang for gang in before.pending if gang.id not in placed),
+        running=(*(one for one in before.running if one.gang.id not in gone), *started),
+        promises={promise.gang: promise for promise in wanted.promises},
+    )
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
+    settings = {name: getattr(options, name) for name in ("nodes", "waiting", "full", "queues", "users", "scripts", "seed", "repeats")}
+    report = Report(NAME, settings)
+    rounds = []
+    for number in range(options.repeats):
+        command = [sys.executable, "-m", "benchmarks.plan_scale", "--round", *(f"--{name}={settings[name]}" for name in settings)]
+        command += [] if options.empty else ["--no-empty"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=Path(__file__).parents[1])
+        rounds.append(json.loads(done.stdout))
+        say(f"round {number + 1}/{options.repeats}: " + ", ".join(f"{name} {value:.4g}" for name, value in rounds[-1].items()))
+
+    def of(name: str) -> list[float]:
+        return [one[name] for one in rounds]
+
+    first = rounds[0]
+    report.add("first", "s", of("first"), note=f"{first['placed']:.0f} placed, {first['preempted']:.0f} preempted, {first['promised']:.0f} promised")
+    report.add("memory", "B", of("memory"), note=f"of the whole process, of which the snapshot {first['of_snapshot'] / 2**20:.0f} MiB")
+    for name in CHANGES:
+        report.add(name, "s", of(name), note=f"{first[f'{name}.placed']:.0f} placed")
+    report.add("holds", "s", of("holds"), note=f"telling why each of {first['held']:.0f} waits, all at once; not part of a plan")
+    if options.empty:
+        report.add("empty", "s", of("empty"), note=f"nothing runs: {first['empty.placed']:.0f} placed in one plan")
+    return report
+
+
+def arguments() -> Arguments:
+    parser = Arguments(__doc__ or "", repeats=3)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--waiting", type=int, default=100_000, help="gangs that wait")
+    parser.add_argument("--full", type=float, default=0.95, help="part of the nodes that is in use")
+    parser.add_argument("--queues", type=int, default=30)
+    parser.add_argument("--users", type=int, default=300)
+    parser.add_argument("--scripts", type=int, default=4, help="of each user, each with a shape of its own")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--empty", action=argparse.BooleanOptionalAction, default=True, help="also a cluster on which nothing runs")
+    parser.add_argument("--round", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    options = arguments().parse_args(argv)
+    if options.round:
+        print(json.dumps(one_round(options)))
+        return 0
+    return main(NAME, arguments(), measure, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run())

@@ -1,0 +1,186 @@
+"""Hours of a cluster's life, on a clock that jumps: legal at every moment, nobody starves, nobody preempts back and forth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from random import Random
+
+import pytest
+
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.queue import GPU, QueueTree
+from hopyard.scheduler.cycle import Planner
+from hopyard.scheduler.placement.fit import never_fits
+
+from .worlds import T0, World, beyond_limits, gang, machine, overcommitted, queue, seconds, tree
+
+
+@dataclass
+class Life:
+    """What comes when, and what came of it. takes_s: how long each gang runs in all."""
+
+    world: World
+    takes_s: dict[GangId, float]
+    planner: Planner = field(default_factory=Planner)
+    leaves_at: dict[GangId, datetime] = field(default_factory=dict)
+    look_at: datetime | None = None
+    preempted: Counter[tuple[GangId, GangId]] = field(default_factory=Counter)
+    waited_s: dict[GangId, float] = field(default_factory=dict)
+
+    def ends_at(self, one: GangId) -> datetime:
+        run = self.world.running[one]
+        assert run.started_at is not None
+        limit_s = run.gang.time_limit_s
+        left_s = self.takes_s[one] - run.gang.served_s
+        return run.started_at + seconds(left_s if limit_s is None else min(left_s, limit_s))
+
+    def turn(self) -> None:
+        world = self.world
+        wanted = self.planner(world.snapshot())
+        for placement in wanted.place:
+            self.waited_s.setdefault(placement.gang.id, (world.now - placement.gang.submitted_at).total_seconds())
+        for one in wanted.preempt:
+            self.preempted[one.gang, one.for_gang] += 1
+            self.leaves_at[one.gang] = world.now + seconds(3)
+        world.apply(wanted)
+        self.look_at = wanted.look_again_at
+        running = [run.placement for run in world.running.values()]
+        assert not overcommitted(world.nodes, running)
+        assert not beyond_limits(world.queues, world.nodes, running)
+
+    def next_at(self) -> datetime | None:
+        times = [self.ends_at(one) for one in self.world.running] + list(self.leaves_at.values())
+        if self.look_at is not None and self.world.pending:
+            times.append(self.look_at)
+        return min(times, default=None)
+
+    def until(self, at: datetime | None) -> None:
+        """Let things happen until then, or until nothing happens any more."""
+        for _ in range(5000):
+            following = self.next_at()
+            if following is None or (at is not None and following > at):
+                break
+            self.world.now = max(following, self.world.now)
+            self.happen()
+            self.turn()
+        else:
+            pytest.fail("it never comes to rest")
+        if at is not None:
+            self.world.now = at
+
+    def happen(self) -> None:
+        for one in sorted(self.world.running):
+            if self.ends_at(one) <= self.world.now:
+                self.leaves_at.pop(one, None)
+                self.world.end(one)
+        for one, at in sorted(self.leaves_at.items()):
+            if at <= self.world.now:
+                del self.leaves_at[one]
+                if one in self.world.running:
+                    self.world.leave(one)
+
+
+TREES = (
+    tree(queue("default")),
+    tree(queue("root"), queue("a", "root", sure=8), queue("b", "root", sure=4, user_limit={GPU: 6000}), queue("c", "root", borrow=6)),
+    tree(
+        queue("root"), queue("x", "root", sure=8), queue("y", "root", sure=4), queue("a", "x", sure=4), queue("b", "x", sure=4, most=10),
+        queue("c", "y", sure=4, time_slices=True),
+    ),
+)  # fmt: skip
+
+
+def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
+    above = {one.parent for one in queues.queues.values()}
+    leaves = [name for name in queues.queues if name not in above]
+    found = []
+    for number in range(count):
+        replicas = random.choice([1, 1, 1, 2, 4])
+        one = gang(
+            f"g{number:03}", random.choice([0, 1, 1, 2, 4]), replicas=replicas, fewest=random.choice([0, 0, 1]), queue=random.choice(leaves),
+            user=random.choice("abc"), priority=random.choice([10, 50, 50, 90]), at=random.uniform(0, 3000), cpus=random.choice([1, 2]),
+            limit_s=random.choice([None, 600, 5000]), script=random.choice(["", "x.py", "y.py"]), preemptible=random.random() < 0.9,
+        )  # fmt: skip
+        found.append(one)
+    return sorted(found, key=lambda one: one.submitted_at)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(seed: int) -> None:
+    random = Random(seed)
+    queues = TREES[seed % len(TREES)]
+    nodes = [machine(f"n{i}", random.choice([4, 4, 2]), cpus=16, rack=f"r{i % 2}") for i in range(4)]
+    coming = demand(queues, random, 60)
+    life = Life(World({node.id: node for node in nodes}, queues), {one.id: random.choice([20.0, 200.0, 2000.0]) for one in coming})
+    for number, one in enumerate(coming):
+        life.until(one.submitted_at)
+        life.world.submit(one)
+        if number % 20 == 10:
+            name = NodeId(f"n{random.randrange(4)}")
+            life.world.nodes[name] = replace(life.world.nodes[name], cordoned=not life.world.nodes[name].cordoned)
+        life.turn()
+    life.world.nodes = {node.id: node for node in nodes}
+    life.turn()
+    life.until(None)
+    assert not life.world.running
+    left = {
+        one.id
+        for one in life.world.pending.values()
+        if never_fits(one, nodes) is None and not beyond_limits(queues, life.world.nodes, []) and not too_much_for_its_queue(one, queues)
+    }
+    assert not left
+    for (victim, preemptor), times in life.preempted.items():
+        assert times <= 2
+        assert (preemptor, victim) not in life.preempted or queues.queues[life.world.originals[victim].queue].time_slices
+
+
+def too_much_for_its_queue(one: Gang, queues: QueueTree) -> bool:
+    """Asks, in its smallest size, for more GPUs than the queue or a user may ever use."""
+    from hopyard.domain.quota import most, path
+
+    asked = sum(role.fewest * role.resources.gpus for role in one.roles) * 1000
+    limits = most(queues)
+    for level in path(queues, one.queue):
+        caps = [limits[level].get(GPU), queues.queues[level].user_limit.get(GPU)]
+        if any(cap is not None and asked > cap for cap in caps):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("limit_s", [None, 100.0])
+def test_a_large_gang_is_not_overtaken_for_ever(limit_s: float | None) -> None:
+    """Small runs come faster than they end; one gang wants all nodes at once."""
+    nodes = [machine(f"n{i}", 4) for i in range(4)]
+    life = Life(World({node.id: node for node in nodes}, tree(queue("default"))), {})
+    large = gang("large", 4, replicas=4, at=500, limit_s=limit_s, user="bob")
+    life.takes_s[large.id] = 50.0
+    for second in range(0, 2500, 5):
+        at = T0 + seconds(second)
+        life.until(at)
+        life.world.now = at
+        small = gang(f"s{second:04}", 1, at=second, limit_s=limit_s, script="small.py")
+        life.takes_s[small.id] = 100.0
+        life.world.submit(*([small, large] if second == 500 else [small]))
+        life.turn()
+        if large.id in life.world.started:
+            break
+    assert life.waited_s[large.id] <= 2 * 100.0
+
+
+def test_two_queues_that_take_back_from_each_other_come_to_rest() -> None:
+    """Each is sure of half and wants all: once both have their half nobody is asked to leave any more."""
+    queues = tree(queue("root"), queue("a", "root", sure=4), queue("b", "root", sure=4))
+    life = Life(World({NodeId("n"): machine("n", 8)}, queues), {})
+    for name in ("a", "b"):
+        for number in range(12):
+            one = gang(f"{name}{number:02}", 1, queue=name, at=number)
+            life.takes_s[one.id] = 10000.0
+            life.world.submit(one)
+        life.turn()
+        life.until(life.world.now + seconds(100))
+    assert sum(life.preempted.values()) == 4
+    held = Counter(run.gang.queue for run in life.world.running.values())
+    assert held == {QueueName("a"): 4, QueueName("b"): 4}

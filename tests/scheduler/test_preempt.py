@@ -1,0 +1,239 @@
+"""Who makes room: as few GPU-seconds as any set of runs that would do, and only by right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.cluster import HoldReason, Running
+from hopyard.domain.gang import Assignment, Gang, Placement
+from hopyard.domain.ids import AttemptId, GangId, NodeId
+from hopyard.domain.queue import QueueTree
+from hopyard.scheduler.cycle.preempt import Preemptor
+from hopyard.scheduler.cycle.standing import Standing
+from hopyard.scheduler.cycle.victims import Victim, lost, weight
+from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+
+from .worlds import T0, World, gang, machine, queue, seconds, tree
+
+SHARED = tree(queue("root"), queue("a", "root", sure=4), queue("b", "root", sure=4))
+
+
+def held(name: str, node: str, gpus: tuple[int, ...], *, ran_s: float = 100, saved_s: float | None = None, **more: object) -> Running:
+    """A run that holds these GPUs, began `ran_s` ago and was saved `saved_s` ago."""
+    one = gang(name, len(gpus), cpus=0, **more)  # type: ignore[arg-type]
+    placement = Placement(one, (Assignment(0, NodeId(node), gpus),))
+    saved = None if saved_s is None else T0 - seconds(saved_s)
+    return Running(placement, T0 - seconds(ran_s), AttemptId(f"{name}.1"), T0 - seconds(ran_s), saved)
+
+
+def world(queues: QueueTree, nodes: dict[str, int], *runs: Running, pending: tuple[Gang, ...] = ()) -> World:
+    found = World({NodeId(name): machine(name, gpus) for name, gpus in nodes.items()}, queues)
+    found.running = {run.gang.id: run for run in runs}
+    found.originals = {run.gang.id: run.gang for run in runs}
+    found.attempts.update({run.gang.id: 1 for run in runs})
+    found.submit(*pending)
+    return found
+
+
+def asked(found: World) -> set[str]:
+    return {preemption.gang for preemption in found.turn().preempt}
+
+
+def test_the_one_who_loses_least_makes_room() -> None:
+    runs = [held("old", "n", (0, 1), ran_s=900, priority=10), held("new", "n", (2, 3), ran_s=30, priority=10)]
+    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == {"new"}
+
+
+def test_what_is_saved_is_not_lost() -> None:
+    runs = [held("old", "n", (0, 1), ran_s=900, saved_s=5, priority=10), held("new", "n", (2, 3), ran_s=30, priority=10)]
+    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == {"old"}
+
+
+def test_one_large_run_rather_than_many_small_ones_that_lose_more() -> None:
+    small = [held(f"s{i}", "n", (i,), ran_s=50, priority=10) for i in range(4)]
+    large = held("large", "m", (0, 1, 2, 3), ran_s=30, priority=10)
+    assert asked(world(tree(queue("default")), {"n": 4, "m": 4}, *small, large, pending=(gang("g", 4, priority=90),))) == {"large"}
+
+
+def test_nobody_makes_room_for_an_equal() -> None:
+    runs = [held("one", "n", (0, 1))]
+    found = world(tree(queue("default")), {"n": 2}, *runs, pending=(gang("g", 2),))
+    assert asked(found) == set()
+
+
+def test_nobody_makes_room_where_it_would_not_help() -> None:
+    runs = [held("low", "n", (0,), priority=10), held("high", "n", (1,), priority=90)]
+    found = world(tree(queue("default")), {"n": 2}, *runs, pending=(gang("g", 2, priority=50),))
+    wanted = found.turn()
+    assert not wanted.preempt
+    assert wanted.hold[0].reason is HoldReason.NO_CAPACITY
+
+
+def test_nobody_makes_room_who_may_not_be_preempted() -> None:
+    runs = [held("sure", "n", (0, 1), priority=10, preemptible=False)]
+    assert asked(world(tree(queue("default")), {"n": 2}, *runs, pending=(gang("g", 2, priority=90),))) == set()
+
+
+def test_a_queue_takes_back_what_it_lent_and_no_more() -> None:
+    runs = [held(f"a{i}", "n", (i,), ran_s=100 - i, queue="a") for i in range(8)]
+    found = world(SHARED, {"n": 8}, *runs, pending=tuple(gang(f"b{i}", 1, queue="b", at=i) for i in range(6)))
+    assert asked(found) == {"a4", "a5", "a6", "a7"}
+
+
+def test_a_queue_within_its_guarantee_gives_nothing_back() -> None:
+    runs = [held(f"a{i}", "n", (i,), queue="a") for i in range(4)]
+    assert asked(world(SHARED, {"n": 4}, *runs, pending=(gang("b", 1, queue="b"),))) == set()
+
+
+def test_a_queue_that_would_borrow_takes_nothing_back() -> None:
+    runs = [held(f"a{i}", "n", (i,), queue="a") for i in range(8)]
+    assert asked(world(SHARED, {"n": 8}, *runs, pending=(gang("b", 5, queue="b"),))) == set()
+
+
+def test_who_waits_for_the_first_that_were_asked_asks_no_others() -> None:
+    runs = [held(f"a{i}", "n", (i,), ran_s=100 - i, queue="a") for i in range(8)]
+    found = world(SHARED, {"n": 8}, *runs, pending=(gang("b", 2, queue="b"),))
+    assert asked(found) == {"a6", "a7"}
+    for _ in range(3):
+        found.now += seconds(1)
+        wanted = found.turn()
+        assert not wanted.preempt
+        assert wanted.hold[0].reason is HoldReason.PREEMPTING
+    found.leave(GangId("a6"))  # one of two
+    found.submit(gang("thief", 1, queue="a", priority=99))
+    assert not found.turn().place
+    found.leave(GangId("a7"))
+    assert [placement.gang.id for placement in found.turn().place] == ["b"]
+
+
+def test_who_is_leaving_for_another_reason_is_waited_for() -> None:
+    leaving = replace(held("a", "n", (0, 1), priority=10), stopping=True)
+    runs = [leaving, held("b", "n", (2, 3), ran_s=1, priority=10)]
+    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == set()
+
+
+def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:
+    runs = [held(f"low{i}", "n", (i,), ran_s=10 + i, priority=10) for i in range(4)]
+    found = world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 1, replicas=4, fewest=2, priority=90),))
+    assert asked(found) == {"low0", "low1"}
+
+
+def test_work_on_cpus_counts_by_its_part_of_the_cluster() -> None:
+    nodes = [machine("n", 4, cpus=40)]
+    share = Placement(gang("c", 0, cpus=10), (Assignment(0, NodeId("n")),))
+    assert weight(nodes)(share) == 1000  # a quarter of all cores is one of four GPUs
+    assert weight([machine("n", 0, cpus=40)])(share) == 10000
+    assert weight(nodes)(held("g", "n", (0, 1)).placement) == 2000
+
+
+@pytest.mark.parametrize(("saved_s", "expected_s"), [(None, 100.0), (40, 40.0), (400, 100.0)])
+def test_what_is_lost_is_what_ran_since_it_was_saved(saved_s: float | None, expected_s: float) -> None:
+    one = held("g", "n", (0, 1), ran_s=100, saved_s=saved_s)
+    assert lost(one, T0, weight([machine("n", 4)])) == 2000 * expected_s * 1000
+    assert lost(replace(one, started_at=None, saved_at=None), T0, weight([machine("n", 4)])) == 0
+    assert lost(one, T0 - seconds(1000), weight([machine("n", 4)])) == 0  # a clock went back
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> World:
+    """Two queues on up to two nodes that are full, and one gang that waits."""
+    sizes = draw(st.lists(st.sampled_from([1, 1, 2, 2, 3]), min_size=1, max_size=6))
+    runs, at = [], {"n": 0, "m": 0}
+    for index, size in enumerate(sizes):
+        node = draw(st.sampled_from(["n", "m"]))
+        if at[node] + size > 4:
+            continue
+        runs.append(
+            held(
+                f"r{index}", node, tuple(range(at[node], at[node] + size)), ran_s=draw(st.integers(0, 50)), queue=draw(st.sampled_from(["a", "a", "b"])),
+                priority=draw(st.sampled_from([10, 50])), preemptible=draw(st.integers(0, 5)) > 0,
+            )
+        )  # fmt: skip
+        at[node] += size
+    queues = tree(
+        queue("root"), queue("a", "root", sure=draw(st.integers(0, 4)), most=draw(st.sampled_from([None, 4, 6]))), queue("b", "root", sure=draw(st.integers(0, 4)))
+    )  # fmt: skip
+    waiting = gang("g", draw(st.integers(1, 4)), replicas=draw(st.sampled_from([1, 1, 2])), queue=draw(st.sampled_from(["a", "b"])), cpus=0)
+    return world(queues, {"n": 4, "m": 4}, *runs, pending=(waiting,))
+
+
+def cheapest_of_all(waiting: Gang, victims: list[Victim], capacity: Capacity, accounts: Accounts) -> int | None:
+    """By trying every set, in every order."""
+    best: int | None = None
+
+    def go_on(left: list[Victim], capacity: Capacity, accounts: Accounts, cost: int) -> None:
+        nonlocal best
+        if accounts.refusal(waiting) is None and capacity.place(waiting, closed_models=accounts.closed_models(waiting)) is not None:
+            best = cost if best is None else min(best, cost)
+        for index, victim in enumerate(left):
+            if not victim.reclaimed or accounts.borrows(victim.running):
+                free, after = capacity.copy(), accounts.copy()
+                free.give_back(victim.running.placement)
+                after.credit(victim.running.placement)
+                go_on(left[:index] + left[index + 1 :], free, after, cost + victim.lost)
+
+    go_on(victims, capacity, accounts, 0)
+    return best
+
+
+@settings(max_examples=100, deadline=None)
+@given(crowds())
+def test_no_set_of_runs_would_lose_less(found: World) -> None:
+    snapshot = found.snapshot()
+    standing = Standing(snapshot)
+    waiting = snapshot.pending[0]
+    preemptor = Preemptor(standing, standing.capacity, standing.accounts)
+    victims = preemptor.victims(waiting)
+    assume(victims)
+    chosen = preemptor.find(waiting, victims)
+    best = cheapest_of_all(waiting, victims, standing.capacity.copy(), standing.accounts.copy())
+    if chosen is None:
+        assert best is None or best == 0
+        return
+    costs = {victim.running.gang.id: victim.lost for victim in victims}
+    assert sum(costs[run.gang.id] for run in chosen[0]) == best
+    for run in chosen[0]:  # and nobody of them could be spared
+        rest = [victim for victim in victims if victim.running in chosen[0] and victim.running is not run]
+        assert preemptor.find(waiting, rest) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(crowds())
+def test_what_was_only_looked_at_is_as_it_was(found: World) -> None:
+    standing = Standing(found.snapshot())
+    waiting = found.snapshot().pending[0]
+    capacity, accounts = standing.capacity.copy(), standing.accounts.copy()
+    preemptor = Preemptor(standing, standing.capacity, standing.accounts)
+    preemptor.find(waiting, preemptor.victims(waiting))
+    again = Preemptor(standing, standing.capacity, standing.accounts)
+    assert preemptor.find(waiting, preemptor.victims(waiting)) == again.find(waiting, again.victims(waiting))
+    assert standing.accounts == accounts
+    for gpus in range(5):
+        assert standing.capacity.place(gang("x", gpus)) == capacity.place(gang("x", gpus))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([1, 1, 2, 4]), max_size=16), st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4))
+def test_who_is_within_its_guarantee_runs_whatever_others_borrow(borrowing: list[int], wanted: list[int]) -> None:
+    """On one node nothing is in the way but the borrower: after two turns all that the guarantee covers runs."""
+    sure = tree(queue("root"), queue("a", "root", sure=0), queue("b", "root", sure=8))
+    found = World({NodeId("n"): machine("n", 16)}, sure)
+    found.submit(*(gang(f"a{i}", size, queue="a", cpus=0, priority=99) for i, size in enumerate(borrowing)))
+    found.turn()
+    found.now += seconds(100)
+    total, mine = 0, []
+    for i, size in enumerate(wanted):
+        if total + size <= 8:
+            total += size
+            mine.append(gang(f"b{i}", size, queue="b", cpus=0, at=100 + i, priority=0))
+    found.submit(*mine)
+    for _ in range(2 * len(mine)):
+        found.turn()
+        for one in [run.gang.id for run in found.running.values() if run.stopping]:
+            found.leave(one)
+    assert {one.id for one in mine} <= found.running.keys()
