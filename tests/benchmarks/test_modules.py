@@ -18,6 +18,7 @@ SMALL = {
     "submissions": ["--runs", "50", "--connections", "4"],
     "log_calls": ["--calls", "200", "--points", "300", "--history", "100"],
     "datasets": ["--files", "20", "--file-bytes", "100", "--large-bytes", "9000000"],
+    "store": ["--waiting", "180", "--running", "30", "--nodes", "40", "--turns", "2"],
     "footprint": ["--runs", "1", "--idle", "0.2", "--idle-repeats", "1"],
 }
 FOUND = {
@@ -26,6 +27,10 @@ FOUND = {
     "submissions": {"durable", "sqlite_single", "sqlite_batched", "fsync", "over_sqlite_single"},
     "log_calls": {"one_metric", "three_metrics", "durable", "logging", "read_back", "read_again"},
     "datasets": {f"{what}_{name}" for what in ("push", "pull", "repush", "cp") for name in ("many", "large")},
+    "store": {
+        *("snapshot_after_one", "snapshot_unchanged", "apply_20", "record_unchanged", "holds_again", "gang_cpu"),
+        *("bare_read", "bare_commit", "snapshot_over_read", "apply_over_commit"),
+    },
     "footprint": {"help", "bare_python", "server_rss", "server_and_spawner_pss", "server_cpu"},
 }
 
