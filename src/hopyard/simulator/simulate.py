@@ -8,23 +8,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from hopyard.config.suggest import hints_for
 from hopyard.controller.controller import Controller
 from hopyard.controller.launches import Composer
 from hopyard.domain.attempt import ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Gang
-from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version, new_run_id
-from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, new_run_id
 from hopyard.domain.run import RunSpec
-from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.run_store import NewRun, RunStore
 from hopyard.scheduler.placement.fit import never_fits
@@ -36,15 +32,16 @@ from hopyard.simulator.fragments import Shapes
 from hopyard.simulator.ledger import Ledger
 from hopyard.simulator.loop import Stillness, run
 from hopyard.simulator.policies import DEFAULT, new_policy
+from hopyard.simulator.queues import check_queues, tree_of
 from hopyard.simulator.record import Record
 from hopyard.simulator.report import Report, Timing, report_of
 from hopyard.simulator.settings import Cluster, Progress, Settings
 from hopyard.simulator.stores import Stores, WholeMoments, open_stores
+from hopyard.simulator.watched import Watched
 from hopyard.simulator.workload import Workload
 
 FOR_EVER = timedelta(days=36500)
 PATIENCE = timedelta(days=30)  # nothing happened for so long: nothing will
-MOST_IN_VAIN = 100  # turns at one moment that change nothing
 MOST_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
 
 
@@ -232,58 +229,3 @@ class Simulation:
 
     def ended(self, live: Live, kept: timedelta) -> None:
         self._record.stopped(live, kept)
-
-
-class Watched:
-    """A policy whose plans are counted and told. A fault of it ends the simulation, where a server would try again."""
-
-    def __init__(self, policy: SchedulingPolicy, planned: Callable[[Snapshot, Plan], None]) -> None:
-        self._policy, self._planned = policy, planned
-        self._fault: Exception | None = None
-        self._seen: tuple[datetime, Version] | None = None
-        self._in_vain = 0  # turns in a row that saw the same
-        self.spent_s, self.turns = 0.0, 0
-
-    def __call__(self, snapshot: Snapshot) -> Plan:
-        seen = snapshot.now, snapshot.version
-        self._in_vain = self._in_vain + 1 if seen == self._seen else 0
-        self._seen = seen
-        began = time.perf_counter()
-        try:
-            if self._in_vain > MOST_IN_VAIN:
-                raise HopyardError(
-                    "the policy plans what the store refuses, again and again", hints=("it takes runs to fit that do not",)
-                )
-            plan = self._policy(snapshot)
-        except Exception as fault:
-            self._fault = fault
-            return Plan(snapshot.version)
-        self.spent_s += time.perf_counter() - began
-        self.turns += 1
-        self._planned(snapshot, plan)
-        return plan
-
-    def check(self) -> None:
-        """Raises what the policy raised."""
-        if self._fault is not None:
-            raise self._fault
-
-
-def tree_of(workload: Workload) -> QueueTree:
-    """A leaf for each queue that the workload names, all alike."""
-    names = sorted({one.spec.queue for one in workload.runs if one.spec.queue is not None} | {ONE_QUEUE.default})
-    return QueueTree({name: Queue(name) for name in names})
-
-
-def check_queues(workload: Workload, tree: QueueTree) -> None:
-    """Raises SpecError when a run names a queue that is not there, or in which none waits."""
-    leaves = tree.queues.keys() - {queue.parent for queue in tree.queues.values()}
-    for one in workload.runs:
-        queue = one.spec.queue or tree.default
-        if queue not in leaves:
-            where = f"line {one.line}: " if one.line else ""
-            what = "is divided into others" if queue in tree.queues else "is not in the tree of queues"
-            hints = hints_for(queue, sorted(leaves), what="queues")
-            raise SpecError(
-                f"{workload.name}: {where}the queue `{queue}` {what}", hints=(*hints, "`--queue NAME` puts all runs into one")
-            )

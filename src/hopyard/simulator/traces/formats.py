@@ -8,6 +8,7 @@ from typing import Protocol
 from hopyard.config.suggest import hints_for
 from hopyard.errors import SpecError
 from hopyard.simulator.traces import history, openb, philly, plain, pollux, sacct
+from hopyard.simulator.traces.files import not_text, readable
 from hopyard.simulator.workload import Workload
 
 
@@ -64,15 +65,7 @@ def detect(file: Path) -> str:
 
 def _head(file: Path) -> str:
     try:
-        with file.open("rb") as stream:
+        with readable(file), file.open("rb") as stream:
             return stream.readline(64 * 1024).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise SpecError(f"there is no file {file}", hints=("the path counts from the current folder",)) from None
-    except OSError as broken:
-        raise SpecError(
-            f"{file} cannot be read: {broken.strerror}", hints=("see that it is a file, and that it is yours to read",)
-        ) from broken
     except UnicodeDecodeError:
-        raise SpecError(
-            f"{file}: line 1: not text in UTF-8", hints=("a compressed or binary file has to be unpacked first",)
-        ) from None
+        raise not_text(file, 1) from None

@@ -12,19 +12,15 @@ import msgspec
 
 from hopyard.domain.run import RunSpec
 from hopyard.errors import SpecError
+from hopyard.simulator.traces.files import readable
 from hopyard.simulator.workload import Problem, Submission, Workload, dated
 
 
 def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     """A file with a list of runs."""
     try:
-        value = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise SpecError(f"there is no file {file}", hints=("the path counts from the current folder",)) from None
-    except OSError as broken:
-        raise SpecError(
-            f"{file} cannot be read: {broken.strerror}", hints=("see that it is a file, and that it is yours to read",)
-        ) from broken
+        with readable(file):
+            value = json.loads(file.read_bytes())
     except json.JSONDecodeError as bad:
         raise SpecError(f"{file}: line {bad.lineno}: not JSON: {bad.msg}", hints=("`hop ps -a --json` writes it",)) from bad
     except (UnicodeDecodeError, RecursionError) as bad:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from hopyard.config.suggest import hints_for
 from hopyard.errors import SpecError
+from hopyard.simulator.traces.files import not_text, readable
 from hopyard.simulator.workload import Problem
 
 T = TypeVar("T")
@@ -129,7 +130,7 @@ def _rows(file: Path, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
     """Lines that are not blank; only quoting as commas need it, pipes of Slurm know none."""
     line = 0
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
+        with readable(file), file.open(encoding="utf-8-sig", newline="") as stream:
             reader = (
                 csv.reader(stream, strict=True)
                 if delimiter == ","
@@ -139,16 +140,8 @@ def _rows(file: Path, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
                 line = reader.line_num
                 if any(cell.strip() for cell in cells):
                     yield line, cells
-    except FileNotFoundError:
-        raise SpecError(f"there is no file {file}", hints=("the path counts from the current folder",)) from None
-    except OSError as broken:
-        raise SpecError(
-            f"{file} cannot be read: {broken.strerror}", hints=("see that it is a file, and that it is yours to read",)
-        ) from broken
     except UnicodeDecodeError as broken:
-        raise SpecError(
-            f"{file}: line {line + 1}: not text in UTF-8", hints=("a compressed or binary file has to be unpacked first",)
-        ) from broken
+        raise not_text(file, line + 1) from broken
     except csv.Error as broken:
         raise SpecError(f"{file}: line {line + 1}: {broken}", hints=("a quote that opens has to close",)) from broken
 

@@ -1,0 +1,25 @@
+"""Opening what a user named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hopyard.errors import SpecError
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """What the machine says against reading the file becomes a SpecError that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise SpecError(f"there is no file {file}", hints=("the path counts from the current folder",)) from None
+    except OSError as broken:
+        hint = "see that it is a file, and that it is yours to read"
+        raise SpecError(f"{file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
+
+
+def not_text(file: Path, line: int) -> SpecError:
+    return SpecError(f"{file}: line {line}: not text in UTF-8", hints=("a compressed or binary file has to be unpacked first",))

@@ -1,0 +1,49 @@
+"""A policy as a simulation calls it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.ids import Version
+from hopyard.errors import HopyardError
+from hopyard.interfaces.policy import SchedulingPolicy
+
+MOST_IN_VAIN = 100  # turns at one moment that change nothing
+
+
+class Watched:
+    """A policy whose plans are counted and told. A fault of it ends the simulation, where a server would try again."""
+
+    def __init__(self, policy: SchedulingPolicy, planned: Callable[[Snapshot, Plan], None]) -> None:
+        self._policy, self._planned = policy, planned
+        self._fault: Exception | None = None
+        self._seen: tuple[datetime, Version] | None = None
+        self._in_vain = 0  # turns in a row that saw the same
+        self.spent_s, self.turns = 0.0, 0
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        seen = snapshot.now, snapshot.version
+        self._in_vain = self._in_vain + 1 if seen == self._seen else 0
+        self._seen = seen
+        began = time.perf_counter()
+        try:
+            if self._in_vain > MOST_IN_VAIN:
+                raise HopyardError(
+                    "the policy plans what the store refuses, again and again", hints=("it takes runs to fit that do not",)
+                )
+            plan = self._policy(snapshot)
+        except Exception as fault:
+            self._fault = fault
+            return Plan(snapshot.version)
+        self.spent_s += time.perf_counter() - began
+        self.turns += 1
+        self._planned(snapshot, plan)
+        return plan
+
+    def check(self) -> None:
+        """Raises what the policy raised."""
+        if self._fault is not None:
+            raise self._fault
