@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -9,14 +10,16 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Preemption, Snapshot
 from hopyard.domain.gang import Assignment, Placement
-from hopyard.domain.ids import NodeId
+from hopyard.domain.ids import NodeId, ReservationId
+from hopyard.domain.queue import ONE_QUEUE
+from hopyard.domain.reservation import Reservation
 from hopyard.errors import HopyardError, SpecError
 from hopyard.scheduler.policies import POLICIES
 from hopyard.simulator.report import Report
-from hopyard.simulator.settings import Costs
+from hopyard.simulator.settings import Cluster, Costs
 from hopyard.simulator.workload import Submission
 
-from .plays import a_run, cluster, play
+from .plays import a_run, cluster, play, workload
 
 WHOLE_SECONDS = st.integers(0, 5_000).map(float)
 
@@ -173,6 +176,7 @@ class TestReport:
         assert report.ended == 0
         assert report.unfinished["running"] == 1
         assert sum(report.unfinished.values()) == 2
+        assert (report.makespan_s, report.gpu_use) == (500, 1.0)
 
     def test_it_is_plain_json(self) -> None:
         import json
@@ -222,6 +226,23 @@ def first_fit(snapshot: Snapshot) -> Plan:
             for gang in snapshot.pending
         ),
     )
+
+
+class TestReservations:
+    def test_what_is_reserved_is_kept_for_its_owner(self) -> None:
+        """Alice's run would still be there when bob's time begins, so it waits until that is over."""
+        begin = workload([]).begin
+        kept = Reservation(
+            ReservationId("r"),
+            "bobs",
+            begin + timedelta(seconds=100),
+            begin + timedelta(seconds=300),
+            ("bob",),
+            nodes=(NodeId("n0"),),
+        )
+        runs = [a_run(0, 150, 8, user="alice", time_limit_s=150.0), a_run(120, 50, 8, user="bob", time_limit_s=50.0)]
+        report = play(runs, Cluster(cluster().nodes, None, (kept,)), "hopyard", limits=True)
+        assert waits(report) == [0, 300]
 
 
 class TestPreemption:
@@ -283,15 +304,20 @@ class TestFaults:
         report = play([a_run(0, 10), a_run(5, 10)], policy=idle)
         assert (report.ended, report.unfinished) == (0, {"quota": 2})
 
+    def test_nobody_waits_for_ever_while_machines_come_and_go(self) -> None:
+        def idle(snapshot: Snapshot) -> Plan:
+            return Plan(snapshot.version, (), tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending))
+
+        report = play([a_run(0, 10)], policy=idle, mtbf_s=86400.0)
+        assert (report.ended, report.unfinished) == (0, {"quota": 1})
+        assert report.losses.node_losses > 0
+
     def test_names_that_are_not_there(self) -> None:
         with pytest.raises(SpecError, match="policy") as raised:
             play([a_run(0, 10)], policy="fifoo")
         assert "did you mean `fifo`?" in raised.value.hints
         with pytest.raises(SpecError, match="store"):
             play([a_run(0, 10)], store="memoryy")
-        from hopyard.domain.queue import ONE_QUEUE
-        from hopyard.simulator.settings import Cluster
-
         with pytest.raises(SpecError, match="vision") as raised:
             play([a_run(0, 10, queue="vision")], Cluster(cluster().nodes, ONE_QUEUE))
         assert any("--queue" in hint for hint in raised.value.hints)

@@ -49,10 +49,10 @@ class Sample:
 
 
 class Record:
-    """start: the moment of 0. Times go on by `pass_to`; everything else happens at the moment reached."""
+    """start: the moment of 0. changed_at: when a run came, started or ended last. Times go on by `pass_to`; everything else happens at the moment reached."""
 
     def __init__(self, start: datetime, ledger: Ledger, shapes: Shapes, shares: FairShares) -> None:
-        self.start = self.now = start
+        self.start = self.now = self.changed_at = start
         self.ledger, self._shapes, self.shares = ledger, shapes, shares
         self.stories: dict[RunId, Story] = {}
         self.samples: list[Sample] = []
@@ -102,6 +102,7 @@ class Record:
 
     def submitted(self, run: RunId, gang: Gang, takes: timedelta) -> None:
         self.first_at = self.first_at or self.now
+        self.changed_at = self.now
         demand = self.shares.demand_of(gang)
         self.stories[run] = Story(self.now, gang.queue, gpus_of(gang), demand, takes)
         self.waiting += 1
@@ -109,6 +110,7 @@ class Record:
 
     def started(self, live: Live) -> None:
         story = self.stories[live.run]
+        self.changed_at = self.now
         if story.started_at is None:
             story.started_at = self.now
         story.attempts += 1
@@ -125,6 +127,7 @@ class Record:
         """An attempt is over; its run waits again, or (see `finished`) is over too."""
         story, held = self.stories[live.run], self.now - live.placed_at
         assert live.ends_with is not None
+        self.changed_at = self.now
         self.running -= 1
         self.ledger.give_back(live.placement)
         self.shares.gets(story.queue, -story.demand)

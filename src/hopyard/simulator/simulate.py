@@ -144,7 +144,6 @@ class Simulation:
 
     async def _drive(self, loops: asyncio.Task[None], moments: WholeMoments) -> None:
         until = self._until()
-        last = self._clock.now()
         while True:
             moments.end()
             await self._stillness.wait()
@@ -154,14 +153,18 @@ class Simulation:
                 loops.result()
             if not self._to_come and self._record.ended == len(self._record.stories):
                 return
-            event_at = self._agenda.next_at()
-            coming = [at for at in (event_at, self._clock.next_at()) if at is not None]
-            if not coming or min(coming) > until or (event_at is None and min(coming) > last + PATIENCE):
+            coming = min((at for at in (self._agenda.next_at(), self._clock.next_at()) if at is not None), default=None)
+            if coming is None or coming > until or self._stuck(coming):
+                if coming is not None and coming > until:
+                    self._record.pass_to(until)
                 return
-            await self._move_to(min(coming))
+            await self._move_to(coming)
             while (happening := self._agenda.due(self._clock.now())) is not None:
-                last = self._clock.now()
                 await happening()
+
+    def _stuck(self, coming: datetime) -> bool:
+        """Nobody comes, nobody runs, and whoever waits has waited long enough for machines, reservations or a change of mind."""
+        return not self._to_come and not self._record.running and coming > self._record.changed_at + PATIENCE
 
     def _until(self) -> datetime:
         return self._workload.begin + (FOR_EVER if self._settings.until_s is None else timedelta(seconds=self._settings.until_s))
