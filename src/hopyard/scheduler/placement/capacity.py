@@ -7,11 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from hopyard.domain.cluster import HoldReason, Node
-from hopyard.domain.gang import ANYWHERE, Gang, Placement, Where
+from hopyard.domain.gang import ANYWHERE, Assignment, Gang, Placement, Role, Where
 from hopyard.domain.ids import NodeId
 from hopyard.domain.resources import Resources
-from hopyard.scheduler.placement.free import Free, Shape
+from hopyard.scheduler.placement.fitting import Shape
+from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import Bools, Ground, Ints
+from hopyard.scheduler.placement.mix import Mix
+from hopyard.scheduler.placement.ranking import Rankings
 from hopyard.scheduler.placement.search import Search
 
 # What is taken of nodes, cards and extras that are not there: they may come back while their runs still hold them.
@@ -22,8 +25,9 @@ Rows = Ints | slice
 class Capacity:
     """Mutable, of one plan or of one Planner. Equal nodes and placements give equal places, in whatever order they came."""
 
-    def __init__(self, free: Free, elsewhere: Elsewhere) -> None:
+    def __init__(self, free: Free, elsewhere: Elsewhere, rankings: Rankings | None = None) -> None:
         self._free, self._elsewhere = free, elsewhere
+        self._rankings = Rankings(free) if rankings is None else rankings
 
     @classmethod
     def of(cls, nodes: Iterable[Node], running: Iterable[Placement] = ()) -> Capacity:
@@ -46,7 +50,30 @@ class Capacity:
         score: the name of a rule of `placement.scores`. closed_models: models of GPUs that it may not use now. prefer: nodes
         to use before others where they will do.
         """
-        return Search(self._free, gang, score, closed_models, prefer).place()
+        if len(gang.roles) == 1 and gang.size == 1 and not (gang.wants or prefer or gang.topology or gang.roles[0].topology):
+            return self._place_one(gang, gang.roles[0], score, closed_models)
+        return Search(self._free, self._rankings, gang, score, closed_models, prefer).place()
+
+    def _place_one(self, gang: Gang, role: Role, score: str, closed_models: frozenset[str]) -> Placement | None:
+        """Of one replica, which most gangs have: the best node is known already but for those that changed."""
+        shape = Shape(role.resources, role.where, closed_models)
+        best = self._rankings.best(score, shape)
+        if best is None:
+            return None
+        row, column = best
+        ground, fitting = self._free.ground, self._rankings.fitting(shape)
+        node, gpus = ground.nodes[row].id, ground.gpus[row]
+        if role.min_replicas:
+            gang = gang.sized([1])
+        if column >= 0:
+            return Placement(gang, (Assignment(0, node, (gpus[column].index,), fitting.milli(row, column)),))
+        cards = fitting.cards(self._free, row)
+        assert cards is not None
+        return Placement(gang, (Assignment(0, node, tuple([gpus[j].index for j in cards[0]])),))
+
+    def weigh(self, mix: Mix) -> None:
+        """Keep room for these shapes: those that gangs usually ask for. Copies made before are not told."""
+        self._rankings.weigh(mix)
 
     def take(self, placement: Placement) -> None:
         """Use up what a placement holds. Nodes that are not there are remembered: it holds them when they come back."""
@@ -68,6 +95,7 @@ class Capacity:
             else:
                 columns = [ground.column[row][index] for index in assignment.gpus if index in ground.column[row]]
                 free.use(row, request, tuple(columns), assignment.gpu_milli, sign)
+                self._rankings.changed(row)
             if row is None or len(columns) < len(assignment.gpus):
                 for index in assignment.gpus:
                     if row is None or index not in ground.column[row]:
@@ -86,7 +114,8 @@ class Capacity:
 
     def copy(self) -> Capacity:
         """One that changes on its own from now on."""
-        return Capacity(self._free.copy(), dict(self._elsewhere))
+        free = self._free.copy()
+        return Capacity(free, dict(self._elsewhere), self._rankings.copy(free))
 
     def meet(self, other: Capacity, nodes: Iterable[NodeId] | None = None) -> None:
         """Keep, of each node and each of its GPUs, only what is free in both; of these nodes only where they are named, and then
@@ -102,6 +131,7 @@ class Capacity:
         else:
             theirs, here = _aligned(theirs, mine.ground), slice(None)
             there = here
+        before = mine.copy()
         width = min(mine.gpu.shape[1], theirs.gpu.shape[1])  # a node's cards stand in the same columns wherever it is
         mine.cpu[here] = np.minimum(mine.cpu[here], theirs.cpu[there])
         mine.memory[here] = np.minimum(mine.memory[here], theirs.memory[there])
@@ -109,21 +139,25 @@ class Capacity:
         for name, left in mine.extras.items():
             if name in theirs.extras:
                 left[here] = np.minimum(left[here], theirs.extras[name][there])
+        self._rankings.changed_many(mine.differs(before))
 
     def close(self, nodes: Iterable[NodeId]) -> None:
         """Leave nothing free on these nodes. What runs there is not touched, and giving it back opens that much of them."""
         free, rows = self._free, self._rows(nodes)
         for left in (free.cpu, free.memory, free.gpu, *free.extras.values()):
             left[rows] = np.minimum(left[rows], 0)
+        self._rankings.changed_many(rows)
 
     def hold_back(self, node: NodeId, request: Resources, count: int) -> None:
         """Use up so many times this request on one node; all that is left of it where that is more."""
         row = self._free.ground.row.get(node)
-        shape = Shape(request, ANYWHERE)
-        for _ in range(count if row is not None else 0):
-            assert row is not None
-            cards = self._free.cards(shape, row)
-            if cards is None or not self._free.room(shape, 1, np.array([row]))[0]:
+        if row is None:
+            return
+        fitting, here = self._rankings.fitting(Shape(request, ANYWHERE)), np.array([row])
+        self._rankings.changed(row)
+        for _ in range(count):
+            cards = fitting.cards(self._free, row) if fitting.room(self._free, 1, here)[0] else None
+            if cards is None:
                 self.close([node])
                 return
             self._free.use(row, request, *cards)
@@ -135,7 +169,8 @@ class Capacity:
         ground = Ground(self._free.ground.nodes[row] for row in rows)
         free = self._free
         gpu = free.gpu[rows][:, : ground.gpu.shape[1]].copy()
-        return Capacity(Free(ground, free.cpu[rows], free.memory[rows], gpu, {k: v[rows] for k, v in free.extras.items()}), {})
+        part = Free(ground, free.cpu[rows], free.memory[rows], gpu, {k: v[rows] for k, v in free.extras.items()})
+        return Capacity(part, {}, Rankings(part, self._rankings.mix))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -172,7 +207,7 @@ class Capacity:
         old, ground = self._free, Ground(nodes)
         new = Free.whole(ground)
         taken = dict(self._elsewhere)
-        self._free, self._elsewhere = new, {}
+        self._free, self._elsewhere, self._rankings = new, {}, Rankings(new, self._rankings.mix)
         for row, node in enumerate(old.ground.nodes):
             taken[node.id, "cpu", 0] = int(old.ground.cpu[row] - old.cpu[row])
             taken[node.id, "memory", 0] = int(old.ground.memory[row] - old.memory[row])

@@ -1,17 +1,187 @@
-"""Why a gang does not fit: sentences for people, with the numbers."""
+"""Why a gang does not fit: sentences for people, with the numbers, what is nearest, and where it would fit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from hopyard.domain.cluster import HoldReason
-from hopyard.domain.gang import Gang
+from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Role, Topology
+from hopyard.scheduler.placement.fitting import Fitting, Shape
 from hopyard.scheduler.placement.free import Free
+from hopyard.scheduler.placement.ground import Bools, matches
+from hopyard.scheduler.placement.lacks import describe, lacks, places
+from hopyard.scheduler.placement.ranking import Rankings
+from hopyard.scheduler.placement.search import Search
+from hopyard.scheduler.reasons import plural
 
 
 def why_not(free: Free, gang: Gang) -> tuple[HoldReason, str]:
+    """Why there is no place for the gang in what is free, which may be smaller than all that there is."""
     if not free.ground.open.any():
-        return HoldReason.NO_NODES, "no node is ready"
-    return HoldReason.NO_CAPACITY, "not enough is free"
+        return HoldReason.NO_NODES, _no_nodes(free)
+    gang = gang.sized([role.fewest for role in gang.roles])
+    for role in gang.roles:
+        if not _fitting(free, role).fits(free).any():
+            return HoldReason.NO_CAPACITY, _nothing_free(free, gang, role)
+    for role in gang.roles:
+        room = _room(free, role)
+        if room < role.replicas:
+            text = f"needs {_together(role)} at once; there is room for {room} now"
+            return HoldReason.NO_CAPACITY, text
+    loose = without_topology(gang)
+    if loose != gang and fits(free, loose):
+        return HoldReason.TOPOLOGY, f"needs {_close(free, gang)}, though there is room for all of it elsewhere"
+    if len(gang.roles) > 1:
+        return HoldReason.NO_CAPACITY, f"needs {_all_roles(gang, '(')}; what is free does not hold them together"
+    return HoldReason.NO_CAPACITY, f"needs {_together(gang.roles[0])} at once; no engine alone has room for all of them now"
 
 
 def too_large(gang: Gang, whole: Free) -> str:
-    return "larger than the cluster"
+    """Why the gang does not fit into these nodes (at least one) although nothing runs on them."""
+    for role in gang.roles:
+        if not _fitting(whole, role).fits(whole).any():
+            return _on_no_node(whole, gang, role)
+    for role in gang.roles:
+        room = _room(whole, role)
+        if room < role.replicas:
+            return f"needs {_together(role)} at once; {_all_nodes(whole, role)} can hold {room}"
+    loose = without_topology(gang)
+    if loose != gang and fits(whole, loose):
+        return f"needs {_close(whole, gang)}"
+    if len(gang.roles) > 1:
+        return f"needs {_all_roles(gang, ':')}; {_all_nodes(whole, gang.roles[0])} cannot hold them together"
+    return f"needs {_together(gang.roles[0])} at once; no engine alone can hold them"
+
+
+def fits(free: Free, gang: Gang) -> bool:
+    return Search(free, Rankings(free), gang, "first-fit", frozenset(), frozenset()).place() is not None
+
+
+def without_topology(gang: Gang) -> Gang:
+    return replace(gang, topology=None, roles=tuple(replace(role, topology=None) for role in gang.roles))
+
+
+def _no_nodes(free: Free) -> str:
+    nodes = free.ground.nodes
+    if not nodes:
+        return "no node has joined yet"
+    state = "is cordoned" if all(node.ready for node in nodes) else "is not ready"
+    if len(nodes) == 1:
+        return f"the only node, {nodes[0].id}, {state}"
+    return f"all {len(nodes)} nodes are cordoned" if state == "is cordoned" else f"none of {len(nodes)} nodes is ready"
+
+
+def _nothing_free(free: Free, gang: Gang, role: Role) -> str:
+    """No node holds one replica of this role now: what the nearest that could lacks."""
+    whole = Free.whole(free.ground)
+    request, where = role.resources, f" {places(role.where)}" if role.where != ANYWHERE else ""
+    able = np.flatnonzero(_fitting(whole, role).fits(whole))
+    if not len(able):
+        return f"needs {describe(request)}{where}; the nodes that have that are not ready"
+    row = _nearest(role, free, able.tolist())
+    missing = lacks(request, free, row)
+    each = "" if gang.size == 1 else " for each replica"
+    asked = " and ".join(lack.asked for lack in missing) or describe(request)
+    left = " and ".join(lack.free for lack in missing) or "its cards are kept from this queue"
+    return f"needs {asked}{each}{where}; {left} on {free.ground.nodes[row].id}"
+
+
+def _on_no_node(whole: Free, gang: Gang, role: Role) -> str:
+    """No node is large enough for one replica of this role."""
+    ground, request = whole.ground, role.resources
+    who = "needs" if gang.size == 1 else "each replica needs" if len(gang.roles) == 1 else f"each `{role.name}` replica needs"
+    allowed = [row for row, node in enumerate(ground.nodes) if matches(role.where, node)]
+    where = f" {places(role.where)}" if role.where != ANYWHERE else ""
+    elsewhere = _elsewhere(whole, role) if where else ""
+    if not allowed:
+        return f"{who} a node{where}; there is none{elsewhere}"
+    row = _nearest(role, whole, allowed)
+    node, missing = ground.nodes[row], lacks(request, whole, row)
+    asked = " and ".join(lack.asked for lack in missing) or describe(request)
+    has = ", ".join(f"{lack.has} ({lack.short})" for lack in missing)
+    in_pool = f" in pool `{node.pool}`" if len({n.pool for n in ground.nodes}) > 1 else ""
+    nearest = (
+        f"the only node, {node.id}, has" if len(ground.nodes) == 1 else f"no node has that; the nearest, {node.id}{in_pool}, has"
+    )
+    return f"{who} {asked} on one node{where}; {nearest} {has}{elsewhere}"
+
+
+def _elsewhere(whole: Free, role: Role) -> str:
+    """In which pool, or with which labels, one replica would fit."""
+    rows = np.flatnonzero(Fitting(whole.ground, Shape(role.resources, ANYWHERE)).fits(whole))
+    if not len(rows):
+        return ""
+    node = whole.ground.nodes[int(rows[0])]
+    if role.where.pools and node.pool not in role.where.pools:
+        return f"; in pool `{node.pool}` it would fit"
+    return f"; without the labels it would fit on {node.id}"
+
+
+def _close(free: Free, gang: Gang) -> str:
+    """What the rule of topology that cannot be kept asks for, and what there is."""
+    ruled = [(role.topology, role.replicas, [role]) for role in gang.roles if role.topology is not None]
+    ruled += [(gang.topology, gang.size, list(gang.roles))] if gang.topology is not None else []
+    for rule, replicas, roles in ruled:
+        alone = replace(gang, topology=None, roles=tuple(replace(role, topology=None) for role in roles))
+        alone = replace(alone, topology=rule)
+        if not fits(free, alone):
+            return _rule_in_words(free, rule, replicas, roles)
+    return f"{plural(gang.size, 'replica')} as close together, or as far apart, as it asks"
+
+
+def _rule_in_words(free: Free, rule: Topology, replicas: int, roles: list[Role]) -> str:
+    domains, count = free.ground.domains(rule.level)
+    room, inside = np.zeros(max(count, 1), np.int64), domains >= 0
+    for role in roles:
+        room += np.bincount(domains[inside], _rooms(free, role)[inside], max(count, 1)).astype(np.int64)
+    if not count:
+        return f"{plural(replicas, 'replica')} by `{rule.level}`; no node has the label `{rule.level}`"
+    if rule.rule is Closeness.SAME:
+        return f"{plural(replicas, 'replica')} in one {rule.level}; the roomiest has room for {int(room.max())}"
+    if rule.rule is Closeness.SPREAD:
+        slices, apart = -(-replicas // rule.slice), int((room >= rule.slice).sum())
+        what = "replica" if rule.slice == 1 else f"slice of {rule.slice}"
+        level = "node" if rule.level == NODE_LEVEL else rule.level
+        return f"{slices} different {level}s for one {what} each; {apart} {'has' if apart == 1 else 'have'} room for one"
+    held = int((room // rule.slice).sum())
+    return f"{plural(-(-replicas // rule.slice), 'slice')} of {rule.slice}, each in one {rule.level}; there is room for {held}"
+
+
+def _nearest(role: Role, free: Free, rows: list[int]) -> int:
+    """The node that lacks the fewest kinds of resource, and of these the least, for one replica."""
+
+    def distance(row: int) -> tuple[int, float, int]:
+        missing = lacks(role.resources, free, row)
+        return len(missing), sum(1 - lack.part for lack in missing), row
+
+    return min(rows, key=distance)
+
+
+def _fitting(free: Free, role: Role) -> Fitting:
+    return Fitting(free.ground, Shape(role.resources, role.where))
+
+
+def _rooms(free: Free, role: Role) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return _fitting(free, role).room(free, role.replicas)
+
+
+def _room(free: Free, role: Role) -> int:
+    return int(_rooms(free, role).sum())
+
+
+def _together(role: Role) -> str:
+    where = f" {places(role.where)}" if role.where != ANYWHERE else ""
+    return f"{plural(role.replicas, 'replica')} with {describe(role.resources)} each{where}"
+
+
+def _all_nodes(whole: Free, role: Role) -> str:
+    nodes: Bools = whole.ground.allowed(role.where)
+    count = int(nodes.sum())
+    return whole.ground.nodes[int(nodes.argmax())].id if count == 1 else f"all {count} nodes together"
+
+
+def _all_roles(gang: Gang, opening: str) -> str:
+    roles = ", ".join(f"{role.replicas} `{role.name}` with {describe(role.resources)}" for role in gang.roles)
+    return f"{plural(gang.size, 'replica')} at once{' (' if opening == '(' else ': '}{roles}{')' if opening == '(' else ''}"

@@ -7,20 +7,17 @@ from dataclasses import replace
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
-from hopyard.scheduler.placement.explain import too_large
+from hopyard.scheduler.placement.explain import fits, too_large
 from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import Ground
-from hopyard.scheduler.placement.search import Search
 
 
 def never_fits(gang: Gang, nodes: Iterable[Node]) -> str | None:
     """Why the gang is larger than all these nodes even if nothing ran on them, naming what is missing and the nearest node
     and pool; None where it fits. Nodes that are not open count: they may come back. Without any node nothing is refused."""
-    ground = Ground(replace(node, ready=True, cordoned=False) for node in nodes)
+    ground = Ground(node if node.open else replace(node, ready=True, cordoned=False) for node in nodes)
     if not ground.nodes:
         return None
     free = Free.whole(ground)
     smallest = gang.sized([role.fewest for role in gang.roles])
-    if Search(free, smallest, "first-fit", frozenset(), frozenset()).place() is not None:
-        return None
-    return too_large(smallest, free)
+    return None if fits(free, smallest) else too_large(smallest, free)

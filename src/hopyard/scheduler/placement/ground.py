@@ -49,6 +49,7 @@ class Ground:
         self._allowed: dict[Where, Bools] = {}
         self._domains: dict[str, tuple[Ints, int]] = {}
         self._holding: dict[str, Ints] = {}
+        self._kinds: dict[tuple[str, ...], tuple[Ints, Ints]] = {}
 
     def allowed(self, where: Where) -> Bools:
         """Which open nodes are in one of the pools and have all the labels."""
@@ -79,6 +80,28 @@ class Ground:
         found = self._holding.get(key)
         if found is None:
             found = self._holding[key] = np.array([key in node.holds for node in self.nodes], np.int64)
+        return found
+
+    def kinds(self, labels: tuple[str, ...] = ()) -> tuple[Ints, Ints]:
+        """Nodes of one kind have the same cards, cores, memory and pool, and the same values of these labels. The kind of each
+        node, and one node of each kind."""
+        found = self._kinds.get(labels)
+        if found is None:
+            number: dict[object, int] = {}
+            kind, first = [], []
+            for row, node in enumerate(self.nodes):
+                key = (
+                    self.gpus[row],
+                    node.cpu_milli,
+                    node.memory_bytes,
+                    node.pool,
+                    tuple(node.labels.get(name) for name in labels),
+                )
+                if key not in number:
+                    number[key] = len(number)
+                    first.append(row)
+                kind.append(number[key])
+            found = self._kinds[labels] = np.array(kind, np.int64), np.array(first, np.int64)
         return found
 
     def needs(self, request: Resources, closed_models: frozenset[str]) -> Ints:

@@ -1,35 +1,89 @@
-"""How good a node is for one replica: the smallest score wins, then the smallest id. One rule a function, by name."""
+"""How good a node is for one replica: the smallest score wins, then the smallest id. One rule a function, by name.
+
+"fragmentation" (the default) and "fgd" are in gradient.py: they keep what they know between questions. The others are those
+that "Beware of Fragmentation" (USENIX ATC'23) compares with, after its descriptions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hopyard.scheduler.placement.free import Free, Shape
+from hopyard.domain.resources import WHOLE_GPU
+from hopyard.scheduler.placement.fitting import Fitting
+from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import Ints
 
-Score = Callable[[Free, Shape, Ints], Ints]
+Values = NDArray[np.float64]  # whole numbers below 2^53: exact
+Columns = NDArray[np.int8]
+Score = Callable[[Free, Fitting, Ints], tuple[Values, Columns]]
+NO_COLUMN = -1  # no card is shared
+FINE = 1 << 20
 
 
-def tightness(free: Free, shape: Shape, rows: Ints) -> Ints:
-    """Smallest where least is left, GPUs before CPUs before memory, so that whole nodes stay free."""
-    gpu = np.maximum(free.gpu[rows], 0).sum(axis=1)
-    cpu = np.clip(free.cpu[rows] >> 3, 0, (1 << 20) - 1)
-    memory = np.clip(free.memory[rows] >> 26, 0, (1 << 18) - 1)
-    found: Ints = (gpu << 38) + (cpu << 18) + memory
+def roominess(free: Free, rows: Ints) -> Values:
+    """Below 2^18: how much is left, GPUs before CPUs, so that of nodes that are as good the fuller one is used."""
+    gpu = np.minimum(np.maximum(free.gpu[rows], 0).sum(axis=1) >> 7, 127)
+    cpu = np.minimum(np.maximum(free.cpu[rows], 0) >> 7, 2047)
+    found: Values = ((gpu << 11) + cpu).astype(np.float64)
     return found
 
 
-def first_fit(free: Free, shape: Shape, rows: Ints) -> Ints:
+def fullest_card(free: Free, fitting: Fitting, rows: Ints) -> Columns:
+    """The card with the least left that is enough for a share, the lowest of several."""
+    if fitting.needs is None or fitting.gpus:
+        return np.full(len(rows), NO_COLUMN, np.int8)
+    gpu = free.gpu[rows]
+    found: Columns = np.where(gpu >= fitting.needed(rows), gpu, WHOLE_GPU + 1).argmin(axis=1).astype(np.int8)
+    return found
+
+
+def first_fit(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
     """All alike: the smallest id wins."""
-    return np.zeros(len(rows), np.int64)
+    return np.zeros(len(rows)), fullest_card(free, fitting, rows)
 
 
-SCORES: dict[str, Score] = {
-    "fragmentation": tightness,
-    "fgd": tightness,
-    "best-fit": tightness,
-    "packed": tightness,
-    "first-fit": first_fit,
-}
+def best_fit(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
+    """The least left, each resource as a part of the most that a node has, all alike."""
+    left = _part(free.cpu, free.ground.cpu, rows) + _part(free.memory, free.ground.memory, rows)
+    left += _part(free.gpu.sum(axis=1), free.ground.gpu.sum(axis=1), rows)
+    return left, fullest_card(free, fitting, rows)
+
+
+def dot_product(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
+    """The smallest product of what is left and what is asked for (Panigrahy et al., "Heuristics for Vector Bin Packing")."""
+    ground = free.ground
+    gpus = WHOLE_GPU * fitting.gpus or (
+        0 if fitting.needs is None else np.minimum(fitting.needs, WHOLE_GPU).min(initial=WHOLE_GPU)
+    )
+    found = np.zeros(len(rows))
+    for left, total, asked in (
+        (free.cpu, ground.cpu, fitting.cpu),
+        (free.memory, ground.memory, fitting.memory),
+        (free.gpu.sum(axis=1), ground.gpu.sum(axis=1), int(gpus)),
+    ):
+        found += np.floor(_part(left, total, rows) * (asked / max(int(total.max(initial=1)), 1)))
+    return found, fullest_card(free, fitting, rows)
+
+
+def packed(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
+    """Cards that are in use already, then idle cards of nodes in use, then idle nodes; the fuller node first."""
+    columns = fullest_card(free, fitting, rows)
+    gpu, total = free.gpu[rows], free.ground.gpu[rows]
+    idle_node = (gpu == total).all(axis=1)
+    idle_card = (
+        np.ones(len(rows), np.bool_) if fitting.needs is None or fitting.gpus else gpu[np.arange(len(rows)), columns] == WHOLE_GPU
+    )
+    return (np.where(idle_card, 1, 0) + idle_node) * float(1 << 40) + roominess(free, rows), columns
+
+
+def _part(left: Ints, total: Ints, rows: Ints) -> Values:
+    most = max(int(total.max(initial=1)), 1)
+    found: Values = np.floor(left[rows] * (FINE / most))
+    return found
+
+
+SCORES: dict[str, Score] = {"best-fit": best_fit, "dot-product": dot_product, "packed": packed, "first-fit": first_fit}
+GRADIENTS = {"fragmentation": True, "fgd": False}  # by name, whether it is the fluid measure (see worth.py)

@@ -10,30 +10,34 @@ import numpy as np
 
 from hopyard.domain.gang import NODE_LEVEL, Assignment, Closeness, Gang, Placement, Role, Topology
 from hopyard.domain.ids import NodeId
+from hopyard.scheduler.placement.choice import Choice
 from hopyard.scheduler.placement.domains import divide
-from hopyard.scheduler.placement.free import Free, Shape
-from hopyard.scheduler.placement.ground import Bools, Ints
+from hopyard.scheduler.placement.fitting import Fitting, Shape
+from hopyard.scheduler.placement.free import Free
+from hopyard.scheduler.placement.ground import Ints
 from hopyard.scheduler.placement.legal import obeys_topology
-from hopyard.scheduler.placement.scores import SCORES
+from hopyard.scheduler.placement.ranking import Rankings
 
 USUAL_LEVELS = ("rack", "zone")  # a gang that says nothing about closeness stays within one of these where it can
 
-Rows = list[int]  # the node of each replica of a role, in rank order
+Found = list[Assignment] | None
 
 
 class Search:
-    """One gang on one state of the cluster. Exact for a gang of one role, and for one that fits a node as a whole unless its
-    roles compete for different cards; for several roles over several nodes a heuristic (packing in several dimensions is
-    NP-hard): the most demanding role first, in a few orders."""
+    """One gang on one state of the cluster. Exact for a gang of one role; for several roles a heuristic (packing in several
+    dimensions is NP-hard): the most demanding role first, in a few orders.
 
-    def __init__(self, free: Free, gang: Gang, score: str, closed_models: frozenset[str], prefer: frozenset[NodeId]) -> None:
-        self._free, self._gang, self._closed = free, gang, closed_models
-        self._score = SCORES[score]
+    What is looked at is used up on `free` while the others look for theirs, and given back in the end: it is left as it was.
+    """
+
+    def __init__(
+        self, free: Free, rankings: Rankings, gang: Gang, score: str, closed_models: frozenset[str], prefer: frozenset[NodeId]
+    ) -> None:
+        self._free, self._rankings, self._gang, self._score, self._closed = free, rankings, gang, score, closed_models
         self._preference = self._preferred(prefer)
-        self._scored: dict[Shape, Ints] = {}
 
     def place(self) -> Placement | None:
-        fewest = self._place_sized(self._gang.sized([role.fewest for role in self._gang.roles]))
+        fewest = self._sized([role.fewest for role in self._gang.roles])
         if fewest is None or not self._gang.elastic:
             return fewest
         return self._grown(fewest)
@@ -46,7 +50,7 @@ class Search:
             low, high = counts[index], role.replicas
             while low < high:
                 middle = (low + high + 1) // 2
-                found = self._place_sized(self._gang.sized([*counts[:index], middle, *counts[index + 1 :]]))
+                found = self._sized([*counts[:index], middle, *counts[index + 1 :]])
                 if found is None:
                     high = middle - 1
                 else:
@@ -54,25 +58,21 @@ class Search:
             counts[index] = low
         return best
 
-    def _place_sized(self, gang: Gang) -> Placement | None:
-        """The best place over all engines: a gang is never split over two."""
-        best: tuple[int, Placement] | None = None
-        for engine in self._engines(gang):
-            assignments = _Trial(self, gang, self._free, engine).place()
-            if assignments is not None:
-                nodes = len({a.node for a in assignments})
-                if best is None or nodes < best[0]:
-                    best = nodes, Placement(gang, assignments)
-        return best[1] if best else None
+    def _sized(self, counts: Sequence[int]) -> Placement | None:
+        """The best place over all engines, on the fewest nodes: a gang is never split over two."""
+        gang = self._gang.sized(counts)
+        places = [found for rows in self._engines(gang) if (found := self._place(gang, rows)) is not None]
+        best = min(places, key=lambda found: len({a.node for a in found}), default=None)
+        return None if best is None else Placement(gang, tuple(best))
 
-    def _engines(self, gang: Gang) -> Iterator[Bools]:
+    def _engines(self, gang: Gang) -> Iterator[Ints]:
         """The nodes of each engine; all of them at once for a gang of one replica."""
         engines = self._free.ground.engines
         count = int(engines.max(initial=0)) + 1
         if gang.size == 1 or count == 1:
-            yield np.ones(len(engines), np.bool_)
+            yield np.arange(len(engines))
         else:
-            yield from (engines == engine for engine in range(count))
+            yield from (np.flatnonzero(engines == engine) for engine in range(count))
 
     def _preferred(self, prefer: frozenset[NodeId]) -> Ints:
         """Smaller is better: those to prefer, then those that hold more of what it wants."""
@@ -85,190 +85,209 @@ class Search:
                 found[ground.row[node]] -= len(self._gang.wants) + 1
         return found
 
-    def shape(self, role: Role) -> Shape:
-        return Shape(role.resources, role.where, self._closed)
-
-    def order(self, shape: Shape) -> Ints:
-        """The nodes' ranks by preference, score and id, on the state that the search began with."""
-        found = self._scored.get(shape)
-        if found is None:
-            score = self._score(self._free, shape, np.arange(len(self._free.ground.nodes)))
-            order = np.lexsort((score, self._preference))
-            found = np.empty(len(order), np.int64)
-            found[order] = np.arange(len(order))
-            self._scored[shape] = found
-        return found
-
-
-class _Trial:
-    """A search on the nodes of one engine. `free` is scratch paper once a role is put down."""
-
-    def __init__(self, search: Search, gang: Gang, free: Free, within: Bools) -> None:
-        self._search, self._gang, self._free, self._within = search, gang, free, within
-        self._first = list(accumulate((role.replicas for role in gang.roles), initial=0))
-
-    def place(self) -> tuple[Assignment, ...] | None:
-        rule = self._gang.topology
-        within = self._labelled()
+    def _place(self, gang: Gang, rows: Ints) -> Found:
+        rule = gang.topology
         if rule is None:
-            return self._near(within)
+            return self._near(gang, rows)
+        rows = rows[self._free.ground.domains(rule.level)[0][rows] >= 0]
         if rule.rule is Closeness.SAME:
-            return self._same(rule.level, within)
-        if len(self._gang.roles) == 1 and self._gang.roles[0].topology is None:
-            role = replace(self._gang.roles[0], topology=rule)
-            return self._roles([role], within)
-        found = self._same(rule.level, within) if rule.rule is not Closeness.SPREAD else None
-        found = found or self._slices(rule, within) or (self._roles(self._gang.roles, within))
-        return found if found is not None and obeys_topology(self._gang, found, self._free.ground.nodes) else None
+            return self._same(gang, rule.level, rows)
+        if len(gang.roles) == 1 and gang.roles[0].topology is None:
+            return self._roles([replace(gang.roles[0], topology=rule)], rows)
+        found = self._same(gang, rule.level, rows) if rule.rule is not Closeness.SPREAD else None
+        found = found or self._slices(gang, rule, rows) or self._roles(gang.roles, rows)
+        return found if found is not None and obeys_topology(gang, found, self._free.ground.nodes) else None
 
-    def _labelled(self) -> Bools:
-        """Nodes that are in a domain of every level that the gang as a whole names."""
-        if self._gang.topology is None:
-            return self._within
-        domains, _ = self._free.ground.domains(self._gang.topology.level)
-        return self._within & (domains >= 0)
-
-    def _near(self, within: Bools) -> tuple[Assignment, ...] | None:
+    def _near(self, gang: Gang, rows: Ints) -> Found:
         """On one node, else in one rack, else in one zone, else anywhere."""
-        roles = self._gang.roles
-        if self._gang.size == 1 or any(role.topology is not None and role.topology.rule is Closeness.SPREAD for role in roles):
-            return self._roles(roles, within)
-        found = self._same(NODE_LEVEL, within)
+        if gang.size == 1 or any(role.topology is not None for role in gang.roles):
+            return self._roles(gang.roles, rows)
+        found = self._same(gang, NODE_LEVEL, rows)
         for level in USUAL_LEVELS:
-            found = found or (self._same(level, within) if self._free.ground.domains(level)[1] > 1 else None)
-        return found or self._roles(roles, within)
+            found = found or (self._same(gang, level, rows) if self._free.ground.domains(level)[1] > 1 else None)
+        return found or self._roles(gang.roles, rows)
 
-    def _same(self, level: str, within: Bools) -> tuple[Assignment, ...] | None:
+    def _same(self, gang: Gang, level: str, rows: Ints) -> Found:
         """In one domain of the level: the tightest that takes it."""
         domains, count = self._free.ground.domains(level)
-        usable = within & (domains >= 0)
-        if not count or not usable.any():
-            return None
-        possible = np.ones(count, np.bool_)
-        total, best = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        for role in self._gang.roles:
-            room = np.where(usable, self._free.room(self._search.shape(role), role.replicas), 0)
-            held = room if level == NODE_LEVEL else np.bincount(domains[usable], room[usable], count).astype(np.int64)
+        rows = rows[domains[rows] >= 0]
+        fitting = [self._fitting(role) for role in gang.roles]
+        rooms = [fit.room(self._free, role.replicas, rows) for fit, role in zip(fitting, gang.roles, strict=True)]
+        if level == NODE_LEVEL:
+            return self._one_node(gang, rows, rooms)
+        possible, total = np.ones(count, np.bool_), np.zeros(count, np.int64)
+        for role, room in zip(gang.roles, rooms, strict=True):
+            held = np.bincount(domains[rows], room, count).astype(np.int64)
             possible &= held >= role.replicas
             total += held
-        if level == NODE_LEVEL:
-            best = self._search.order(self._search.shape(max(self._gang.roles, key=_weight)))
-            total[:] = 0
         chosen = np.flatnonzero(possible)
-        for domain in chosen[np.lexsort((best[chosen], total[chosen]))].tolist():
-            found = self._roles(self._gang.roles, usable & (domains == domain))
+        for domain in chosen[np.argsort(total[chosen], kind="stable")].tolist():
+            found = self._roles(gang.roles, rows[domains[rows] == domain])
             if found is not None:
                 return found
         return None
 
-    def _slices(self, rule: Topology, within: Bools) -> tuple[Assignment, ...] | None:
-        """Slices of several roles, one after another: each a small gang in one domain of the level."""
-        domains, count = self._free.ground.domains(rule.level)
-        parts = list(_parts(self._gang, rule.slice))
-        for allowed in range(len(parts) if rule.rule is Closeness.SPREAD else 1, len(parts) + 1):
-            free, placed, held = self._free.copy(), [Assignment(0, NodeId(""))] * self._gang.size, [0] * count
-            most = (
-                -(-len(parts) // allowed)
-                if rule.rule is Closeness.BALANCED
-                else 1
-                if rule.rule is Closeness.SPREAD
-                else len(parts)
-            )
-            for ranks, part in parts:
-                used = [d for d in range(count) if held[d]]
-                fresh = [d for d in range(count) if not held[d]] if len(used) < allowed else []
-                for domain in [d for d in used if held[d] < most] + fresh:
-                    found = _Trial(self._search, part, free, within & (domains == domain))._on_paper()
-                    if found is not None:
-                        held[domain] += 1
-                        for rank, assignment in zip(ranks, found, strict=True):
-                            placed[rank] = replace(assignment, rank=rank)
-                        break
-                else:
-                    break
-            else:
-                return tuple(placed)
+    def _one_node(self, gang: Gang, rows: Ints, rooms: Sequence[Ints]) -> Found:
+        """All on one node: the best of those that take it."""
+        possible = np.ones(len(rows), np.bool_)
+        for role, room in zip(gang.roles, rooms, strict=True):
+            possible &= room >= role.replicas
+        possible &= self._enough_together(gang, rows)
+        able = rows[possible]
+        if not len(able):
+            return None
+        heaviest = max(gang.roles, key=_weight)
+        choice = self._choice(heaviest, heaviest.replicas if len(gang.roles) == 1 else 1)
+        for row in choice.in_order(able):
+            found = self._roles(gang.roles, np.array([row]))
+            if found is not None:
+                return found
         return None
 
-    def _on_paper(self) -> tuple[Assignment, ...] | None:
-        """As `_roles`, and what is placed is used up on the scratch paper."""
-        found = self._roles(self._gang.roles, self._within)
-        if found is not None:
-            for (_, role), assignment in zip(self._gang.requests(), found, strict=True):
-                row = self._free.ground.row[assignment.node]
-                columns = tuple(self._free.ground.column[row][index] for index in assignment.gpus)
-                self._free.use(row, role.resources, columns, assignment.gpu_milli)
+    def _enough_together(self, gang: Gang, rows: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Nodes that have enough CPU and memory for all roles."""
+        cpu = sum(role.replicas * role.resources.cpu_milli for role in gang.roles)
+        memory = sum(role.replicas * role.resources.memory_bytes for role in gang.roles)
+        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.ones(len(rows), np.bool_)
+        if cpu:
+            found &= self._free.cpu[rows] >= cpu
+        if memory:
+            found &= self._free.memory[rows] >= memory
         return found
 
-    def _roles(self, roles: Sequence[Role], within: Bools) -> tuple[Assignment, ...] | None:
+    def _slices(self, gang: Gang, rule: Topology, rows: Ints) -> Found:
+        """Slices of several roles, one after another: each a small gang in one domain of the level, in as few as possible."""
+        domains, _ = self._free.ground.domains(rule.level)
+        parts = list(_parts(gang, rule.slice))
+        room = sum(self._fitting(role).room(self._free, role.replicas, rows) for role in gang.roles)
+        usable = np.unique(domains[rows][room > 0]).tolist()
+        for most_domains in range(len(parts) if rule.rule is Closeness.SPREAD else 1, min(len(parts), len(usable)) + 1):
+            most = -(-len(parts) // most_domains) if rule.rule is not Closeness.NEAR else len(parts)
+            found = self._put_slices(gang, parts, most_domains, most, usable, {d: rows[domains[rows] == d] for d in usable})
+            if found is not None:
+                return found
+        return None
+
+    def _put_slices(
+        self,
+        gang: Gang,
+        parts: Sequence[tuple[list[int], Gang]],
+        most_domains: int,
+        most: int,
+        usable: Sequence[int],
+        rows: dict[int, Ints],
+    ) -> Found:
+        """At most so many domains, with at most so many slices each."""
+        placed, used = [Assignment(0, NodeId(""))] * gang.size, dict[int, int]()
+        taken: list[tuple[Role, Assignment]] = []
+        for ranks, part in parts:
+            fresh = [d for d in usable if d not in used] if len(used) < most_domains else []
+            for domain in [*(d for d, held in used.items() if held < most), *fresh]:
+                found = self._roles(part.roles, rows[domain])
+                if found is not None:
+                    used[domain] = used.get(domain, 0) + 1
+                    for rank, (_, role), assignment in zip(ranks, part.requests(), found, strict=True):
+                        placed[rank] = replace(assignment, rank=rank)
+                        taken.append((role, assignment))
+                        self._use(role, assignment, 1)
+                    break
+            else:
+                break
+        for role, assignment in taken:
+            self._use(role, assignment, -1)
+        return placed if len(taken) == gang.size else None
+
+    def _roles(self, roles: Sequence[Role], rows: Ints) -> Found:
         """Role by role, in the first order that works."""
+        first = list(accumulate((role.replicas for role in roles), initial=0))
         for order in _role_orders(roles):
-            free, placed, used = self._free.copy(), [Assignment(0, NodeId(""))] * self._gang.size, np.zeros(len(within), np.bool_)
+            placed = [Assignment(0, NodeId(""))] * first[-1]
+            taken: list[tuple[Role, Assignment]] = []
+            used: set[int] = set()
             for index in order:
-                role = roles[index]
-                rows = self._role(role, free, within, used)
-                if rows is None:
+                found = self._role(roles[index], first[index], rows, used, taken)
+                if found is None:
                     break
-                assignments = self._put(role, rows, free, self._first[index])
-                if assignments is None:
-                    break
-                placed[self._first[index] : self._first[index] + role.replicas] = assignments
-                used[rows] = True
-            else:
-                return tuple(placed)
+                placed[first[index] : first[index + 1]] = found
+            for role, assignment in taken:
+                self._use(role, assignment, -1)
+            if len(taken) == first[-1]:
+                return placed
         return None
 
-    def _put(self, role: Role, rows: Rows, free: Free, first: int) -> list[Assignment] | None:
-        """Give each replica its cards."""
-        shape, ground = self._search.shape(role), free.ground
+    def _role(self, role: Role, first: int, rows: Ints, used: set[int], taken: list[tuple[Role, Assignment]]) -> Found:
+        """The places of one role's replicas, used up."""
+        fitting = self._fitting(role)
+        room = fitting.room(self._free, role.replicas, rows)
+        able = room > 0
+        chosen = self._rows_for(role, rows[able], room[able], used)
+        if chosen is None:
+            return None
         found = []
-        for rank, row in enumerate(rows, start=first):
-            cards = free.cards(shape, row)
-            if cards is None:
+        for rank, row in enumerate(chosen, start=first):
+            assignment = self._cards(fitting, rank, row)
+            if assignment is None:
                 return None
-            columns, milli = cards
-            free.use(row, role.resources, columns, milli)
-            found.append(Assignment(rank, ground.nodes[row].id, tuple(ground.gpus[row][j].index for j in columns), milli))
+            self._use(role, assignment, 1)
+            taken.append((role, assignment))
+            found.append(assignment)
+        used.update(chosen)
         return found
 
-    def _role(self, role: Role, free: Free, within: Bools, used: Bools) -> Rows | None:
-        """The nodes of one role's replicas."""
-        shape = self._search.shape(role)
-        room = np.where(within, free.room(shape, role.replicas), 0)
-        key = self._search.order(shape) - used * len(room)
+    def _rows_for(self, role: Role, rows: Ints, room: Ints, used: set[int]) -> list[int] | None:
+        """The node of each replica, in rank order. `rows` are those with room."""
         rule = role.topology
-        if rule is None:
-            return fill(role.replicas, room, key)
-        domains, count = free.ground.domains(rule.level)
-        room[domains < 0] = 0
-        held = np.bincount(domains[domains >= 0], room[domains >= 0], count).astype(np.int64).tolist()
-        shares = divide(rule.rule, rule.slice, role.replicas, held)
+        many = role.replicas > 1 and bool((room > 1).any())
+        choice = self._choice(role, 1, used)
+        if rule is None or (rule.level == NODE_LEVEL and rule.rule is Closeness.NEAR and rule.slice == 1):
+            full = self._choice(role, int(room.max()), used) if many else choice
+            return full.fill(role.replicas, rows, room)
+        if rule.level == NODE_LEVEL and rule.rule is Closeness.SPREAD and rule.slice == 1:
+            return choice.best(rows, role.replicas)
+        domains, count = self._free.ground.domains(rule.level)
+        inside = domains[rows] >= 0
+        rows, room = rows[inside], room[inside]
+        if rule.level == NODE_LEVEL and rule.rule is Closeness.SAME:
+            return choice.fill(role.replicas, rows[room >= role.replicas], room[room >= role.replicas])
+        held = np.bincount(domains[rows], room, count).astype(np.int64)
+        shares = divide(rule.rule, rule.slice, role.replicas, held.tolist())
         if shares is None:
             return None
-        rows: Rows = []
+        found: list[int] = []
         for share in shares:
-            rows += fill(share.count, np.where(domains == share.domain, room, 0), key) or []
-        return rows
+            here = domains[rows] == share.domain
+            found += choice.fill(share.count, rows[here], room[here]) or []
+        return found
 
+    def _cards(self, fitting: Fitting, rank: int, row: int) -> Assignment | None:
+        """One more replica on this node."""
+        cards = fitting.cards(self._free, row)
+        if cards is None:
+            return None
+        gpus = self._free.ground.gpus[row]
+        return Assignment(rank, self._free.ground.nodes[row].id, tuple(gpus[j].index for j in cards[0]), cards[1])
 
-def fill(count: int, room: Ints, key: Ints) -> Rows | None:
-    """Fill the roomiest nodes, then end on the best that takes the rest, so that the fewest nodes are touched."""
-    room = room.copy()
-    if int(room.sum()) < count:
-        return None
-    rows: Rows = []
-    while count:
-        most = int(room.max())
-        ending = np.flatnonzero(room >= count)
-        if len(ending):
-            rows += [int(ending[key[ending].argmin()])] * count
-            return rows
-        fullest = np.flatnonzero(room == most)
-        chosen = fullest[np.argsort(key[fullest], kind="stable")][: count // most]
-        rows += [row for row in chosen.tolist() for _ in range(most)]
-        room[chosen] = 0
-        count -= len(chosen) * most
-    return rows
+    def _use(self, role: Role, assignment: Assignment, sign: int) -> None:
+        row = self._free.ground.row[assignment.node]
+        columns = tuple(self._free.ground.column[row][index] for index in assignment.gpus)
+        self._free.use(row, role.resources, columns, assignment.gpu_milli, sign)
+
+    def _fitting(self, role: Role) -> Fitting:
+        return self._rankings.fitting(Shape(role.resources, role.where, self._closed))
+
+    def _choice(self, role: Role, times: int, used: set[int] | None = None) -> Choice:
+        """The order of nodes for `times` of its replicas at once, as they were when the search began."""
+        request = role.resources
+        if times > 1 and not request.shares_gpu:
+            request = replace(
+                request,
+                cpu_milli=times * request.cpu_milli,
+                memory_bytes=times * request.memory_bytes,
+                gpus=times * request.gpus,
+                extras=tuple((name, times * amount) for name, amount in request.extras),
+            )
+        values = self._rankings.ranked(self._score, Shape(request, role.where, self._closed)).values
+        return Choice(values, self._preference, used or set())
 
 
 def _parts(gang: Gang, slice: int) -> Iterator[tuple[list[int], Gang]]:
@@ -276,9 +295,11 @@ def _parts(gang: Gang, slice: int) -> Iterator[tuple[list[int], Gang]]:
     replicas = list(gang.requests())
     for start in range(0, len(replicas), slice):
         piece = replicas[start : start + slice]
-        names = [role for _, role in piece]
-        roles = tuple(replace(role, replicas=names.count(role), min_replicas=0, topology=None) for role in dict.fromkeys(names))
-        yield [rank for rank, _ in piece], replace(gang, roles=roles, topology=None)
+        roles: dict[int, tuple[Role, int]] = {}
+        for _, role in piece:
+            roles[id(role)] = role, roles.get(id(role), (role, 0))[1] + 1
+        small = tuple(replace(role, replicas=count, min_replicas=0, topology=None) for role, count in roles.values())
+        yield [rank for rank, _ in piece], replace(gang, roles=small, topology=None)
 
 
 def _weight(role: Role) -> tuple[int, int, int]:

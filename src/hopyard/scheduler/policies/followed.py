@@ -15,7 +15,8 @@ from hopyard.scheduler.cycle.changes import changed_keys, difference
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
-from hopyard.scheduler.placement.free import Free, Shape
+from hopyard.scheduler.placement.fitting import Fitting, Shape
+from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import Ground
 
 K = TypeVar("K", bound=Hashable)
@@ -90,7 +91,7 @@ class Followed(Generic[K]):
     def able(self, gang: Gang) -> frozenset[NodeId]:
         """The open nodes that could hold at least one of its replicas if nothing ran on them."""
         if gang.roles not in self._able:
-            rooms = [self._open.room(Shape(role.resources, role.where), 1) for role in gang.roles]
+            rooms = [Fitting(self._open.ground, Shape(role.resources, role.where)).fits(self._open) for role in gang.roles]
             nodes = self._open.ground.nodes
             self._able[gang.roles] = frozenset(node.id for row, node in enumerate(nodes) if any(room[row] for room in rooms))
         return self._able[gang.roles]

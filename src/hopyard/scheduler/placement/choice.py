@@ -1,0 +1,56 @@
+"""In which order nodes are chosen for one role's replicas, and how they are filled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from hopyard.scheduler.placement.ground import Ints
+from hopyard.scheduler.placement.scores import Values
+
+
+class Choice:
+    """First nodes that the gang uses already, then those to prefer (smaller is better), then by score, then by id.
+
+    The rank of a node is that of its row in `values` and `preference`.
+    """
+
+    def __init__(self, values: Values, preference: Ints, used: Collection[int]) -> None:
+        self._values, self._preference = values, preference
+        self._used = np.zeros(len(values), np.bool_)
+        self._used[list(used)] = True
+
+    def in_order(self, rows: Ints) -> list[int]:
+        keys = self._values[rows], self._preference[rows], ~self._used[rows]
+        found: list[int] = rows[np.lexsort(keys)].tolist()
+        return found
+
+    def best(self, rows: Ints, count: int) -> list[int] | None:
+        """So many different nodes."""
+        return self.in_order(rows)[:count] if len(rows) >= count else None
+
+    def first(self, rows: Ints) -> int:
+        """The best of at least one."""
+        for key in (~self._used, self._preference, self._values):
+            found = key[rows]
+            rows = rows[found == found.min()]
+        return int(rows[0])
+
+    def fill(self, count: int, rows: Ints, room: Ints) -> list[int] | None:
+        """Nodes for `count` replicas of which `room[i]` fit on node `rows[i]`: the roomiest are filled, the best that takes the
+        rest ends it, so that the fewest nodes are touched. None where they do not suffice."""
+        if int(room.sum()) < count:
+            return None
+        found: list[int] = []
+        while count:
+            ending = rows[room >= count]
+            if len(ending):
+                return found + [self.first(ending)] * count
+            most = int(room.max())
+            chosen = self.in_order(rows[room == most])[: count // most]
+            found += [row for row in chosen for _ in range(most)]
+            count -= len(chosen) * most
+            left = ~np.isin(rows, chosen)
+            rows, room = rows[left], room[left]
+        return found

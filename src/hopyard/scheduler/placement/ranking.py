@@ -1,0 +1,168 @@
+"""Which node is the best for one replica, kept up as nodes change: only those are looked at again that did."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hopyard.scheduler.placement.fitting import Fitting, Shape
+from hopyard.scheduler.placement.free import Free
+from hopyard.scheduler.placement.gradient import Gradient
+from hopyard.scheduler.placement.ground import Ints
+from hopyard.scheduler.placement.mix import NO_MIX, Mix
+from hopyard.scheduler.placement.scores import GRADIENTS, SCORES, Columns, Score, Values
+from hopyard.scheduler.placement.worth import Worth
+
+MOST_SHAPES = 512
+FEW = 4
+MOST_CHANGES = 8  # times the number of nodes: so many are remembered, for shapes that were not asked for in a while
+NOT_HERE = float("inf")
+
+
+class Ranked:
+    """The scores of all nodes for one shape (NOT_HERE where it does not fit), as of the first `seen` changes."""
+
+    __slots__ = ("columns", "fitting", "seen", "shared", "values")
+
+    def __init__(self, fitting: Fitting, values: Values, columns: Columns, seen: int) -> None:
+        self.fitting, self.values, self.columns, self.seen, self.shared = fitting, values, columns, seen, False
+
+
+class Rankings:
+    """Of one Free, for all shapes and scores that were asked for. Whoever changes the Free says which nodes changed."""
+
+    def __init__(self, free: Free, mix: Mix = NO_MIX) -> None:
+        self._free, self._mix = free, mix
+        self._changes: list[int] = []
+        self._ranked: dict[tuple[str, Shape], Ranked] = {}
+        self._gradients: dict[str, tuple[Gradient, int]] = {}
+        self._fittings: dict[Shape, Fitting] = {}
+        self._worths: dict[tuple[Mix, bool], Worth] = {}
+
+    @property
+    def mix(self) -> Mix:
+        return self._mix
+
+    def weigh(self, mix: Mix) -> None:
+        """Keep room for these shapes from now on."""
+        if mix != self._mix:
+            self._mix = mix
+            self._gradients.clear()
+            self._ranked = {key: ranked for key, ranked in self._ranked.items() if key[0] not in GRADIENTS}
+
+    def fitting(self, shape: Shape) -> Fitting:
+        found = self._fittings.get(shape)
+        if found is None:
+            if len(self._fittings) >= 2 * MOST_SHAPES:
+                self._fittings.clear()
+            found = self._fittings[shape] = Fitting(self._free.ground, shape)
+        return found
+
+    def copy(self, free: Free) -> Rankings:
+        """For a copy of the Free; what is known is shared until one of them learns more."""
+        found = Rankings(free, self._mix)
+        found._changes = self._changes.copy()
+        found._gradients = {name: (gradient.copy(), seen) for name, (gradient, seen) in self._gradients.items()}
+        found._fittings, found._worths = self._fittings, self._worths  # true of the ground, whatever is free
+        found._ranked = dict(self._ranked)
+        for ranked in self._ranked.values():
+            ranked.shared = True
+        return found
+
+    def changed(self, row: int) -> None:
+        self._changes.append(row)
+        if len(self._changes) > 4096 + MOST_CHANGES * len(self._free.cpu):
+            self._forget_oldest()
+
+    def changed_many(self, rows: Ints) -> None:
+        if len(rows) * 4 > len(self._free.cpu):
+            self.forget()
+        else:
+            self._changes += rows.tolist()
+
+    def forget(self) -> None:
+        """Everything may have changed."""
+        self._changes.clear()
+        self._ranked.clear()
+        self._gradients.clear()
+
+    def best(self, score: str, shape: Shape) -> tuple[int, int] | None:
+        """The best node for one replica, and the card to share there; None where it fits nowhere."""
+        ranked = self.ranked(score, shape)
+        if not len(ranked.values):
+            return None
+        row = int(ranked.values.argmin())
+        return None if ranked.values.item(row) == NOT_HERE else (row, ranked.columns.item(row))
+
+    def ranked(self, score: str, shape: Shape) -> Ranked:
+        """The scores as of now."""
+        key = score, shape
+        found = self._ranked.get(key)
+        if found is None:
+            found = self._rank(score, shape)
+        elif found.seen < len(self._changes):
+            found = self._catch_up(score, found, key)
+        return found
+
+    def _rank(self, score: str, shape: Shape) -> Ranked:
+        free = self._free
+        fitting = self.fitting(shape)
+        count = len(free.cpu)
+        found = Ranked(fitting, np.full(count, NOT_HERE), np.zeros(count, np.int8), len(self._changes))
+        self._look_at(self._score(score), found, np.flatnonzero(fitting.fits(free)))
+        if len(self._ranked) >= MOST_SHAPES:
+            del self._ranked[next(iter(self._ranked))]
+        self._ranked[score, shape] = found
+        return found
+
+    def _catch_up(self, score: str, ranked: Ranked, key: tuple[str, Shape]) -> Ranked:
+        rows = self._since(ranked.seen)
+        if ranked.shared:
+            ranked = Ranked(ranked.fitting, ranked.values.copy(), ranked.columns.copy(), ranked.seen)
+            self._ranked[key] = ranked
+        ranked.seen = len(self._changes)
+        ranked.values[rows] = NOT_HERE
+        fits = ranked.fitting.fits(self._free, rows)
+        if fits.any():
+            self._look_at(self._score(score), ranked, rows[fits])
+        return ranked
+
+    def _look_at(self, score: Score, ranked: Ranked, rows: Ints) -> None:
+        if len(rows):
+            ranked.values[rows], ranked.columns[rows] = score(self._free, ranked.fitting, rows)
+
+    def _since(self, seen: int) -> Ints:
+        """The nodes that changed since then, each once."""
+        if len(self._changes) - seen == 1:
+            return np.array(self._changes[seen:])
+        return np.array(sorted(set(self._changes[seen:])))
+
+    def _score(self, name: str) -> Score:
+        if name not in GRADIENTS:
+            return SCORES[name]
+        gradient, seen = self._gradients.get(name) or (None, 0)
+        if gradient is None:
+            gradient = Gradient(self._worth(name), self._free)
+        elif seen < len(self._changes):
+            gradient.refresh(self._free, self._since(seen))
+        self._gradients[name] = gradient, len(self._changes)
+        return gradient
+
+    def _worth(self, name: str) -> Worth:
+        key = self._mix, GRADIENTS[name]
+        found = self._worths.get(key)
+        if found is None:
+            if len(self._worths) >= FEW:
+                self._worths.clear()
+            found = self._worths[key] = Worth(self._free.ground, self._mix, fluid=GRADIENTS[name])
+        return found
+
+    def _forget_oldest(self) -> None:
+        """The older half of the changes, and what has not been asked for since."""
+        half = len(self._changes) // 2
+        del self._changes[:half]
+        self._gradients = {name: (gradient, seen - half) for name, (gradient, seen) in self._gradients.items() if seen >= half}
+        kept = {key: ranked for key, ranked in self._ranked.items() if ranked.seen >= half}
+        self._ranked = {}
+        for key, ranked in kept.items():
+            self._ranked[key] = Ranked(ranked.fitting, ranked.values, ranked.columns, ranked.seen - half)
+            self._ranked[key].shared = ranked.shared
