@@ -14,6 +14,8 @@ from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.predict import Expected, expect
+from hopyard.scheduler.timeline.future import Future
+from hopyard.scheduler.timeline.leave import leave
 from hopyard.scheduler.timeline.timeline import Blocked, Timeline
 from tests.scheduler.futures import T0, Life, asks, machine, runs, seconds, snapshot
 
@@ -133,6 +135,23 @@ def test_a_reserved_piece_leaves_the_rest_of_the_node() -> None:
     assert isinstance(owner, Placement)
     timeline.start(owner, exact(1000))
     assert isinstance(timeline.try_now(asks("more"), exact(1)), Blocked)
+
+
+def test_nobody_leaves_a_closed_node_for_a_reservation_whose_owner_could_not_start_there_either() -> None:
+    place = Placement(asks("two", 2, limit_s=9999), (Assignment(0, NodeId("n1"), (0, 1)),))
+    for wanted in (None, Resources(1000, 0, 3)):
+        booked = Reservation(
+            ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),),
+            pieces=() if wanted is None else (1,), resources=wanted,
+        )  # fmt: skip
+        for node, asked in (
+            (machine("n1", 4), ["two"]),
+            (replace(machine("n1", 4), cordoned=True), []),
+            (replace(machine("n1", 4), ready=False), []),
+        ):
+            view = snapshot([node], [runs(place)])
+            found = leave([booked], Future.of(view.running, {}, T0), view.nodes, view.queues, T0)
+            assert [one.gang for one in found.ask] == asked
 
 
 @pytest.mark.parametrize("known", ["nothing", "history", "limit"])

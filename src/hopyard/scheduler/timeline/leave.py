@@ -34,7 +34,8 @@ def leave(
 ) -> Leave:
     """Runs that are not the owner's, may be preempted, and might still be there when it begins, as few as make the room.
 
-    Those that may not be preempted stay; a reservation that would have met them for certain was not granted.
+    Those that may not be preempted stay; a reservation that would have met them for certain was not granted. Nobody leaves a
+    node on which the owner could start nothing either: one that is cordoned, or away.
     """
     found: dict[GangId, Preemption] = {}
     looks: list[datetime] = []
@@ -54,6 +55,8 @@ def _in_way(
 ) -> Iterable[Running]:
     reservation, chosen = booking.reservation, set(asked)
     for index, node in enumerate(reservation.nodes):
+        if node in nodes and not nodes[node].open:
+            continue
         there = [future.running(end.gang) for end in future.ends_on([node]) if end.high_s > max(booking.from_s, 0.0)]
         running = [one for one in there if one is not None]
         owners = [one for one in running if owns(one.gang, reservation, queues)]
