@@ -27,7 +27,8 @@ def test_the_listing(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_no_words_is_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert hop(capfd).out == hop(capfd, "--help").out
-    assert hop(capfd, "dataset") == hop(capfd, "dataset", "--help")
+    for name in ("dataset", "node", "pool", "queue", "reserve"):
+        assert hop(capfd, name) == hop(capfd, name, "--help")
 
 
 def test_the_listing_imports_no_command() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .terminal import Shell
+from hopyard.cli.console import span
+
+from .terminal import Shell, wait_until
 
 
 def test_looking_at_nodes_and_pools(shell: Shell) -> None:
@@ -35,6 +37,24 @@ def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
         assert shell.hop("node", "uncordon", "box").talk == "box is open\n"
     assert shell.hop("logs", "-f", waits["name"]).out == b"hi\n"
     shell.hop("stop", stays["name"], "--grace", "0s")
+
+
+def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
+    shell.write("wait.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    run = shell.hop("run", "--detach", "--json", "wait.py").json["name"]
+    try:
+        wait_until(lambda: b"up" in shell.hop("logs", run).out)
+        assert shell.hop("node", "drain", "box", "--reason", "new fans").text == f"{run}  saves a checkpoint and leaves\n"
+        wait_until(lambda: shell.hop("info", run, "--json").json["position"] == 1)
+        (line,) = [line for line in shell.hop("ps").text.splitlines() if line.startswith(run)]
+        assert "preempted; position 1: " in line
+        ran_s = shell.hop("info", run, "--json").json["served_s"]
+        assert shell.hop("info", run).text.count(f"took        {span(ran_s)}\n") == 1
+        assert "asked to make room: " in shell.hop("info", run).text
+        assert "it ran already, attempt 1: preempted; " in shell.hop("why", run).text
+    finally:
+        shell.hop("node", "uncordon", "box")
+        shell.hop("stop", run, "--grace", "0s")
 
 
 def test_nodes_that_do_not_exist_or_are_there(shell: Shell) -> None:

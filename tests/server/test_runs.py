@@ -286,3 +286,16 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
         assert "4" in missing["error"]["hints"][0]
 
     play(tmp_path, scene)
+
+
+def test_what_was_decided_about_a_run_is_told_with_the_names_of_others(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run, other = await stage.started(), await stage.started()
+        await stage.parts.controller.preempt(run["id"], f"run {other['id']} has priority 90; run 0123456789abcdefghjk is gone")
+        told = await stage.ask("GET", f"/runs/{run['id']}")
+        reason = f"run {other['name']} has priority 90; run 0123456789abcdefghjk is gone"
+        assert [(event["kind"], event["detail"]) for event in told["events"]] == [("preempted", reason)]
+        assert [attempt["preempt_reason"] for attempt in told["attempts"]] == [reason]
+        assert (await stage.ask("GET", f"/runs/{other['id']}"))["events"] == []
+
+    play(tmp_path, scene)

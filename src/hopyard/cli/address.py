@@ -34,8 +34,19 @@ def standing(run: Run) -> str:
 
 
 def duration_s(run: Run) -> float:
-    """Seconds from start to end, or until now; 0 when it has not started."""
-    return seconds_since(run.get("started_at"), run.get("ended_at"))
+    """Seconds that its attempts ran, until now; 0 when it has not started. What it waited in between does not count."""
+    attempt = run.get("attempt")
+    if not attempt:
+        return seconds_since(run.get("started_at"), run.get("ended_at"))
+    runs_now = bool(attempt.get("started_at")) and not attempt.get("ended_at")
+    return float(run["served_s"]) + (seconds_since(attempt["started_at"]) if runs_now else 0.0)
+
+
+def interrupted(run: Run) -> str:
+    """What ended the attempt after which a run waits again: `preempted at step 149, checkpoint saved`; "" where it waits for
+    its first."""
+    exit_ = (run.get("attempt") or {}).get("exit")
+    return first_line(exit_["reason"]) if run["phase"] == "queued" and exit_ else ""
 
 
 def run_title(run: Run) -> str:

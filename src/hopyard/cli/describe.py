@@ -18,6 +18,8 @@ from hopyard.config.units import format_cpus, format_memory, format_time
 from hopyard.sdk.client import Client
 
 _LABEL_WIDTH = 12
+_EVENTS = 8  # the newest are told
+_EVENT_WORDS = {"promised": "a start was promised", "breached": "the promise was broken", "preempted": "asked to make room"}
 
 
 @click.command("info")
@@ -67,6 +69,7 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
         resume = spec.get("resume")
         yield "forked from", spec["forked_from"] + (f", from its checkpoint at step {resume['step']}" if resume else "")
     yield from _listed("attempts", [_attempt(a) for a in run.get("attempts") or ()])
+    yield from _listed("events", _events(run.get("events") or []))
     yield from _listed("checkpoints", _checkpoints(run.get("checkpoints") or []))
     progress = progress_parts(run.get("progress") or {})
     if progress:
@@ -111,7 +114,7 @@ def _role(role: dict[str, Any], *, several: bool, first: bool) -> Iterator[tuple
     times = f"{format_replicas(role['min_replicas'], role['replicas'])} x " if role["replicas"] > 1 else ""
     name = f"{role['name']}: " if several else ""
     yield "command" if first else "", name + shlex.join(role["command"])
-    yield "resources", times + ", ".join(parts)
+    yield "resources", name + times + ", ".join(parts)
     where = [*([f"pool {' or '.join(role['where']['pools'])}"] if role["where"]["pools"] else []), *(f"{k}={v}" for k, v in role["where"]["labels"])]
     if role.get("topology"):
         where.append(_topology(role["topology"]))
@@ -151,6 +154,14 @@ def _attempt(attempt: dict[str, Any]) -> str:
     exit_ = attempt.get("exit")
     reason = f": {first_line(exit_['reason'])}" if exit_ and attempt["phase"] != "succeeded" else ""
     return f"{attempt['number']}  {attempt['phase']}{took} on {where}{origin}{reason}"
+
+
+def _events(found: list[dict[str, Any]]) -> list[str]:
+    from hopyard.cli.times import clock
+
+    earlier = len(found) - _EVENTS
+    more = [f"{earlier} earlier; `--json` lists them"] if earlier > 0 else []
+    return more + [f"{clock(one['at'])}  {_EVENT_WORDS.get(one['kind'], one['kind'])}: {one['detail']}" for one in found[-_EVENTS:]]
 
 
 def _checkpoints(found: list[dict[str, Any]]) -> list[str]:

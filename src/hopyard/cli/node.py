@@ -30,12 +30,15 @@ def complete_node(_ctx: click.Context, _parameter: click.Parameter, incomplete: 
 node_argument: Callable[[Any], Any] = click.argument("name", metavar="NODE", shell_complete=complete_node)
 
 
-@click.group("node")
-def node() -> None:
+@click.group("node", no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def node(ctx: click.Context) -> None:
     """Look at machines, and take them out of service for a while.
 
     Cordoned, a machine gets nothing new; drained, its runs are asked to save a checkpoint as well, and go on elsewhere.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @node.command("ls")

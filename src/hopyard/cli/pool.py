@@ -12,9 +12,12 @@ from hopyard.cli.node import cpus_of, extras_of, memory_of
 from hopyard.cli.options import json_option
 
 
-@click.group("pool")
-def pool() -> None:
+@click.group("pool", no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def pool(ctx: click.Context) -> None:
     """Look at pools: machines of one kind. `hop run --pool NAME` runs in one of them."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @pool.command("ls")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, duration_s, final, first_line, values_line
+from hopyard.cli.address import Run, duration_s, final, first_line, interrupted, values_line
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.config.asks import Gpus, format_gpus, format_replicas
 from hopyard.config.params import split_pair
@@ -22,6 +22,7 @@ from hopyard.sdk.client import Client
 LIVE = ("queued", "starting", "running", "stopping")
 PHASES = (*LIVE, "succeeded", "failed", "cancelled")
 _WATCH_S = 1.0
+_LATE_S = 5.0  # what did not start until then is late
 _PAGE = 200
 
 
@@ -130,7 +131,8 @@ def detail(run: Run) -> str:
     """Why it waits, how far it is, or what came of it."""
     if run["phase"] == "queued":
         place = f"position {run['position']}: " if run.get("position") else ""
-        return place + (run.get("hold_detail") or "waits for its turn") + _starts(run)
+        ago = f"{why}; " if (why := interrupted(run)) else ""
+        return ago + place + (run.get("hold_detail") or "waits for its turn") + _starts(run)
     if final(run):
         values = values_line(run.get("summary") or {}, limit=3)
         exit_ = run.get("exit")
@@ -142,10 +144,12 @@ def detail(run: Run) -> str:
 
 def _starts(run: Run) -> str:
     """When a waiting run is expected to start, where that is known without being asked for."""
-    from hopyard.cli.times import clock, soon
+    from hopyard.cli.times import clock, seconds_to, soon
 
     at = run.get("expected_at")
-    return f"; expected to start at {clock(at)} ({soon(at)})" if at else ""
+    if not at:
+        return ""
+    return f"; was expected to start at {clock(at)}" if seconds_to(at) < -_LATE_S else f"; expected to start at {clock(at)} ({soon(at)})"
 
 
 def _latest(run: Run) -> dict[str, float | None]:

@@ -24,13 +24,16 @@ def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete:
     return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
 
 
-@click.group("queue")
-def queue() -> None:
+@click.group("queue", no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def queue(ctx: click.Context) -> None:
     """Share the cluster between teams: a tree of queues, each with what it is guaranteed and what it may use at most.
 
     A run waits in a queue (`hop run --queue NAME`). What is guaranteed to one and idle, others may borrow until it is wanted
     back. The rules are told in docs/queues.md.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @queue.command("apply")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import get_run
+from hopyard.cli.address import Run, get_run, interrupted
 from hopyard.cli.options import json_option, last_run_argument
 
 Why = dict[str, Any]
@@ -24,25 +24,36 @@ def why(ref: str, as_json: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
-    found: Why = client.get(f"/runs/{get_run(client, ref)['id']}/why")
+    run = get_run(client, ref)
+    found: Why = client.get(f"/runs/{run['id']}/why")
     if as_json:
         console.out_json(found)
     else:
-        console.out("\n".join(lines_of(found)))
+        console.out("\n".join(lines_of(found, run)))
 
 
-def lines_of(found: Why) -> list[str]:
+def lines_of(found: Why, run: Run) -> list[str]:
     """What people read."""
     if not found["reason"]:
         return [f"{found['name']}: {found['detail']}"]
     place = f", position {found['position']} of {found['waiting']}" if found["position"] else ""
     lines = [f"{found['name']} waits in queue {found['queue']}{place}", f"  {found['detail']} [{found['reason']}]"]
+    lines += _before(run)
     if found["blocked_by"]:
         lines += ["in its way:", *map(_blocker, found["blocked_by"])]
     lines += _expected(found)
     if found["what_if"]:
         lines += ["it would start", *(f"  {line['text']}" for line in found["what_if"])]
     return lines
+
+
+def _before(run: Run) -> list[str]:
+    """That it ran already, and what ended that."""
+    why = interrupted(run)
+    if not why:
+        return []
+    asked = run["attempt"]["preempt_reason"]
+    return [f"  it ran already, attempt {run['attempt']['number']}: {why}" + (f"; {asked}" if asked else "")]
 
 
 def _blocker(one: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from hopyard.domain.run import RunPhase
 
 VANISHED = "the engine no longer finds its processes"
 _OF_LOST_PEERS = (ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.PEER_FAILED)
-CANCELLED_IN_QUEUE = Exit(ExitKind.STOPPED, 130, "stopped before it started")
+CANCELLED_IN_QUEUE = Exit(ExitKind.STOPPED, 130, "stopped while it waited")
 
 
 class _Order(IntEnum):

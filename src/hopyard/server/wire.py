@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from hopyard.domain.attempt import Exit, ReplicaPhase
 from hopyard.domain.gang import Closeness
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.domain.run import MAX_REPLICAS, Attempt, Run, RunPhase, RunSpec
+from hopyard.domain.run import MAX_REPLICAS, Attempt, Run, RunEvent, RunPhase, RunSpec
 
 NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?$"
 TEXT = r"^[^\x00]*$"
@@ -159,9 +159,9 @@ class ProgressOut(Struct, frozen=True):
 
 
 class RunOut(Struct, frozen=True, kw_only=True):
-    """A run. `name` is written `user/project/number`. latest, attempts and progress are given where the address says so.
+    """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given where the address says so.
 
-    summary, latest: a value that is not a finite number is null.
+    events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
     """
 
     id: str
@@ -188,6 +188,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     offline: bool
     latest: Latest | UnsetType = UNSET
     attempts: Sequence[Attempt] | UnsetType = UNSET
+    events: Sequence[RunEvent] | UnsetType = UNSET
     progress: ProgressOut | UnsetType | None = UNSET
 
 
@@ -195,7 +196,7 @@ _RUN_FIELDS = tuple(field for field in Run.__dataclass_fields__ if field != "nam
 
 
 def run_out(run: Run, **more: Any) -> RunOut:
-    """A run as it goes out; `more` gives latest, attempts or progress."""
+    """A run as it goes out; `more` gives latest, attempts, events or progress."""
     return RunOut(name=str(run.name), **{field: getattr(run, field) for field in _RUN_FIELDS}, **more)
 
 

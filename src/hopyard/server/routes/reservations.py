@@ -15,6 +15,7 @@ from hopyard.errors import Conflict, Forbidden
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.scheduler.timeline.grant import Refused, grant
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.names import with_names
 from hopyard.server.parts import Parts
 from hopyard.server.reservation_wire import GrantedOut, ReservationIn, ReservationOut, ReservationsOut, reservation_out
 
@@ -58,12 +59,13 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise Conflict(f"there is a reservation `{wanted.name}`", hints=("choose another name",))
         found = await asyncio.to_thread(grant, wanted, snapshot)
         if isinstance(found, Refused):
-            raise Conflict(f"it cannot be honoured: {found.detail}", hints=found.hints)
+            (detail,) = await with_names(parts.runs, [found.detail])
+            raise Conflict(f"it cannot be honoured: {detail}", hints=found.hints)
         try:
             await parts.reservations.create(found.reservation, based_on=snapshot.version)
         except Conflict as conflict:
             raise _Changed(conflict.message, hints=conflict.hints) from conflict
-        return found.reservation, [*found.warnings, *await _unknown_users(parts, wanted)]
+        return found.reservation, [*await with_names(parts.runs, found.warnings), *await _unknown_users(parts, wanted)]
 
     async def delete(ask: Ask[Nothing, Nothing]) -> ReservationOut:
         """Give a reservation up. 403 unless the caller is the server's owner, administers its queue, or made it."""

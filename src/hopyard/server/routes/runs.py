@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.names import with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.wire import NAME, RUN_ID, TEXT, Id, In, ProgressOut, RunOut, RunsOut, SpecIn, Time, run_out, some_of, to_spec
@@ -116,7 +118,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return await whole(parts, await resolve(parts.runs, ask.query.ref, user=ask.caller.user))
 
     async def get(ask: Ask[Nothing, Nothing]) -> RunOut:
-        """Get a run with its attempts, latest metrics and progress."""
+        """Get a run with its attempts, what was decided about it, latest metrics and progress."""
         return await whole(parts, await parts.runs.get(RunId(ask.path["id"])))
 
     async def by_name(ask: Ask[Nothing, Nothing]) -> RunOut:
@@ -169,7 +171,15 @@ async def whole(parts: Parts, run: Run) -> RunOut:
     live = parts.ingest.live(run.id)
     told = live.progress if live is not None else None
     progress = ProgressOut(told.done, told.total, told.unit) if told is not None else None
-    return run_out(run, latest=latest, attempts=list(await parts.runs.attempts(run.id)), progress=progress)
+    attempts, events = await parts.runs.attempts(run.id), await parts.runs.events(run.id)
+    texts = await with_names(parts.runs, [*(one.preempt_reason for one in attempts), *(one.detail for one in events)])
+    return run_out(
+        run,
+        latest=latest,
+        attempts=[replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=False)],
+        events=[replace(one, detail=text) for one, text in zip(events, texts[len(attempts) :], strict=True)],
+        progress=progress,
+    )
 
 
 def _phases(text: str | None) -> frozenset[RunPhase] | None:

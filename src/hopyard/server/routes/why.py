@@ -9,10 +9,10 @@ from typing import Any
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import GangId, RunId
 from hopyard.domain.run import Run, RunPhase
-from hopyard.interfaces.run_store import RunFilter
 from hopyard.scheduler.cycle import plan
 from hopyard.scheduler.forecast import Blocker, Why, why
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.names import names_of
 from hopyard.server.parts import Parts
 from hopyard.server.why_wire import BandOut, BlockerOut, WhatIfOut, WhyOut
 
@@ -27,7 +27,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         found = await asyncio.to_thread(_explain, snapshot, GangId(run.id))
         if found is None:
             return _told(run, detail="it is about to start")
-        named = await _names(parts, found)
+        named = await names_of(parts.runs, (one.name.removeprefix("run:") for one in found.blocked_by if one.name.startswith("run:")))
         band = found.expected
         return _told(
             run,
@@ -65,13 +65,6 @@ def _standing(run: Run) -> str:
         return f"it does not wait: it was asked to end{on}"
     reason = f": {run.exit.reason}" if run.exit is not None else ""
     return f"it does not wait: it has ended ({run.phase.value}){reason}"
-
-
-async def _names(parts: Parts, found: Why) -> Mapping[str, str]:
-    """What people call the runs that are in the way."""
-    ids = frozenset(RunId(one.name.removeprefix("run:")) for one in found.blocked_by if one.name.startswith("run:"))
-    runs = await parts.runs.list(RunFilter(ids=ids, limit=len(ids))) if ids else []
-    return {run.id: str(run.name) for run in runs}
 
 
 def _blocker(one: Blocker, names: Mapping[str, str]) -> BlockerOut:

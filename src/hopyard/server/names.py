@@ -1,0 +1,24 @@
+"""Names of runs in sentences: the scheduler knows runs by their ids, people by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from hopyard.domain.ids import RunId
+from hopyard.interfaces.run_store import RunFilter, RunStore
+
+_RUN = re.compile(r"\brun ([A-Za-z0-9-]{6,64})\b")
+
+
+async def names_of(runs: RunStore, ids: Iterable[str]) -> Mapping[str, str]:
+    """The names of those of the runs that there are, by id."""
+    wanted = frozenset(RunId(one) for one in ids)
+    found = await runs.list(RunFilter(ids=wanted, limit=len(wanted))) if wanted else []
+    return {run.id: str(run.name) for run in found}
+
+
+async def with_names(runs: RunStore, texts: Sequence[str]) -> list[str]:
+    """The texts, `run ID` replaced by `run NAME` wherever there is such a run."""
+    names = await names_of(runs, (found[1] for text in texts for found in _RUN.finditer(text)))
+    return [_RUN.sub(lambda found: f"run {names.get(found[1], found[1])}", text) for text in texts] if names else list(texts)
