@@ -77,7 +77,9 @@ class World:
     def _new(self) -> NewRun:
         self.made += 1
         spec = RunSpec(f"project-{self.made % 7}", (ROLE,))
-        return NewRun(new_run_id(START + timedelta(milliseconds=self.made), self.made.to_bytes(7)), f"user-{self.made % 50}", spec)
+        return NewRun(
+            new_run_id(START + timedelta(milliseconds=self.made), self.made.to_bytes(7)), f"user-{self.made % 50}", spec
+        )
 
     async def snapshot(self) -> Snapshot:
         return await self.cluster.snapshot(now=self.now())
@@ -126,7 +128,10 @@ async def one_round(folder: Path, options: argparse.Namespace) -> dict[str, floa
             await world.observe()
             found.setdefault("record_unchanged", []).append(await timed(world.observe))
         await world.submit(PER_PLAN * TIMES)
-        holds = [Hold(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at) for at, gang in enumerate((await world.snapshot()).pending, 1)]
+        holds = [
+            Hold(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at)
+            for at, gang in enumerate((await world.snapshot()).pending, 1)
+        ]
         await world.cluster.note_holds(holds, now=world.now(), epoch=world.epoch)
         moved = [Hold(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]
         found["holds_again"] = [await timed(lambda: world.cluster.note_holds(moved, now=world.now(), epoch=world.epoch))]
@@ -152,7 +157,9 @@ def bare(folder: Path) -> dict[str, float]:
     """The bounds, in milliseconds."""
     with sqlite3.connect(folder / "hopyard.db") as reading:
         began = time.perf_counter()
-        reading.execute("SELECT id, gang, submitted_at, queue, priority, user_name, script, wants FROM runs WHERE phase = 'queued'").fetchall()
+        reading.execute(
+            "SELECT id, gang, submitted_at, queue, priority, user_name, script, wants FROM runs WHERE phase = 'queued'"
+        ).fetchall()
         read = time.perf_counter() - began
     writing = sqlite3.connect(folder / "bare.db", isolation_level=None)
     writing.execute("PRAGMA journal_mode=WAL")
@@ -186,7 +193,9 @@ BOUNDS = {"bare_read": "all waiting rows, bare driver", "bare_commit": "20 inser
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
     del peers  # nobody else has such a store
-    report = Report(NAME, {"waiting": options.waiting, "running": options.running, "nodes": options.nodes, "turns": options.turns})
+    report = Report(
+        NAME, {"waiting": options.waiting, "running": options.running, "nodes": options.nodes, "turns": options.turns}
+    )
     rounds: list[dict[str, float]] = []
     for number in range(options.repeats):
         with scratch_folder() as folder:
@@ -217,7 +226,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     if options.waiting < PER_PLAN * TIMES:
         parser.error(f"--waiting: {TIMES} plans of {PER_PLAN} need {PER_PLAN * TIMES} at least")
     if options.nodes * GPUS < options.running + PER_PLAN * (TIMES + 1):
-        parser.error(f"--nodes: {options.nodes} nodes of {GPUS} GPUs are too few for {options.running} that run and {PER_PLAN * TIMES} that start")
+        parser.error(
+            f"--nodes: {options.nodes} nodes of {GPUS} GPUs are too few for {options.running} that run and {PER_PLAN * TIMES} that start"
+        )
     return main(NAME, parser, measure, argv)
 
 

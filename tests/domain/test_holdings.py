@@ -59,7 +59,10 @@ def test_whatever_is_planned_the_state_stays_legal(world: World, data: st.DataOb
     taken: list[Placement] = []
     for number, placement in enumerate([*plan(world.snapshot()).place, *before]):
         elsewhere = data.draw(st.sampled_from(sorted(world.nodes)))
-        for wanted in (placement, replace(placement, assignments=tuple(replace(one, node=elsewhere) for one in placement.assignments))):
+        for wanted in (
+            placement,
+            replace(placement, assignments=tuple(replace(one, node=elsewhere) for one in placement.assignments)),
+        ):
             again = replace(wanted, gang=replace(wanted.gang, priority=number))
             if refusal(holdings, charges, again) is None:
                 taken.append(again)
@@ -107,7 +110,11 @@ def test_a_sane_node_is_left_as_it_is() -> None:
     assert sane_node(node)[0] is node
 
 
-@given(st.integers(-(2**70), 2**70), st.integers(-(2**70), 2**70), st.lists(st.tuples(st.integers(-3, 5), st.integers(-(2**70), 2**70))))
+@given(
+    st.integers(-(2**70), 2**70),
+    st.integers(-(2**70), 2**70),
+    st.lists(st.tuples(st.integers(-3, 5), st.integers(-(2**70), 2**70))),
+)
 def test_whatever_a_node_says_what_is_left_can_be_so(cpu: int, memory: int, cards: list[tuple[int, int]]) -> None:
     said = Node(NodeId("n"), "e", cpu, memory, tuple(Gpu(index, "", size) for index, size in cards), extras={"fpga": cpu})
     node, wrong = sane_node(said)

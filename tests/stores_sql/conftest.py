@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.cluster import SqlClusterStore
@@ -13,6 +14,7 @@ from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.tables import lease, marks, metadata
 from hopyard.testing.stores import Stores
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 
@@ -41,9 +43,19 @@ def sqlite_database(tmp_path: Path) -> Iterator[Database]:
     yield from _opened(tmp_path / "hopyard.db")
 
 
+@pytest.fixture(scope="session")
+def used_database(postgres: PostgreSQL) -> str:
+    """The address of a database that has all tables: emptying it again costs less than making another one."""
+    url = postgres.new_database()
+    asyncio.run(Database.open(url).close())
+    return url
+
+
 @pytest.fixture
-def postgres_database(postgres: PostgreSQL) -> Iterator[Database]:
-    yield from _opened(postgres.new_database())
+def postgres_database(used_database: str) -> Iterator[Database]:
+    for database in _opened(used_database):
+        asyncio.run(database.write(_empty))
+        yield database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -63,6 +75,15 @@ def database(url: str) -> Iterator[Database]:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def _empty(conn: Connection) -> None:
+    """As it was made."""
+    for table in reversed(metadata.sorted_tables):
+        if table not in (marks, lease):
+            conn.execute(table.delete())
+    conn.execute(marks.update().values({column.name: 0 for column in marks.columns if column.name != "id"}))
+    conn.execute(lease.update().values(holder=None, epoch=0, expires_at=0))
 
 
 def _opened(url: str | Path) -> Iterator[Database]:

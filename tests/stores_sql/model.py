@@ -81,7 +81,9 @@ class Model:
         """A place for it, should there be one for its replicas side by side, or all on one GPU."""
         for node in NODES:
             for first, step in ((0, 1), (1, 1), (0, 0), (1, 0)):
-                places = [(node, (first + step * rank,) if run.gpu_milli else (), run.gpu_milli or 1000) for rank in range(run.size)]
+                places = [
+                    (node, (first + step * rank,) if run.gpu_milli else (), run.gpu_milli or 1000) for rank in range(run.size)
+                ]
                 if self.fits(run, places):
                     return places
         return None
@@ -156,8 +158,16 @@ class Model:
     def _end(self, run: ModelRun, phase: AttemptPhase, how: Exit | None = None) -> None:
         attempt = run.attempts[-1]
         exit = (how.kind.value, how.code) if how is not None else ("lost", 1)
-        left = next((told.exit for _, told in sorted(attempt.replicas.items()) if told.exit and told.exit.kind is ExitKind.PREEMPTED), None)
-        if attempt.preempted and phase is AttemptPhase.FAILED and exit[0] in ("exit-code", "signal", "peer-failed") and left is not None:
+        left = next(
+            (told.exit for _, told in sorted(attempt.replicas.items()) if told.exit and told.exit.kind is ExitKind.PREEMPTED),
+            None,
+        )
+        if (
+            attempt.preempted
+            and phase is AttemptPhase.FAILED
+            and exit[0] in ("exit-code", "signal", "peer-failed")
+            and left is not None
+        ):
             phase, exit = AttemptPhase.STOPPED, (left.kind.value, left.code)
         attempt.phase, attempt.exit = phase.value, exit
         if phase in (AttemptPhase.SUCCEEDED, AttemptPhase.FAILED):

@@ -214,7 +214,9 @@ class StoreMachine(RuleBasedStateMachine):
         attempt, now = self.attempt_of(data), self.now()
         run = RunId(attempt.rpartition(".")[0])
         if run in self.model.runs:
-            self.do(self.stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, step + self.clock * 1000, digest("c"), 1, now)))
+            self.do(
+                self.stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, step + self.clock * 1000, digest("c"), 1, now))
+            )
             self.model.save(attempt, now)
 
     @rule(name=st.sampled_from(sorted(NODES)), on=st.booleans())
@@ -243,7 +245,10 @@ class StoreMachine(RuleBasedStateMachine):
         for run, old in self.model.exited():
             assert old.exit is not None
             code, kind = next(end for end in EXITS if end[1] is not old.exit.kind)
-            for status in (ReplicaStatus(old.rank, ReplicaPhase.EXITED, "", Exit(kind, code, "late")), ReplicaStatus(old.rank, ReplicaPhase.RUNNING)):
+            for status in (
+                ReplicaStatus(old.rank, ReplicaPhase.EXITED, "", Exit(kind, code, "late")),
+                ReplicaStatus(old.rank, ReplicaPhase.RUNNING),
+            ):
                 self.hear(run.attempts[-1].id, status)
 
     @rule(data=st.data(), told=replicas)
@@ -307,7 +312,9 @@ class StoreMachine(RuleBasedStateMachine):
             assert (run.submitted_at, run.preemptions) == (model.submitted_at, model.preemptions)
             assert (run.ended_at is not None, _how(run.exit)) == (model.final, model.exit)
             attempts = self.do(self.stores.runs.attempts(run.id))
-            assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [(one.id, one.phase, one.exit) for one in model.attempts]
+            assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [
+                (one.id, one.phase, one.exit) for one in model.attempts
+            ]
             assert run.attempt == (attempts[-1] if attempts else None)
 
     @invariant()

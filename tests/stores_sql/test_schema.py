@@ -71,7 +71,7 @@ def test_both_ways_make_the_same_sqlite_file(tmp_path: Path) -> None:
 
 
 DEFINITIONS = {
-    "columns": "SELECT m.name, c.name, c.type, c.\"notnull\", c.dflt_value, c.pk FROM sqlite_master m JOIN pragma_table_info(m.name) c",
+    "columns": 'SELECT m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk FROM sqlite_master m JOIN pragma_table_info(m.name) c',
     "keys": "SELECT m.name, k.* FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) k",
     "indexes": "SELECT name, sql FROM sqlite_master WHERE type = 'index'",
 }
@@ -90,7 +90,9 @@ def database_0001(url: str) -> None:
         rows = json.loads((Path(__file__).parent / "rows_0001.json").read_text())
         for table in sorted(rows, key=lambda name: (name != "runs", name)):  # what others refer to first
             flags = {column.name for column in metadata.tables[table].columns if isinstance(column.type, Boolean)}
-            conn.execute(tables.tables[table].insert(), [{k: bool(v) if k in flags else v for k, v in row.items()} for row in rows[table]])
+            conn.execute(
+                tables.tables[table].insert(), [{k: bool(v) if k in flags else v for k, v in row.items()} for row in rows[table]]
+            )
 
 
 @pytest.mark.anyio
@@ -102,14 +104,24 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     (running,) = snapshot.running
     assert (running.gang.id, running.gang.roles[0].resources) == ("r-running-1", Resources(500, GIB, 1, ("A100",)))
     assert (running.gang.time_limit_s, running.gang.wants, running.gang.script) == (60.0, (digest("m"),), "mnist:main.py")
-    assert (running.started_at, running.saved_at, running.placement.assignments) == (at(3), at(5), (Assignment(0, NodeId("n1"), (1,)),))
+    assert (running.started_at, running.saved_at, running.placement.assignments) == (
+        at(3),
+        at(5),
+        (Assignment(0, NodeId("n1"), (1,)),),
+    )
     assert {gang.id: gang.wants for gang in snapshot.pending} == {"r-queued-1": (digest("lock"), digest("req")), "r-lost-1": ()}
     assert snapshot.nodes["n1"] == node(gpus=2, model="A100")
     done = await stores.runs.get(RunId("r-done-1"))
-    assert (done.phase, done.spec.tags, done.attempt is not None and done.attempt.counts) == (RunPhase.SUCCEEDED, {"k": "v"}, (1,))
+    assert (done.phase, done.spec.tags, done.attempt is not None and done.attempt.counts) == (
+        RunPhase.SUCCEEDED,
+        {"k": "v"},
+        (1,),
+    )
     assert (await stores.runs.get(RunId("r-running-1"))).params == {"lr": 0.1, "inf": float("inf")}
     assert (await stores.runs.get(RunId("r-queued-1"))).spec.roles[0].resources == Resources(500, GIB, 1)
-    (again,) = await stores.runs.create([new_run(id=RunId("r-done-1"), resources=Resources(500, GIB), tags={"k": "v"})], now=at(11))
+    (again,) = await stores.runs.create(
+        [new_run(id=RunId("r-done-1"), resources=Resources(500, GIB), tags={"k": "v"})], now=at(11)
+    )
     assert again.phase is RunPhase.SUCCEEDED  # a retry of what was accepted before the upgrade
     assert await start(stores, RunId("r-queued-1"), ("n1", (0,)), seconds=12) == "r-queued-1.1"
     assert (await see(stores, nodes=[], seconds=13)).requeued == ("r-running-1",)

@@ -341,7 +341,9 @@ class StopCases:
             (3, ExitKind.EXIT_CODE, ("failed", "failed")),
         ],
     )
-    async def test_a_live_run_ends_as_it_ends(self, stores: ClusterStores, code: int, kind: ExitKind, expected: tuple[str, str]) -> None:
+    async def test_a_live_run_ends_as_it_ends(
+        self, stores: ClusterStores, code: int, kind: ExitKind, expected: tuple[str, str]
+    ) -> None:
         run, attempt = await started(stores)
         await see(stores, running(attempt), nodes=[node()])
         assert await stores.cluster.request_stop(run, now=at(1)) == Recorded(changed=(run,))

@@ -81,7 +81,9 @@ class LearningCases:
         attempts = (await apply(stores, *(place(gang, "n1") for gang in pending))).attempts
         await see(stores, *(running(attempt) for attempt in attempts), nodes=large)
         for seconds, some in enumerate((attempts[:10], attempts[10:20], attempts[20:]), 1):
-            await stores.cluster.record(ENGINE, Observation((), tuple(exited(one) for one in some)), now=at(seconds), complete=False)
+            await stores.cluster.record(
+                ENGINE, Observation((), tuple(exited(one) for one in some)), now=at(seconds), complete=False
+            )
         kept = (await stores.cluster.snapshot(now=at(1000))).durations["all"]
         assert kept == (2.0,) * 10 + (3.0,) * (KEPT - 10)
 

@@ -96,7 +96,9 @@ class NodeCases:
         third = gang_of(snapshot, runs[2].id)
         assert (await apply(stores, place(third, ("n1", (0,))), seconds=1)).applied == ()
         await stores.cluster.record_status(exited(attempts[0]), now=at(2))
-        assert (await apply(stores, place(third, ("n1", (0,))), seconds=2)).applied == ()  # the other holds more CPUs than there are
+        assert (
+            await apply(stores, place(third, ("n1", (0,))), seconds=2)
+        ).applied == ()  # the other holds more CPUs than there are
         await see(stores, nodes=[node(gpus=2)], seconds=3)
         assert (await apply(stores, place(third, ("n1", (0,))), seconds=3)).applied == (third.id,)
 

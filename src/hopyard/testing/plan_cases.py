@@ -52,8 +52,12 @@ class SnapshotCases:
         spec = RunSpec(
             "mnist",
             (
-                RoleSpec(("python", "-u", "train.py", "--lr", "1"), "worker", 8, Resources(2000, GIB, 1, ("A100",)), min_replicas=2),
-                RoleSpec(("python", "ps.py"), "ps", 1, Resources(500, extras=(("fpga", 1),)), topology=Topology("rack", Closeness.SAME)),
+                RoleSpec(
+                    ("python", "-u", "train.py", "--lr", "1"), "worker", 8, Resources(2000, GIB, 1, ("A100",)), min_replicas=2
+                ),
+                RoleSpec(
+                    ("python", "ps.py"), "ps", 1, Resources(500, extras=(("fpga", 1),)), topology=Topology("rack", Closeness.SAME)
+                ),
             ),
             datasets=(DatasetRef("mnist", 3, digest("mnist")),),
             environment=Environment(requirements=digest("requirements")),
@@ -191,7 +195,9 @@ class CheckCases:
         ],
     )
     async def test_how_close_replicas_are(self, stores: ClusterStores, topology: Topology, where: str, fits: bool) -> None:
-        await see(stores, nodes=[node("a", labels={"rack": "1"}), node("b", labels={"rack": "1"}), node("c", labels={"rack": "2"})])
+        await see(
+            stores, nodes=[node("a", labels={"rack": "1"}), node("b", labels={"rack": "1"}), node("c", labels={"rack": "2"})]
+        )
         run = await submit(stores, replicas=2, topology=topology)
         result = await apply(stores, place(gang_of(await stores.cluster.snapshot(now=at(0)), run.id), *where))
         assert bool(result.applied) is fits, result.rejected

@@ -92,8 +92,12 @@ class PreemptCases:
         await stores.cluster.record_status(exited(attempt, kind=ExitKind.PREEMPTED), now=at(3))
         assert await phases(stores, run) == ("cancelled", "stopped")
 
-    @pytest.mark.parametrize(("kind", "expected"), [(ExitKind.EXIT_CODE, "queued"), (ExitKind.SIGNAL, "queued"), (ExitKind.TIME_LIMIT, "failed")])
-    async def test_who_loses_a_peer_that_left_was_preempted_too(self, stores: ClusterStores, kind: ExitKind, expected: str) -> None:
+    @pytest.mark.parametrize(
+        ("kind", "expected"), [(ExitKind.EXIT_CODE, "queued"), (ExitKind.SIGNAL, "queued"), (ExitKind.TIME_LIMIT, "failed")]
+    )
+    async def test_who_loses_a_peer_that_left_was_preempted_too(
+        self, stores: ClusterStores, kind: ExitKind, expected: str
+    ) -> None:
         run, attempt = await started(stores, replicas=2)
         for rank in range(2):
             await stores.cluster.record_status(running(attempt, rank), now=at(1))

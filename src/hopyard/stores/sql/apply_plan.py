@@ -104,7 +104,9 @@ class Applying:
                 continue
             attempt = self._begin(row, gang, placement)
             started.append(attempt)
-            fresh.append(_attempt_row(attempt, number=row.attempts + 1, step=steps.get(attempt.run, row.resume_step), stamp=self._stamp))
+            fresh.append(
+                _attempt_row(attempt, number=row.attempts + 1, step=steps.get(attempt.run, row.resume_step), stamp=self._stamp)
+            )
         if fresh:
             self._write_started(fresh)
         return started, rejected
@@ -145,7 +147,9 @@ class Applying:
 
     def _write_started(self, fresh: list[dict[str, Any]]) -> None:
         self._conn.execute(_ATTEMPT_INSERT, fresh)
-        self._conn.execute(_START, [{"b_id": row["run"], "b_attempts": row["number"], "b_touched": self._stamp.now} for row in fresh])
+        self._conn.execute(
+            _START, [{"b_id": row["run"], "b_attempts": row["number"], "b_touched": self._stamp.now} for row in fresh]
+        )
         self._holds.drop(self._conn, [row["run"] for row in fresh])
         self._stamp.touch("runs", "attempts")
 

@@ -91,7 +91,9 @@ class Changes:
         moves = after.run_phase is not found.run_phase
         if not moves and after.exit is None:
             return
-        values = self._runs.setdefault(found.run, {"b_id": found.run, "b_phase": str(found.run_phase), "started_at": found.run_started_at})
+        values = self._runs.setdefault(
+            found.run, {"b_id": found.run, "b_phase": str(found.run_phase), "started_at": found.run_started_at}
+        )
         values["phase"] = str(after.run_phase)
         if found.run_started_at is None and (after.phase is AttemptPhase.RUNNING or after.run_phase.final):
             found.run_started_at = values["started_at"] = started_at

@@ -44,7 +44,9 @@ def newest_steps(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, int]:
     found: dict[RunId, int] = {}
     for at in range(0, len(runs), IDS_PER_QUERY):
         last = select(func.max(table.c.id)).where(table.c.run.in_(runs[at : at + IDS_PER_QUERY])).group_by(table.c.run)
-        found.update((RunId(run), step) for run, step in conn.execute(select(table.c.run, table.c.step).where(table.c.id.in_(last))))
+        found.update(
+            (RunId(run), step) for run, step in conn.execute(select(table.c.run, table.c.step).where(table.c.id.in_(last)))
+        )
     return found
 
 

@@ -190,7 +190,9 @@ class SqlClusterStore:
             stamp = self._live.refresh(conn)
             _known(self._live.nodes, node)
             if self._live.nodes[node].ready:
-                raise Conflict(f"node {node} is there", hints=("its engine would tell of it again: end that first, or cordon it",))
+                raise Conflict(
+                    f"node {node} is there", hints=("its engine would tell of it again: end that first, or cordon it",)
+                )
             if self._live.holdings.held_on(node):
                 raise Conflict(f"a run holds resources of node {node}", hints=("stop it first: hop ps",))
             node_rows.delete_node(conn, node)
@@ -261,4 +263,6 @@ def _known(nodes: Iterable[NodeId], node: NodeId) -> None:
     known = list(nodes)
     if node not in known:
         close = get_close_matches(node, known, n=3)
-        raise NotFound(f"there is no node {node}", hints=tuple(f"did you mean `{name}`?" for name in close) or ("`hop node ls` lists them",))
+        raise NotFound(
+            f"there is no node {node}", hints=tuple(f"did you mean `{name}`?" for name in close) or ("`hop node ls` lists them",)
+        )

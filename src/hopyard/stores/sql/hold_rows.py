@@ -65,6 +65,7 @@ class HoldRows:
     def _undone(self, transaction: int) -> None:
         if self._transaction == transaction:
             self._forget()
+
     def drop(self, conn: Connection, gone: Sequence[str]) -> None:
         """These wait no longer."""
         if gone:

@@ -38,7 +38,9 @@ class Live:
         self.promises: dict[GangId, Promise] = {}
         self.used: dict[UsedKey, Used] = {}
         self.durations: dict[str, tuple[float, ...]] = {}
-        self.said_nodes: dict[str, tuple[Node, ...]] = {}  # what each engine said last of its nodes, for as long as none was changed
+        self.said_nodes: dict[
+            str, tuple[Node, ...]
+        ] = {}  # what each engine said last of its nodes, for as long as none was changed
         self._amounts: dict[AttemptId, Amounts] = {}
         self._totals: Amounts | None = None
 

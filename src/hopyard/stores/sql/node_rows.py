@@ -24,7 +24,10 @@ _CHANGE = update(nodes).where(nodes.c.id == bindparam("b_id"))
 
 def nodes_since(conn: Connection, clock: int) -> list[Node]:
     """Nodes that were touched after this clock, by id."""
-    return [replace(decode_node(text), cordoned=True) if cordoned else decode_node(text) for text, cordoned in conn.execute(_SINCE, {"b_clock": clock})]
+    return [
+        replace(decode_node(text), cordoned=True) if cordoned else decode_node(text)
+        for text, cordoned in conn.execute(_SINCE, {"b_clock": clock})
+    ]
 
 
 def node_ids(conn: Connection) -> set[NodeId]:
@@ -44,7 +47,9 @@ def differences(known: Mapping[NodeId, Node], engine: str, seen: Sequence[Node])
         if node != before and wrong:
             logger.warning("node %s says what cannot be: %s", node.id, "; ".join(wrong))
         wanted[node.id] = node
-    gone = (replace(node, ready=False) for node in known.values() if node.engine == engine and node.ready and node.id not in wanted)
+    gone = (
+        replace(node, ready=False) for node in known.values() if node.engine == engine and node.ready and node.id not in wanted
+    )
     return [node for node in (*wanted.values(), *gone) if known.get(node.id) != node]
 
 
@@ -53,7 +58,12 @@ def write_nodes(conn: Connection, known: Mapping[NodeId, Node], changed: Iterabl
     fresh: list[dict[str, Any]] = []
     again: list[dict[str, Any]] = []
     for node in changed:
-        values = {"engine": node.engine, "node": encode_node(replace(node, cordoned=False)), "cordoned": node.cordoned, "touched": clock}
+        values = {
+            "engine": node.engine,
+            "node": encode_node(replace(node, cordoned=False)),
+            "cordoned": node.cordoned,
+            "touched": clock,
+        }
         if node.id in known:
             again.append({"b_id": node.id, **values})
         else:

@@ -21,7 +21,9 @@ Promises = Mapping[GangId, Promise]
 
 def all_promises(conn: Connection) -> dict[GangId, Promise]:
     return {
-        GangId(run): Promise(GangId(run), from_us(start_at), from_us(given_at), tuple(NodeId(name) for name in decode_words(nodes)))
+        GangId(run): Promise(
+            GangId(run), from_us(start_at), from_us(given_at), tuple(NodeId(name) for name in decode_words(nodes))
+        )
         for run, start_at, given_at, nodes in conn.execute(_ALL)
     }
 

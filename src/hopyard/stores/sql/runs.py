@@ -94,7 +94,11 @@ class SqlRunStore:
     async def events(self, run: RunId, /) -> Sequence[RunEvent]:
         def read(conn: Connection) -> list[RunEvent]:
             _existing(conn, run)
-            query = select(run_events.c.at, run_events.c.kind, run_events.c.detail).where(run_events.c.run == run).order_by(run_events.c.id)
+            query = (
+                select(run_events.c.at, run_events.c.kind, run_events.c.detail)
+                .where(run_events.c.run == run)
+                .order_by(run_events.c.id)
+            )
             return [RunEvent(from_us(at), RunEventKind(kind), detail) for at, kind, detail in conn.execute(query)]
 
         return await self._database.read(read)
@@ -104,7 +108,9 @@ class SqlRunStore:
             if not RunPhase(_existing(conn, run).phase).final:
                 raise Conflict("the run is not over", hints=("stop it first: hop stop",))
             stamp = Stamp(conn)
-            stamp.remove(conn.execute(select(runs.c.touched).where(runs.c.id == run)).scalar_one())  # its attempts' are not larger
+            stamp.remove(
+                conn.execute(select(runs.c.touched).where(runs.c.id == run)).scalar_one()
+            )  # its attempts' are not larger
             conn.execute(delete(runs).where(runs.c.id == run))  # what refers to it goes with it
             stamp.write()
 
@@ -227,7 +233,9 @@ class SqlRunStore:
     async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
         def read(conn: Connection) -> list[Summarised]:
             on_it = select(run_datasets.c.run).where(run_datasets.c.dataset == dataset)
-            query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary).join(run_contents, run_contents.c.run == runs.c.id)
+            query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary).join(
+                run_contents, run_contents.c.run == runs.c.id
+            )
             having = query.where(runs.c.id.in_(on_it), run_contents.c.summary != "{}")
             newest = having.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
             return [Summarised(RunId(id_), from_us(at), decode_map(summary)) for id_, at, summary in conn.execute(newest)]
