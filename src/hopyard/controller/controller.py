@@ -30,7 +30,9 @@ from hopyard.interfaces.run_store import RunStore
 
 OBSERVE_EVERY = timedelta(seconds=1)
 RETRY_AFTER = timedelta(seconds=1)
-FRUITLESS_PAUSE = 4  # times as long as a turn that placed nothing: a long queue on a full cluster leaves the server to requests
+# Parts of a turn's time in which nothing is decided: what comes in meanwhile is decided together, and a long queue on a full
+# cluster leaves the server to requests.
+PAUSE, FRUITLESS_PAUSE = 0.25, 1.0
 
 
 class Controller:
@@ -73,7 +75,6 @@ class Controller:
             clock=clock,
             composer=composer,
             endings=self._endings,
-            quiet=self._quiet,
             react=self._react,
         )
         self._turns = Turns(
@@ -180,10 +181,9 @@ class Controller:
                 self._wake.set()
                 await self._clock.sleep_until(self._clock.now() + RETRY_AFTER)
                 continue
-            # What comes in meanwhile is placed together: a burst of submissions keeps half of the time for itself.
             ended = self._clock.now()
             if ended > began:
-                await self._clock.sleep_until(ended + (ended - began) * (1 if self._turns.fruitful else FRUITLESS_PAUSE))
+                await self._clock.sleep_until(ended + (ended - began) * (PAUSE if self._turns.fruitful else FRUITLESS_PAUSE))
 
     async def _observe_loop(self) -> None:
         while True:
@@ -203,10 +203,10 @@ class Controller:
             if plan is not None:
                 async with self._quiet:
                     committed = await self._turns.commit(plan)
-                    for attempt, placement in committed.started:
-                        self._live.add(attempt)
+                    if committed.started:
+                        self._live.update(attempt for attempt, _ in committed.started)
                         self._active.set()
-                        self._launcher.launch(attempt, placement)
+                        self._launcher.launch(committed.started)
                 for attempt in committed.preempted:
                     self._endings.ask(attempt, preempt=True)
         except BaseException:
@@ -262,7 +262,7 @@ class Controller:
             found = running.get(attempt)
             if live[attempt] == AttemptPhase.STARTING and found is not None:
                 self._active.set()
-                self._launcher.launch(attempt, found.placement)
+                self._launcher.launch([(attempt, found.placement)])
             elif live[attempt] == AttemptPhase.STOPPING:
                 await self._launcher.give_up(attempt, "stopped before it was started")
 
@@ -302,9 +302,11 @@ class Controller:
             self.wake()
 
     async def _tell_ended(self, run_id: RunId) -> None:
+        if self._on_ended is None:
+            return
         try:
             run = await self._runs.get(run_id)
         except NotFound:
             return
-        if run.phase.final and self._on_ended is not None:
+        if run.phase.final:
             await guard_effect(self._on_ended(run))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from hopyard.controller.effects import guard_effect, log
@@ -11,19 +11,20 @@ from hopyard.controller.endings import Endings
 from hopyard.controller.launches import Composer
 from hopyard.domain.attempt import AttemptPhase
 from hopyard.domain.gang import Placement
-from hopyard.domain.ids import AttemptId, split_attempt
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.run import Run
 from hopyard.errors import HopyardError
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
 from hopyard.interfaces.engine import Engine
-from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.run_store import RunFilter, RunStore
 
 LAUNCHES_AT_ONCE = 32
+READ_AT_ONCE = 200  # runs in one query
 
 
 class Launcher:
-    """quiet: held while the controller compares what lives with what the engine saw; no launch begins meanwhile.
-    react: awaited with what a failed launch changed."""
+    """react: awaited with what a failed launch changed."""
 
     def __init__(
         self,
@@ -34,13 +35,13 @@ class Launcher:
         clock: Clock,
         composer: Composer,
         endings: Endings,
-        quiet: asyncio.Lock,
         react: Callable[[Recorded], Awaitable[None]],
     ) -> None:
         self._cluster, self._runs, self._engine, self._clock = cluster, runs, engine, clock
-        self._composer, self._endings, self._quiet, self._react = composer, endings, quiet, react
+        self._composer, self._endings, self._react = composer, endings, react
         self._slots = asyncio.Semaphore(LAUNCHES_AT_ONCE)
         self._under_way: dict[AttemptId, asyncio.Task[None]] = {}
+        self._readings: set[asyncio.Task[dict[RunId, Run]]] = set()
 
     def __contains__(self, attempt: AttemptId) -> bool:
         return attempt in self._under_way
@@ -51,20 +52,35 @@ class Launcher:
     def under_way(self) -> set[AttemptId]:
         return set(self._under_way)
 
-    def launch(self, attempt: AttemptId, placement: Placement) -> None:
-        if attempt not in self._under_way:
-            self._under_way[attempt] = asyncio.get_running_loop().create_task(self._launch(attempt, placement))
+    def launch(self, started: Sequence[tuple[AttemptId, Placement]]) -> None:
+        """They are under way from now on. What they run is read in one go; whoever is stopped after that is asked to end once
+        it was started."""
+        fresh = [(attempt, placement) for attempt, placement in started if attempt not in self._under_way]
+        if not fresh:
+            return
+        loop = asyncio.get_running_loop()
+        reading = loop.create_task(self._read([split_attempt(attempt)[0] for attempt, _ in fresh]))
+        self._readings.add(reading)
+        reading.add_done_callback(self._readings.discard)
+        for attempt, placement in fresh:
+            self._under_way[attempt] = loop.create_task(self._launch(attempt, placement, reading))
 
-    async def _launch(self, attempt: AttemptId, placement: Placement) -> None:
+    async def _read(self, ids: Sequence[RunId]) -> dict[RunId, Run]:
+        found: dict[RunId, Run] = {}
+        for at in range(0, len(ids), READ_AT_ONCE):
+            some = frozenset(ids[at : at + READ_AT_ONCE])
+            found.update((run.id, run) for run in await self._runs.list(RunFilter(ids=some, limit=len(some))))
+        return found
+
+    async def _launch(self, attempt: AttemptId, placement: Placement, reading: asyncio.Task[dict[RunId, Run]]) -> None:
         try:
+            run = (await asyncio.shield(reading)).get(split_attempt(attempt)[0])
+            if run is None or run.attempt is None or run.attempt.id != attempt or not AttemptPhase(run.attempt.phase).live:
+                return
+            if run.stop_requested:
+                await self.give_up(attempt, "stopped before it was started")
+                return
             async with self._slots:
-                async with self._quiet:
-                    run = await self._runs.get(split_attempt(attempt)[0])
-                if run.attempt is None or run.attempt.id != attempt or not AttemptPhase(run.attempt.phase).live:
-                    return
-                if run.stop_requested:
-                    await self.give_up(attempt, "stopped before it was started")
-                    return
                 await self._engine.launch(await self._composer.compose(run, attempt, placement))
         except HopyardError as error:
             log.warning("attempt %s was not launched: %s", attempt, error)
@@ -83,7 +99,7 @@ class Launcher:
         await guard_effect(self._engine.forget(attempt))
 
     async def cancel(self) -> None:
-        pending = list(self._under_way.values())
+        pending = [*self._under_way.values(), *self._readings]
         for task in pending:
             task.cancel()
         if pending:
