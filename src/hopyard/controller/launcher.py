@@ -59,8 +59,7 @@ class Launcher:
         if not fresh:
             return
         loop = asyncio.get_running_loop()
-        reading = loop.create_task(self._read([split_attempt(attempt)[0] for attempt, _ in fresh]))
-        self._readings.add(reading)
+        self._readings.add(reading := loop.create_task(self._read([split_attempt(attempt)[0] for attempt, _ in fresh])))
         reading.add_done_callback(self._readings.discard)
         for attempt, placement in fresh:
             self._under_way[attempt] = loop.create_task(self._launch(attempt, placement, reading))
