@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -68,9 +69,12 @@ class SqlClusterStore:
         return await self._write(write)
 
     async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
+        # They may be made only when they are looked at: neither requests nor other writes wait for that.
+        wanted = await asyncio.to_thread(list, holds)
+
         def compare(conn: Connection) -> list[Change]:
             check_epoch(conn, epoch)
-            return self._holds.compare(conn, holds, epoch=epoch)
+            return self._holds.compare(conn, wanted, epoch=epoch)
 
         def write(conn: Connection, some: Sequence[Change]) -> list[RunId]:
             check_epoch(conn, epoch)
