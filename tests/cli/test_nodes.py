@@ -57,6 +57,17 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
         shell.hop("stop", run, "--grace", "0s")
 
 
+def test_who_follows_a_run_that_made_room_is_told_so(shell: Shell) -> None:
+    lines = ("import hopyard as hop, time", "for turn in hop.loop(range(20)):", "    print(turn, flush=True)", "    time.sleep(0.05)")
+    shell.write("turns.py", "\n".join(lines) + "\n")
+    with shell.terminal("run", "turns.py") as follower:
+        follower.expect(b"2\r\n")
+        shell.hop("node", "drain", "box")
+        shell.hop("node", "uncordon", "box")
+        follower.expect(b"attempt 2 starts from the beginning: the one before made room\r\n")
+        assert follower.wait() == 0
+
+
 def test_nodes_that_do_not_exist_or_are_there(shell: Shell) -> None:
     assert "error: there is no node `bax`\nhint: did you mean `box`?" in shell.hop("node", "info", "bax").talk
     assert "a/b` is not a name" in shell.hop("node", "cordon", "a/b").talk

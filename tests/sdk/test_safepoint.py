@@ -89,7 +89,7 @@ def test_a_script_leaves_after_the_turn_with_a_checkpoint_and_a_code_of_its_own(
     order(replica.folder)
     done = replica.run(SCRIPT.format(body="pass"), ok=False)
     assert (done.returncode, done.stdout, replica.checkpoints) == (EXIT_CODE, "", [1])
-    assert "making room for another run: the checkpoint of step 1 is saved" in done.stderr
+    assert "making room: the checkpoint of step 1 is saved" in done.stderr
     assert json.loads((replica.folder / LEFT_FILE).read_text()) == {"rank": 0, "step": 1}
 
 

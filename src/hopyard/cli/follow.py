@@ -37,7 +37,7 @@ class Follower:
         self._output, self._line, self._streams, self._rank = output, line, streams, rank
         self._cursors = dict(cursors or {})
         self._reconnect = reconnect or find_again
-        self._attempt = _attempt_number(run)
+        self._attempt, self._preemptions = _attempt_number(run), int(run["preemptions"])
 
     def follow(self) -> Run:
         """Write what comes until the run is final; the run as it ended. Raises OutputGone, NotFound (removed meanwhile),
@@ -88,7 +88,9 @@ class Follower:
             self._output.flush()
             step = (run.get("attempt") or {}).get("resumed_from_step")
             origin = f"from the checkpoint at step {step}" if step is not None else "from the beginning"
-            self._line.say(f"attempt {number} starts {origin}: the one before was lost")
+            before = "made room" if run["preemptions"] > self._preemptions else "was lost"
+            self._line.say(f"attempt {number} starts {origin}: the one before {before}")
+            self._preemptions = run["preemptions"]
         self._attempt = max(number, self._attempt)
 
     def _wait_for_server(self) -> Client:

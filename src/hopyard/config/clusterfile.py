@@ -4,7 +4,8 @@
 pools:
   - {name: a100, count: 16, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 4, labels: {zone: a}}
   - {name: cpu, count: 8, cpus: 96, memory: 256G}
-queues: {vision: {weight: 2}, nlp: {}}   # with `default` and `half_life`, as in the file of `hop queue apply`; or the path of one
+default: nlp                              # with several queues: where runs go that name none
+queues: {vision: {weight: 2}, nlp: {}}    # with `half_life`, all as in the file of `hop queue apply`; or the path of one
 ```
 """
 

@@ -240,7 +240,7 @@ class Session:
                 self.save(None, {})
             step = None if self._unsaved else self._last_step
             told = "nothing could be saved" if step is None else f"the checkpoint of step {step} is saved"
-            say(f"making room for another run: {told}; this one goes on when there is room", once="room")
+            say(f"making room: {told}; this run goes on when there is room again", once="room")
             agreed.leave(step)
         else:
             agreed.leave(None)

@@ -79,7 +79,7 @@ def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
     """Raises DoesNotFit when the gang is larger than all nodes there are, saying what is missing."""
     why = never_fits(_gang(spec, ""), nodes)
     if why is not None:
-        raise DoesNotFit(why, hints=("`hop status` shows what the nodes have",))
+        raise DoesNotFit(why, hints=("`hop node ls` and `hop pool ls` show what there is",))
 
 
 def _gang(spec: RunSpec, user: str) -> Gang:
