@@ -58,7 +58,12 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
 
 
 def test_who_follows_a_run_that_made_room_is_told_so(shell: Shell) -> None:
-    lines = ("import hopyard as hop, time", "for turn in hop.loop(range(20)):", "    print(turn, flush=True)", "    time.sleep(0.05)")
+    lines = (
+        "import hopyard as hop, time",
+        "for turn in hop.loop(range(20)):",
+        "    print(turn, flush=True)",
+        "    time.sleep(0.05)",
+    )
     shell.write("turns.py", "\n".join(lines) + "\n")
     with shell.terminal("run", "turns.py") as follower:
         follower.expect(b"2\r\n")

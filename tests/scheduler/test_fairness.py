@@ -67,6 +67,13 @@ def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
     assert refused(books, gang("x", "other", gpus=4)) is not None
 
 
+def test_where_nobody_keeps_anything_others_use_the_rest() -> None:
+    of = tree(queue("a", guarantee={"gpu": 2}, lend_limit={"gpu": 1}), queue("b"))
+    books = accounts(of, gang("1", "a", gpus=4), gpus=4)
+    detail = "asks for 1 GPU; queue b may use 0 GPUs more now, others use the rest"
+    assert refused(books, gang("x", "b", gpus=1)) == ("quota", "b", detail)
+
+
 def test_a_user_has_a_limit_in_a_leaf_and_over_all_leaves_below_a_queue() -> None:
     of = tree(queue("top", user_limit={"gpu": 3}), queue("a", "top", user_limit={"gpu": 2}), queue("b", "top"))
     books = accounts(of, gang("1", "a", gpus=2, user="ann"))

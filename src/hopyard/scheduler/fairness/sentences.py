@@ -30,9 +30,10 @@ def over_limit(queue: Queue, name: str, *, ask: int, used: int, limit: int, sure
 
 
 def kept_back(queue: QueueName, name: str, *, ask: int, left: int, keepers: list[QueueName]) -> str:
-    """What is left is kept by queues that do not lend it."""
+    """What is left is kept by queues that do not lend it; without any, all the rest is in use."""
     who = ", ".join(keepers[:3]) + (", …" if len(keepers) > 3 else "")
-    return f"{_asks(name, ask)}; queue {queue} may use {amount(name, left)} more now, the rest is kept for {who}"
+    rest = f"the rest is kept for {who}" if keepers else "others use the rest"
+    return f"{_asks(name, ask)}; queue {queue} may use {amount(name, left)} more now, {rest}"
 
 
 def user_over(user: str, queue: QueueName, name: str, *, ask: int, used: int, limit: int) -> str:
