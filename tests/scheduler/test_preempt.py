@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import assume, given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hopyard.domain.cluster import HoldReason, Running
 from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import AttemptId, GangId, NodeId
-from hopyard.domain.queue import QueueTree
+from hopyard.domain.queue import GPU, QueueTree
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Victim, lost, weight
@@ -23,7 +24,9 @@ from .worlds import T0, World, gang, machine, queue, seconds, tree
 SHARED = tree(queue("root"), queue("a", "root", sure=4), queue("b", "root", sure=4))
 
 
-def held(name: str, node: str, gpus: tuple[int, ...], *, ran_s: float = 100, saved_s: float | None = None, **more: object) -> Running:
+def held(
+    name: str, node: str, gpus: tuple[int, ...], *, ran_s: float = 100, saved_s: float | None = None, **more: object
+) -> Running:
     """A run that holds these GPUs, began `ran_s` ago and was saved `saved_s` ago."""
     one = gang(name, len(gpus), cpus=0, **more)  # type: ignore[arg-type]
     placement = Placement(one, (Assignment(0, NodeId(node), gpus),))
@@ -57,7 +60,9 @@ def test_what_is_saved_is_not_lost() -> None:
 def test_one_large_run_rather_than_many_small_ones_that_lose_more() -> None:
     small = [held(f"s{i}", "n", (i,), ran_s=50, priority=10) for i in range(4)]
     large = held("large", "m", (0, 1, 2, 3), ran_s=30, priority=10)
-    assert asked(world(tree(queue("default")), {"n": 4, "m": 4}, *small, large, pending=(gang("g", 4, priority=90),))) == {"large"}
+    assert asked(world(tree(queue("default")), {"n": 4, "m": 4}, *small, large, pending=(gang("g", 4, priority=90),))) == {
+        "large"
+    }
 
 
 def test_nobody_makes_room_for_an_equal() -> None:
@@ -158,27 +163,24 @@ def crowds(draw: st.DrawFn) -> World:
     queues = tree(
         queue("root"), queue("a", "root", sure=draw(st.integers(0, 4)), most=draw(st.sampled_from([None, 4, 6]))), queue("b", "root", sure=draw(st.integers(0, 4)))
     )  # fmt: skip
-    waiting = gang("g", draw(st.integers(1, 4)), replicas=draw(st.sampled_from([1, 1, 2])), queue=draw(st.sampled_from(["a", "b"])), cpus=0)
+    waiting = gang(
+        "g", draw(st.integers(1, 4)), replicas=draw(st.sampled_from([1, 1, 2])), queue=draw(st.sampled_from(["a", "b"])), cpus=0
+    )
     return world(queues, {"n": 4, "m": 4}, *runs, pending=(waiting,))
 
 
 def cheapest_of_all(waiting: Gang, victims: list[Victim], capacity: Capacity, accounts: Accounts) -> int | None:
-    """By trying every set, in every order."""
-    best: int | None = None
-
-    def go_on(left: list[Victim], capacity: Capacity, accounts: Accounts, cost: int) -> None:
-        nonlocal best
-        if accounts.refusal(waiting) is None and capacity.place(waiting, closed_models=accounts.closed_models(waiting)) is not None:
-            best = cost if best is None else min(best, cost)
-        for index, victim in enumerate(left):
-            if not victim.reclaimed or accounts.borrows(victim.running):
-                free, after = capacity.copy(), accounts.copy()
+    """By trying every set."""
+    costs = []
+    for count in range(len(victims) + 1):
+        for chosen in combinations(victims, count):
+            free, after = capacity.copy(), accounts.copy()
+            for victim in chosen:
                 free.give_back(victim.running.placement)
                 after.credit(victim.running.placement)
-                go_on(left[:index] + left[index + 1 :], free, after, cost + victim.lost)
-
-    go_on(victims, capacity, accounts, 0)
-    return best
+            if after.refusal(waiting) is None and free.place(waiting, closed_models=after.closed_models(waiting)) is not None:
+                costs.append(sum(victim.lost for victim in chosen))
+    return min(costs, default=None)
 
 
 @settings(max_examples=100, deadline=None)
@@ -191,15 +193,35 @@ def test_no_set_of_runs_would_lose_less(found: World) -> None:
     victims = preemptor.victims(waiting)
     assume(victims)
     chosen = preemptor.find(waiting, victims)
-    best = cheapest_of_all(waiting, victims, standing.capacity.copy(), standing.accounts.copy())
+    best = cheapest_of_all(waiting, victims, standing.capacity, standing.accounts)
     if chosen is None:
-        assert best is None or best == 0
+        fits = standing.accounts.refusal(waiting) is None and standing.capacity.place(waiting) is not None
+        assert best is None or fits
         return
     costs = {victim.running.gang.id: victim.lost for victim in victims}
     assert sum(costs[run.gang.id] for run in chosen[0]) == best
     for run in chosen[0]:  # and nobody of them could be spared
         rest = [victim for victim in victims if victim.running in chosen[0] and victim.running is not run]
         assert preemptor.find(waiting, rest) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(crowds())
+def test_only_what_was_borrowed_is_taken_back_and_its_queue_keeps_its_guarantee(found: World) -> None:
+    assume(all(run.gang.preemptible for run in found.running.values()))
+    snapshot = found.snapshot()
+    standing = Standing(snapshot)
+    waiting = snapshot.pending[0]
+    victims = Preemptor(standing, standing.capacity, standing.accounts).victims(waiting)
+    taken = [victim.running for victim in victims if victim.running.gang.queue != waiting.queue]
+    kept = [run for run in snapshot.running if run not in taken]
+    for name in {run.gang.queue for run in taken}:
+        sure = snapshot.queues.queues[name].guarantee.get(GPU, 0)
+        use = [sum(1000 * len(a.gpus) for a in run.placement.assignments) for run in kept if run.gang.queue == name]
+        assert sum(use) <= sure
+        for run in taken:  # without it the guarantee would be used up or less; with it, it is not
+            size = sum(1000 * len(a.gpus) for a in run.placement.assignments)
+            assert run.gang.queue != name or sum(use) + size > sure
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from math import inf
 
 from hopyard.domain.cluster import HoldReason, Preemption, Promise, Running
 from hopyard.domain.gang import Gang, Placement
@@ -13,6 +14,8 @@ from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.promises import SOON, outranks
 from hopyard.scheduler.cycle.scene import Scene
+from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
@@ -38,6 +41,7 @@ class Asking:
         self._asked: list[Running] = []
         self._searches = 0
         self._lazy: Preemptor | None = None
+        self._soon: tuple[Capacity, Accounts] | None = None
 
     def make_way(self) -> None:
         """Runs in the way of a reservation that begins soon are asked to leave in time."""
@@ -60,6 +64,16 @@ class Asking:
         """Step 6. Whether runs are asked to end so that it can start; nobody is where they are already."""
         if gang.id in self.making_room or not self.may(gang.queue, gang.priority):
             return False
+        if self._find_room(gang):
+            return True
+        in_s = self._preemptor.slices_in_s(gang)
+        if in_s < inf:
+            self.look_again_at.append(self._scene.now + max(timedelta(seconds=in_s), AGAIN))
+        return False
+
+    def _find_room(self, gang: Gang) -> bool:
+        if not self._preemptor.helps(gang) or self._starts_soon(gang):
+            return False
         for not_on in (frozenset[NodeId](), self._scene.timeline.spoken_for()):
             victims = self._preemptor.victims(gang, not_on=not_on)
             if not victims:
@@ -72,6 +86,20 @@ class Asking:
             if found is not None and self._ask(gang, *found):
                 return True
         return False
+
+    def _starts_soon(self, gang: Gang) -> bool:
+        """Whether what is expected to end soon anyway makes room enough: then nobody needs to be asked."""
+        if self._soon is None:
+            scene, soon_s = self._scene, SOON.total_seconds()
+            self._soon = scene.capacity.copy(), scene.accounts.copy()
+            for end in scene.standing.future.ends():
+                if end.mid_s > soon_s:
+                    break
+                self._soon[0].give_back(end.placement)
+                self._soon[1].credit(end.placement)
+        capacity, accounts = self._soon
+        smallest = gang.sized([role.fewest for role in gang.roles])
+        return accounts.refusal(smallest) is None and capacity.place(smallest, score="first-fit") is not None
 
     def wait(self, gang: Gang) -> None:
         """It waits for runs that were asked."""
@@ -116,7 +144,7 @@ class Asking:
         self._supposed(runs)
         promise = timeline.promise(gang, expected, before=Promise(gang.id, soon, scene.now, nodes))
         place, at = timeline.place_of(gang.id), timeline.expected_at(gang.id)
-        above = [other for other in others if outranks(gang, other, scene.accounts)]
+        above = [other for other in others if outranks(gang, other, scene.accounts, scene.line)]
         if promise is None or place is None or at is None or at > scene.now + GONE or not self._all_kept(others, above):
             timeline.tell(runs)
             self._restore(gang)

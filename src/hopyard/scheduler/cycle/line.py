@@ -77,6 +77,10 @@ class Line:
     def find(self, gang: GangId) -> Gang | None:
         return self._known.get(gang)
 
+    def rank_of(self, gang: Gang) -> Rank:
+        """Of any gang of these queues."""
+        return self._ranking(gang)
+
     def shape_of(self, gang: Gang) -> Shape:
         """Of one that waits."""
         return self._shapes[gang.roles, gang.topology]

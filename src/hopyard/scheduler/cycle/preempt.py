@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.scheduler.cycle.borrowed import Borrowed
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Search, Victim, lost, weight
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.service import gives_way
+from hopyard.scheduler.service import CLASSES, gives_way_in_s, service_class, yields_to
+
+BY_RIGHT = -CLASSES  # the tier of lower priorities and of what was lent; those that only take turns come after it
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What decides who may be asked to make room for a gang."""
+
+    queue: QueueName
+    user: str
+    priority: int
+    service_class: int
+    owed: frozenset[QueueName]
 
 
 class Preemptor:
@@ -20,8 +36,8 @@ class Preemptor:
 
     Each of these is a law, and together they leave no two gangs that preempt each other in turn:
     - a run of lower priority in the same queue gives way, never one of the same priority;
-    - a run of a queue that borrows gives way to a gang within its own queue's guarantee, and only as long as its queue still
-      borrows: so who was preempted cannot reclaim in turn, since the other does not borrow;
+    - a run that its queue started with what others are sure of gives way to a gang within its own queue's guarantee, which is
+      therefore not borrowed itself (see `Borrowed`): so who was preempted cannot reclaim in turn;
     - where the queue slices time, a run gives way to one of the same priority that was served much less.
     """
 
@@ -32,7 +48,14 @@ class Preemptor:
         self._capacity, self.accounts = capacity.copy(), accounts.copy()
         self._weight = weight(standing.snapshot.nodes.values())
         self._left: set[GangId] = set()
+        self._borrowed = Borrowed(
+            standing.snapshot.queues, standing.snapshot.nodes, standing.by_queue, frozenset(standing.stopping)
+        )
         self._lowest: dict[QueueName, int | None] = {}
+        self._sliced: dict[tuple[QueueName, int], list[tuple[int, Running]]] = {}
+        self._alike: dict[_Claim, list[Victim]] = {}
+        self._emptied: dict[_Claim, tuple[Capacity, Accounts]] = {}
+        self._helps: dict[tuple[_Claim, object], bool] = {}
         self.leave(standing.stopping.values())
 
     def leave(self, runs: Iterable[Running]) -> None:
@@ -42,11 +65,17 @@ class Preemptor:
                 self._left.add(running.gang.id)
                 self._capacity.give_back(running.placement)
                 self.accounts.credit(running.placement)
+                self._forget()
 
     def starts(self, placement: Placement) -> None:
         """It was placed, or will be once others have left."""
         self._capacity.take(placement)
         self.accounts.charge(placement)
+        self._forget()
+
+    def _forget(self) -> None:
+        for known in (self._alike, self._emptied, self._helps):
+            known.clear()
 
     def may(self, queue: QueueName, priority: int) -> bool:
         """Whether there is anybody at all who might have to make room for gangs of this priority in the queue."""
@@ -61,14 +90,38 @@ class Preemptor:
 
     def victims(self, gang: Gang, *, not_on: frozenset[NodeId] = frozenset()) -> list[Victim]:
         """All who may be asked to make room for it. not_on: nodes to keep out of."""
-        queue, found = self._queues[gang.queue], []
-        if queue.preempts_lower or queue.time_slices:
-            found += [
-                Victim(running, self._lost(running), False) for running in self._there(gang.queue) if self._yields(running, gang)
-            ]
-        for owing in sorted(self.accounts.owed(gang)):
-            found += [Victim(running, self._lost(running), True) for running in self._there(owing)]
+        claim = self._claim(gang)
+        found = self._alike.get(claim)
+        if found is None:
+            queue, found = self._queues[gang.queue], []
+            if queue.preempts_lower or queue.time_slices:
+                found += [Victim(running, self._lost(running), tier) for tier, running in self._yielding(gang)]
+            for owing in sorted(claim.owed):
+                there = self._borrowed.by(owing, gang.queue)
+                found += [Victim(running, self._lost(running), BY_RIGHT) for running in there if self._may_leave(running)]
+            self._alike[claim] = found
         return [victim for victim in found if not not_on.intersection(_nodes(victim.running))] if not_on else found
+
+    def helps(self, gang: Gang) -> bool:
+        """Whether the gang would have room at all if everybody left who may be asked. Known for all of its claim and shape at
+        once, and much cheaper than to look for those who suffice."""
+        claim = self._claim(gang)
+        key = claim, (gang.roles, gang.topology)
+        if key not in self._helps:
+            emptied = self._emptied.get(claim)
+            if emptied is None:
+                emptied = self._emptied[claim] = self._capacity.copy(), self.accounts.copy()
+                for victim in self.victims(gang):
+                    emptied[0].give_back(victim.running.placement)
+                    emptied[1].credit(victim.running.placement)
+            smallest = gang.sized([role.fewest for role in gang.roles])
+            allowed = emptied[1].refusal(smallest) is None
+            self._helps[key] = allowed and emptied[0].place(smallest, score="first-fit") is not None
+        return self._helps[key]
+
+    def _claim(self, gang: Gang) -> _Claim:
+        sliced = service_class(gang.served_s) if self._queues[gang.queue].time_slices else 0
+        return _Claim(gang.queue, gang.user, gang.priority, sliced, self.accounts.owed(gang))
 
     def find(
         self, gang: Gang, victims: Sequence[Victim], *, not_on: frozenset[NodeId] = frozenset()
@@ -81,7 +134,11 @@ class Preemptor:
         search = Search(gang, capacity, self.accounts)
         if search.place(()) is not None:
             return None
-        found = search.cheapest(victims)
+        found = None
+        for few in _tiers(victims):
+            found = search.cheapest(few)
+            if found is not None:
+                break
         place = None if found is None else search.place(found)
         return None if found is None or place is None else ([victim.running for victim in found], place)
 
@@ -95,18 +152,46 @@ class Preemptor:
             return f"run {gang.id} has priority {gang.priority}, this one {running.gang.priority}"
         return f"run {gang.id} was served much less so far, and queue {gang.queue} slices time"
 
-    def _yields(self, running: Running, gang: Gang) -> bool:
-        queue = self._queues[gang.queue]
-        if queue.preempts_lower and running.gang.priority < gang.priority:
-            return True
-        return queue.time_slices and running.gang.priority == gang.priority and gives_way(running, gang, self._now)
+    def _yielding(self, gang: Gang) -> list[tuple[int, Running]]:
+        """Of its own queue, with tiers: lower priorities, then those that were served most."""
+        queue, found = self._queues[gang.queue], []
+        if queue.preempts_lower and (self._lowest_in(gang.queue) or 0) < gang.priority:
+            found += [(BY_RIGHT, running) for running in self._there(gang.queue) if running.gang.priority < gang.priority]
+        if queue.time_slices:
+            worse = service_class(gang.served_s)
+            for yields, running in self._slices(gang.queue, gang.priority):
+                if yields < worse:
+                    break
+                if running.gang.id not in self._left:
+                    found.append((-yields, running))
+        return found
+
+    def _slices(self, queue: QueueName, priority: int) -> list[tuple[int, Running]]:
+        """Runs of this priority with the worst class that they give way to, largest first."""
+        key = queue, priority
+        if key not in self._sliced:
+            there = [
+                (yields_to(running, self._now), running) for running in self._there(queue) if running.gang.priority == priority
+            ]
+            self._sliced[key] = sorted((pair for pair in there if pair[0] >= 0), key=lambda pair: (-pair[0], pair[1].gang.id))
+        return self._sliced[key]
+
+    def slices_in_s(self, gang: Gang) -> float:
+        """In how many seconds another run will give way to it; infinite where none will."""
+        if not self._queues[gang.queue].time_slices:
+            return inf
+        there = (
+            gives_way_in_s(running, gang, self._now)
+            for running in self._there(gang.queue)
+            if running.gang.priority == gang.priority
+        )
+        return min((in_s for in_s in there if in_s > 0), default=inf)
 
     def _there(self, queue: QueueName) -> list[Running]:
-        return [
-            running
-            for running in self._standing.by_queue.get(queue, {}).values()
-            if running.gang.preemptible and running.gang.id not in self._left
-        ]
+        return [running for running in self._standing.by_queue.get(queue, {}).values() if self._may_leave(running)]
+
+    def _may_leave(self, running: Running) -> bool:
+        return running.gang.preemptible and running.gang.id not in self._left
 
     def _lowest_in(self, queue: QueueName) -> int | None:
         if queue not in self._lowest:
@@ -115,6 +200,12 @@ class Preemptor:
 
     def _lost(self, running: Running) -> int:
         return lost(running, self._now, self._weight)
+
+
+def _tiers(victims: Sequence[Victim]) -> Iterator[list[Victim]]:
+    """The best tier, the best two, and so on."""
+    for tier in sorted({victim.tier for victim in victims}):
+        yield [victim for victim in victims if victim.tier <= tier]
 
 
 def _nodes(running: Running) -> set[NodeId]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Promise
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.queue import Queue
 from hopyard.scheduler.cycle.line import Line
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.predict import Expected
@@ -19,24 +20,33 @@ PROMISES = 8  # blocked gangs that are promised a start; all others may be overt
 SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # whoever was asked to make room has left by then
 LATE = "late is also who goes before it, run"
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
+PATIENCE = timedelta(minutes=5)  # whoever waits for its queue or user's own limit longer than this is promised a start
 
 
 class Promises:
     """Those that wait for room take one of PROMISES places. Of those that wait for what their queue or user may use, one of each
-    queue is promised a start beside them: it competes with its own queue only.
+    queue is promised a start beside them, once it waited for long: it competes with its own queue only. In a queue that slices
+    time only the first is promised a start: the others get theirs from those that were served longer.
 
     before: as they were given in earlier turns.
     """
 
     def __init__(
-        self, before: Mapping[GangId, Promise], timeline: Timeline, accounts: Accounts, line: Line, now: datetime
+        self,
+        before: Mapping[GangId, Promise],
+        timeline: Timeline,
+        accounts: Accounts,
+        line: Line,
+        queues: Mapping[QueueName, Queue],
+        now: datetime,
     ) -> None:
         self.before = before
         self.given: dict[GangId, Promise] = {}
         self._breaches: dict[GangId, Breach] = {}
         self._timeline, self._accounts, self._line, self._now = timeline, accounts, line, now
         self._new = 0
-        self._for_room: set[GangId] = set()
+        self._queues = queues
+        self._for_room: dict[GangId, QueueName] = {}
         self._for_quota: dict[QueueName, GangId] = {}
 
     @property
@@ -45,8 +55,13 @@ class Promises:
         return len(self._for_room) >= PROMISES
 
     def taken(self, gang: Gang, reason: HoldReason) -> bool:
-        """Whether there is no promise left for a gang that is blocked for this reason."""
-        return gang.queue in self._for_quota if reason in BY_QUOTA else self.exhausted
+        """Whether there is no promise left for a gang that is blocked for this reason. Where time is sliced, whoever was served
+        is not promised more: it gave way to those that come before it, and they are not to be late for it."""
+        if self._line.rank_of(gang)[1]:
+            return True
+        if reason in BY_QUOTA:
+            return gang.queue in self._for_quota or self._now - gang.submitted_at < PATIENCE
+        return self.exhausted or (self._queues[gang.queue].time_slices and gang.queue in self._for_room.values())
 
     def in_order(self, preempting: Set[GangId]) -> list[Promise]:
         """Of those that still wait: first those that are about to start and those for whom runs make room, as they are due, then
@@ -57,7 +72,9 @@ class Promises:
         for promise in given:
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
         for queue, promises in by_queue.items():
-            promises.sort(key=lambda one: (one.gang not in preempting and not self.firm(one.gang), -self._gang(one).priority))
+            promises.sort(
+                key=lambda one: (one.gang not in preempting and not self.firm(one.gang), self._line.rank_of(self._gang(one)))
+            )
             by_queue[queue] = promises[::-1]
         return [by_queue[self._gang(promise).queue].pop() for promise in given]
 
@@ -91,7 +108,7 @@ class Promises:
         if reason in BY_QUOTA:
             self._for_quota.setdefault(gang.queue, gang.id)
         elif reason is not HoldReason.PREEMPTING:
-            self._for_room.add(gang.id)
+            self._for_room[gang.id] = gang.queue
         return promise
 
     def made_room(self, gang: GangId, promise: Promise) -> None:
@@ -140,7 +157,7 @@ class Promises:
 
     def _forget(self, gang: GangId) -> Promise | None:
         self._breaches.pop(gang, None)
-        self._for_room.discard(gang)
+        self._for_room.pop(gang, None)
         for queue in [queue for queue, of in self._for_quota.items() if of == gang]:
             del self._for_quota[queue]
         return self.given.pop(gang, None)
@@ -153,7 +170,7 @@ class Promises:
     def outranked(self, gang: Gang) -> list[Gang]:
         """Those with a promise that does not bind this gang, the last given first."""
         found = [self._gang(promise) for promise in self.given.values()]
-        return [other for other in reversed(found) if other.id != gang.id and outranks(gang, other, self._accounts)]
+        return [other for other in reversed(found) if other.id != gang.id and outranks(gang, other, self._accounts, self._line)]
 
     def _gang(self, promise: Promise) -> Gang:
         found = self._line.find(promise.gang)
@@ -161,11 +178,11 @@ class Promises:
         return found
 
 
-def outranks(gang: Gang, other: Gang, accounts: Accounts) -> bool:
-    """Whether it comes before the other whatever that was promised: of one queue, by its priority; of two, when one that is
+def outranks(gang: Gang, other: Gang, accounts: Accounts, line: Line) -> bool:
+    """Whether it comes before the other whatever that was promised: of one queue, by priority and service class; of two, when one that is
     above the gang only is sure of what it asks for, and the other has to borrow."""
     if gang.queue == other.queue:
-        return gang.priority > other.priority
+        return line.rank_of(gang) < line.rank_of(other)
     mine, theirs = accounts.queue_key(gang.queue, gang), accounts.queue_key(other.queue, other)
     for (beyond, _, queue), (other_beyond, _, other_queue) in zip(mine, theirs, strict=False):
         if queue != other_queue:

@@ -26,7 +26,9 @@ class Scene:
         self.timeline = Timeline(
             self.capacity, self.accounts, standing.future, self.snapshot.reservations, self.now, self.snapshot.queues
         )
-        self.promises = Promises(self.snapshot.promises, self.timeline, self.accounts, self.line, self.now)
+        self.promises = Promises(
+            self.snapshot.promises, self.timeline, self.accounts, self.line, self.snapshot.queues.queues, self.now
+        )
         self.placed: dict[GangId, Placement] = {}
         self.alone: dict[GangId, Verdict] = {}
         self.on_start: list[Callable[[Placement], None]] = []
@@ -49,7 +51,7 @@ class Scene:
     def try_now(self, gang: Gang) -> Placement | Blocked:
         before = self.snapshot.promises.get(gang.id)
         prefer = frozenset(before.nodes) if before is not None else frozenset()
-        return self.timeline.try_now(gang, self.expected(gang), prefer=prefer)
+        return self.timeline.try_now(gang, self.expected(self.gang(gang.id)), prefer=prefer)
 
     def start(self, placement: Placement) -> None:
         gang = placement.gang.id

@@ -69,7 +69,7 @@ class Turn:
         heads = self._order.heads() if promised else []
         for gang in promised:
             firm = gang.id in making_room or self._scene.promises.firm(gang.id)
-            if not firm and any(outranks(head, gang, self._scene.accounts) for head in heads):
+            if not firm and any(outranks(head, gang, self._scene.accounts, self._scene.line) for head in heads):
                 self._deferred[gang.id] = gang  # somebody comes before it: it is looked at when it is its turn
             self._expect_there(gang)
         for gang_id in [*(gang.id for gang in promised), *sorted(making_room.keys() - self._scene.snapshot.promises.keys())]:
@@ -84,11 +84,17 @@ class Turn:
         if gang.id in self._deferred or at is None or place is None or at > scene.now:
             return
         if {assignment.node for assignment in place.assignments} <= {*before.nodes}:
-            found = scene.try_now(gang)
+            found = self._try_promised(gang)
             if isinstance(found, Placement):
                 scene.start(found)
             else:
                 scene.promises.expect(gang, scene.expected(gang))
+
+    def _try_promised(self, gang: Gang) -> Placement | Blocked:
+        """Whoever others made room for starts no larger than its guarantee covers: what is beyond could be taken back by them."""
+        scene = self._scene
+        firm = gang.id in scene.snapshot.promises and scene.promises.firm(gang.id)
+        return scene.try_now(scene.accounts.covered(gang) if firm or gang.id in self._asking.making_room else gang)
 
     def _keep(self, gang: Gang) -> None:
         """It starts if it can; else what it was promised is kept, or reported as broken."""
@@ -100,7 +106,7 @@ class Turn:
             if before is not None:
                 scene.promises.broken(before, None)
             return
-        found = scene.try_now(gang)
+        found = self._try_promised(gang)
         if isinstance(found, Placement):
             scene.start(found)
         elif gang.id in self._asking.making_room:

@@ -15,24 +15,25 @@ from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 
 EXACT = 12  # with so many that could make room, the cheapest set is found for certain
-EXACT_TRIES = 600  # sets that are tried to be certain of it
+EXACT_TRIES = 120  # sets that are tried to be certain of it
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A run that may be asked to make room.
-
-    lost: what is lost, in thousandths of a GPU times milliseconds. reclaimed: only as long as its queue owes, because it
-    is not of lower rank than who wants its place.
-    """
+    """A run that may be asked to make room. lost: what is lost, in thousandths of a GPU times milliseconds. tier: those of a
+    smaller one are asked first, whatever they lose."""
 
     running: Running
     lost: int
-    reclaimed: bool
+    tier: int = 0
 
     @property
     def key(self) -> tuple[int, GangId]:
         return self.lost, self.running.gang.id
+
+    @property
+    def size(self) -> int:
+        return sum(len(assignment.gpus) * assignment.gpu_milli for assignment in self.running.placement.assignments)
 
 
 def weight(nodes: Iterable[Node]) -> Callable[[Placement], int]:
@@ -64,39 +65,46 @@ class Search:
     """Looks for the cheapest victims of one gang.
 
     capacity, accounts: the world as it will be once all that was asked to end has; what the search changes in them it undoes.
-    fits: whether the gang would really start once these victims are gone (where, or None).
     """
 
     def __init__(self, gang: Gang, capacity: Capacity, accounts: Accounts) -> None:
         self._gang, self._capacity, self._accounts = gang.sized([role.fewest for role in gang.roles]), capacity, accounts
+        self._gone: list[Placement] = []
 
     def cheapest(self, victims: Sequence[Victim]) -> list[Victim] | None:
         """A set that lets the gang start and of which nobody can be spared; the cheapest of all when there are few to choose
-        from. None where all of them together would not do, or the gang fits without any."""
+        from. None where all of them together would not do."""
         ranked = sorted(victims, key=lambda victim: victim.key)
-        if len(ranked) <= EXACT:
-            return self._exact(ranked)
-        return self._near(ranked)
+        if self.place(ranked) is None:
+            return None
+        return (self._exact(ranked) if len(ranked) <= EXACT else None) or self._near(ranked)
 
     def place(self, victims: Sequence[Victim]) -> Placement | None:
-        """Where the gang goes when these are gone, None where they may not all be taken or do not suffice."""
-        capacity, accounts = self._capacity, self._accounts
-        gone: list[Placement] = []
+        """Where the gang goes when these are gone, None where they do not suffice."""
         try:
-            for victim in _smallest_first(victims):
-                if victim.reclaimed and not accounts.owes(victim.running.gang.queue, self._gang):
-                    return None
-                placement = victim.running.placement
-                accounts.credit(placement)
-                capacity.give_back(placement)
-                gone.append(placement)
-            if accounts.refusal(self._gang) is not None:
-                return None
-            return capacity.place(self._gang, closed_models=accounts.closed_models(self._gang))
+            return self._place_without([victim.running.placement for victim in victims])
         finally:
-            for placement in gone:
-                capacity.take(placement)
-                accounts.charge(placement)
+            self._place_nothing()
+
+    def _place_without(self, gone: Sequence[Placement]) -> Placement | None:
+        """As `place`, for a list of which one is a beginning of the next; they stay gone."""
+        while len(self._gone) > len(gone):
+            placement = self._gone.pop()
+            self._capacity.take(placement)
+            self._accounts.charge(placement)
+        for placement in gone[len(self._gone) :]:
+            self._gone.append(placement)
+            self._capacity.give_back(placement)
+            self._accounts.credit(placement)
+        if self._accounts.refusal(self._gang) is not None:
+            return None
+        return self._capacity.place(self._gang, closed_models=self._accounts.closed_models(self._gang))
+
+    def _place_nothing(self) -> None:
+        while self._gone:
+            placement = self._gone.pop()
+            self._capacity.take(placement)
+            self._accounts.charge(placement)
 
     def _exact(self, ranked: list[Victim]) -> list[Victim] | None:
         """Set after set, the cheapest first; of equally cheap ones the smaller, then by ids."""
@@ -104,59 +112,38 @@ class Search:
             if self.place(chosen) is not None:
                 return self._spared(chosen)
             if tries == EXACT_TRIES:
-                return self._near(ranked)
+                break
         return None
 
     def _near(self, ranked: list[Victim]) -> list[Victim] | None:
         """The better of two ways to add one after another: the cheapest first, and the cheapest for its size first."""
-        found = [self._greedy(ranked), self._greedy(sorted(ranked, key=_by_size))]
+        by_size = sorted(ranked, key=lambda victim: (victim.lost / max(victim.size, 1), victim.running.gang.id))
+        found = [self._shortest(ranked), self._shortest(by_size)]
         return min((chosen for chosen in found if chosen), key=_cost, default=None)
 
-    def _greedy(self, ranked: list[Victim]) -> list[Victim] | None:
+    def _shortest(self, ranked: Sequence[Victim]) -> list[Victim] | None:
         """The shortest beginning of the list that suffices, less all that can be spared."""
-        allowed = self._legal(ranked)
+        gone = [victim.running.placement for victim in ranked]
         low, high = 0, 1
-        place = self._place_first(allowed, high)
-        while place is None:
-            if high >= len(allowed):
-                return None
-            low, high = high, min(high * 2, len(allowed))
-            place = self._place_first(allowed, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            found = self._place_first(allowed, middle)
-            low, high, place = (low, middle, found) if found is not None else (middle, high, place)
-        nodes = {assignment.node for assignment in place.assignments}
-        near = [victim for victim in allowed[:high] if any(a.node in nodes for a in victim.running.placement.assignments)]
-        if self.place(near) is None:  # others had to go for the queue's sake
-            near = allowed[:high]
-        return self._spared(near)
-
-    def _legal(self, ranked: Sequence[Victim]) -> list[Victim]:
-        """Without those whose queue borrows no more once the ones before are gone."""
-        accounts, allowed = self._accounts, []
-        for victim in ranked:
-            if not victim.reclaimed or accounts.owes(victim.running.gang.queue, self._gang):
-                accounts.credit(victim.running.placement)
-                allowed.append(victim)
-        for victim in allowed:
-            accounts.charge(victim.running.placement)
-        return allowed
-
-    def _place_first(self, allowed: Sequence[Victim], count: int) -> Placement | None:
-        capacity, accounts = self._capacity, self._accounts
-        gone = [victim.running.placement for victim in allowed[:count]]
-        for placement in gone:
-            capacity.give_back(placement)
-            accounts.credit(placement)
         try:
-            if accounts.refusal(self._gang) is not None:
-                return None
-            return capacity.place(self._gang, closed_models=accounts.closed_models(self._gang))
+            place = self._place_without(gone[:high])
+            while place is None:
+                if high >= len(ranked):
+                    return None
+                low, high = high, min(high * 2, len(ranked))
+                place = self._place_without(gone[:high])
+            while high - low > 1:
+                middle = (low + high) // 2
+                found = self._place_without(gone[:middle])
+                low, high, place = (low, middle, place) if found is not None else (middle, high, place)
+                place = found or place
         finally:
-            for placement in gone:
-                capacity.take(placement)
-                accounts.charge(placement)
+            self._place_nothing()
+        nodes = {assignment.node for assignment in place.assignments}
+        near = [victim for victim in ranked[:high] if any(a.node in nodes for a in victim.running.placement.assignments)]
+        if self.place(near) is None:  # others had to go for the queue's sake
+            near = list(ranked[:high])
+        return self._spared(near)
 
     def _spared(self, chosen: Sequence[Victim]) -> list[Victim]:
         """Without each that the others make up for, the most expensive first."""
@@ -166,18 +153,6 @@ class Search:
             if rest and self.place(rest) is not None:
                 kept = rest
         return kept
-
-
-def _smallest_first(victims: Sequence[Victim]) -> list[Victim]:
-    """So that a queue is below its guarantee as late as can be."""
-    return sorted(
-        victims, key=lambda victim: (sum(len(a.gpus) * a.gpu_milli for a in victim.running.placement.assignments), victim.key)
-    )
-
-
-def _by_size(victim: Victim) -> tuple[float, GangId]:
-    size = sum(len(a.gpus) * a.gpu_milli for a in victim.running.placement.assignments)
-    return victim.lost / max(size, 1), victim.running.gang.id
 
 
 def _cost(victims: Sequence[Victim]) -> tuple[int, int, list[GangId]]:

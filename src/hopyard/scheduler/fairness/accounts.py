@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -134,16 +134,16 @@ class Accounts:
         """An elastic gang with no more replicas than its queue and its user may use; others as they are."""
         if not gang.elastic or gang.queue in self._limits.unlimited:
             return gang
-        counts = _fewest(gang)
-        for index, role in enumerate(gang.roles):
-            low, high = counts[index], role.replicas
-            while low < high:
-                middle = (low + high + 1) // 2
-                counts[index] = middle
-                low, high = (low, middle - 1) if self.refusal(gang.sized(counts)) else (middle, high)
-            counts[index] = low
-        roles = tuple(replace(role, replicas=count) for role, count in zip(gang.roles, counts, strict=True))
-        return replace(gang, roles=roles)
+        return _largest(gang, lambda sized: self.refusal(sized) is None)
+
+    def covered(self, gang: Gang) -> Gang:
+        """An elastic gang with no more replicas than the guarantee covers that covers its smallest size, of its queue or one
+        above it; as it is where none does."""
+        lending = self._lending
+        lender = lending.covering(gang.queue, asked(gang, self._cards)) if gang.elastic else None
+        if lender is None:
+            return gang
+        return _largest(gang, lambda sized: lending.covers(lender, asked(sized, self._cards)))
 
     def queue_key(self, queue: QueueName, gang: Gang) -> tuple[tuple[int, float, QueueName], ...]:
         """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how
@@ -243,6 +243,20 @@ class Accounts:
             if not models or model in [name.lower() for name in models]:
                 found += in_full(role.resources, self._cards) * role.replicas
         return found
+
+
+def _largest(gang: Gang, allowed: Callable[[Gang], bool]) -> Gang:
+    """As many replicas as are allowed, one role after another; the smallest size is."""
+    counts = _fewest(gang)
+    for index, role in enumerate(gang.roles):
+        low, high = counts[index], role.replicas
+        while low < high:
+            middle = (low + high + 1) // 2
+            counts[index] = middle
+            low, high = (middle, high) if allowed(gang.sized(counts)) else (low, middle - 1)
+        counts[index] = low
+    roles = tuple(replace(role, replicas=count) for role, count in zip(gang.roles, counts, strict=True))
+    return replace(gang, roles=roles)
 
 
 def _fewest(gang: Gang) -> list[int]:

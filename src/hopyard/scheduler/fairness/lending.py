@@ -38,6 +38,14 @@ class Lending:
             return frozenset()
         return frozenset(debtor for debtor in self.ledger.busy() if self._in_debt(debtor, lender, names))
 
+    def covering(self, queue: QueueName, ask: Amounts) -> QueueName | None:
+        """The lender of a gang that asks for so much."""
+        return self._lender(queue, ask)[0]
+
+    def covers(self, lender: QueueName, ask: Amounts) -> bool:
+        """Whether what is asked for is within its guarantee, beside what is used."""
+        return bool(self.limits.within(lender, self.ledger.used(lender), ask))
+
     def owes(self, debtor: QueueName, queue: QueueName, ask: Amounts) -> bool:
         """Whether one queue is among `owed`."""
         lender, names = self._lender(queue, ask)
