@@ -39,7 +39,7 @@ from hopyard.engines.local.engine import LocalEngine
 from hopyard.engines.local.node import NodeSettings
 from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.access_store import AccessStore
-from hopyard.scheduler.cycle import Planner
+from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
 from hopyard.server.auth import hash_token, new_user_token

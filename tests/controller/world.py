@@ -16,7 +16,7 @@ from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.run_store import NewRun
-from hopyard.scheduler.cycle import Planner, plan
+from hopyard.scheduler.cycle.planner import Planner, plan
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.runs import SqlRunStore

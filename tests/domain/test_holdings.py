@@ -16,7 +16,7 @@ from hopyard.domain.holdings import Holdings
 from hopyard.domain.ids import NodeId
 from hopyard.domain.resources import Gpu
 from hopyard.domain.sane_node import sane_node
-from hopyard.scheduler.cycle import plan
+from hopyard.scheduler.cycle.planner import plan
 from tests.scheduler.worlds import World, beyond_limits, gang, machine, overcommitted, worlds
 
 

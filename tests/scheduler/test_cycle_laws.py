@@ -13,7 +13,7 @@ from hopyard.domain.cluster import BreachCause, HoldReason, Plan, Running, Snaps
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.quota import path
-from hopyard.scheduler.cycle import plan
+from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits

@@ -12,7 +12,7 @@ import pytest
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import GPU, QueueTree
-from hopyard.scheduler.cycle import Planner
+from hopyard.scheduler.cycle.planner import Planner
 from hopyard.scheduler.placement.fit import never_fits
 
 from .worlds import T0, World, beyond_limits, gang, machine, overcommitted, queue, seconds, tree

@@ -10,7 +10,7 @@ from hopyard.domain.cluster import HoldReason, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement, Role, Where
 from hopyard.domain.ids import NodeId, PoolName, QueueName
 from hopyard.domain.queue import GPU, Queue, QueueTree
-from hopyard.scheduler.cycle import plan
+from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.forecast import Why, why
 from hopyard.scheduler.whatif import LIMITS_S, changes, soon
 from tests.scheduler.futures import T0, asks, machine, runs, seconds, snapshot

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId
-from hopyard.scheduler.cycle import Planner, plan
+from hopyard.scheduler.cycle.planner import Planner, plan
 
 from .worlds import World, bookings, gangs, machine, seconds, trees, worlds
 

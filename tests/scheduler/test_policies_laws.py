@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Placement
-from hopyard.scheduler.policies import POLICIES
+from hopyard.scheduler.policies.registry import POLICIES
 
 from .worlds import World, beyond_limits, gangs, overcommitted, shuffled, worlds
 

@@ -19,7 +19,7 @@ from hopyard.domain.queue import CPU, GPU, Queue, QueueTree, Used
 from hopyard.domain.quota import guarantees, most, path
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.cycle import plan
+from hopyard.scheduler.cycle.planner import plan
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 GIB = 1024**3

@@ -19,7 +19,7 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.domain.resources import Gpu
-from hopyard.scheduler.cycle import Planner
+from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
 from hopyard.server.auth import hash_token

@@ -14,7 +14,7 @@ from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.queue import ONE_QUEUE
 from hopyard.domain.reservation import Reservation
 from hopyard.errors import HopyardError, SpecError
-from hopyard.scheduler.policies import POLICIES
+from hopyard.scheduler.policies.registry import POLICIES
 from hopyard.simulator.report import Report
 from hopyard.simulator.settings import Cluster, Costs
 from hopyard.simulator.workload import Submission

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopyard.config.suggest import hints_for
 from hopyard.errors import SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
-from hopyard.scheduler.policies import POLICIES
+from hopyard.scheduler.policies.registry import POLICIES
 
 DEFAULT = "hopyard"
 

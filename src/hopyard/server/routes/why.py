@@ -9,7 +9,7 @@ from typing import Any
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import GangId, RunId
 from hopyard.domain.run import Run, RunPhase
-from hopyard.scheduler.cycle import plan
+from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.forecast import Blocker, Why, why
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.names import names_of
@@ -41,7 +41,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             what_if=[WhatIfOut(line.text, line.start_at) for line in found.what_if],
         )
 
-    return [Endpoint("GET", "/runs/{id}/why", explain, returns=WhyOut, who="run", errors=(404,))]
+    return [Endpoint("GET", "/runs/{id}/why", explain, returns=WhyOut, errors=(404,))]
 
 
 def _explain(snapshot: Snapshot, gang: GangId) -> Why | None:

@@ -1,0 +1,28 @@
+"""Policies by name: ours, and those to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hopyard.interfaces.policy import SchedulingPolicy
+from hopyard.scheduler.policies.capacity_order import CapacityOrder
+from hopyard.scheduler.policies.fifo import Fifo
+from hopyard.scheduler.policies.las import LeastAttained
+from hopyard.scheduler.policies.overtaking import Overtaking
+
+
+def _hopyard() -> SchedulingPolicy:
+    from hopyard.scheduler.cycle.planner import Planner
+
+    return Planner()
+
+
+# Each call makes a fresh one, since a policy may remember between turns.
+POLICIES: Mapping[str, Callable[[], SchedulingPolicy]] = {
+    "hopyard": _hopyard,
+    "fifo": Fifo,
+    "capacity": CapacityOrder,
+    "best-fit": lambda: Overtaking("best-fit"),
+    "las": LeastAttained,
+    "fgd": lambda: Overtaking("fgd"),
+}
