@@ -14,7 +14,7 @@ from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Search, Victim, lost, weight
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.service import CLASSES, gives_way_in_s, service_class, yields_to
+from hopyard.scheduler.service import CLASSES, service_class, yields_in_s, yields_to
 
 BY_RIGHT = -CLASSES  # the tier of lower priorities and of what was lent; those that only take turns come after it
 
@@ -120,7 +120,7 @@ class Preemptor:
         return self._helps[key]
 
     def _claim(self, gang: Gang) -> _Claim:
-        sliced = service_class(gang.served_s) if self._queues[gang.queue].time_slices else 0
+        sliced = service_class(gang, gang.served_s) if self._queues[gang.queue].time_slices else 0
         return _Claim(gang.queue, gang.user, gang.priority, sliced, self.accounts.owed(gang))
 
     def find(
@@ -158,7 +158,7 @@ class Preemptor:
         if queue.preempts_lower and (self._lowest_in(gang.queue) or 0) < gang.priority:
             found += [(BY_RIGHT, running) for running in self._there(gang.queue) if running.gang.priority < gang.priority]
         if queue.time_slices:
-            worse = service_class(gang.served_s)
+            worse = service_class(gang, gang.served_s)
             for yields, running in self._slices(gang.queue, gang.priority):
                 if yields < worse:
                     break
@@ -180,8 +180,9 @@ class Preemptor:
         """In how many seconds another run will give way to it; infinite where none will."""
         if not self._queues[gang.queue].time_slices:
             return inf
+        waits = service_class(gang, gang.served_s)
         there = (
-            gives_way_in_s(running, gang, self._now)
+            yields_in_s(running, waits, self._now)
             for running in self._there(gang.queue)
             if running.gang.priority == gang.priority
         )

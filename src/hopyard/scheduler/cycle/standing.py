@@ -152,7 +152,7 @@ def rank_in(queues: QueueTree) -> Callable[[Gang], Rank]:
     slicing = {name for name, queue in queues.queues.items() if queue.time_slices}
 
     def rank(gang: Gang) -> Rank:
-        return -gang.priority, service_class(gang.served_s) if gang.queue in slicing else 0
+        return -gang.priority, service_class(gang, gang.served_s) if gang.queue in slicing else 0
 
     return rank
 
