@@ -88,6 +88,12 @@ def test_the_same_twice_says_the_same(folder: Path, capfd: pytest.CaptureFixture
     assert first["reports"][0]["losses"]["node_losses"] > 0
 
 
+def test_where_nothing_ended_nothing_is_said_of_waits(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--until", "1m")
+    lines = [line.split() for line in told.out.splitlines()]
+    assert ["wait,", "mean", "-"] in lines and ["completion,", "p99", "-"] in lines
+
+
 def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--policy", "fgd", "--png", "curves.png")

@@ -44,12 +44,12 @@ def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:
         ("GPUs in use", lambda report: f"{report.gpu_use:.1%}" if report.by_gpu else ""),
         ("CPUs in use", lambda report: f"{report.cpu_use:.1%}"),
         ("free GPUs of no use", lambda report: f"{report.fragmentation:.1%}" if report.by_gpu else ""),
-        ("wait, mean", lambda report: console.span(report.wait.mean)),
-        ("wait, median", lambda report: console.span(report.wait.median)),
-        ("wait, p99", lambda report: console.span(report.wait.p99)),
-        ("completion, mean", lambda report: console.span(report.completion.mean)),
-        ("completion, median", lambda report: console.span(report.completion.median)),
-        ("completion, p99", lambda report: console.span(report.completion.p99)),
+        ("wait, mean", lambda report: _of_ended(report, report.wait.mean)),
+        ("wait, median", lambda report: _of_ended(report, report.wait.median)),
+        ("wait, p99", lambda report: _of_ended(report, report.wait.p99)),
+        ("completion, mean", lambda report: _of_ended(report, report.completion.mean)),
+        ("completion, median", lambda report: _of_ended(report, report.completion.median)),
+        ("completion, p99", lambda report: _of_ended(report, report.completion.p99)),
         *((f"  completion of {name}", _of_group(name)) for name in groups),
         ("fairness of queues (Jain)", lambda report: f"{report.jain:.3f}" if len(report.queues) > 1 else ""),
         ("preemptions", lambda report: _count(report.losses.preemptions)),
@@ -65,6 +65,10 @@ def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:
 
 def _count(number: int) -> str:
     return str(number) if number else ""
+
+
+def _of_ended(report: Report, span_s: float) -> str:
+    return console.span(span_s) if report.ended else "-"
 
 
 def _of_group(name: str) -> Cell:

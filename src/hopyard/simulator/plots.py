@@ -27,16 +27,19 @@ def write_png(reports: Sequence[Report], titles: Sequence[str], file: Path) -> N
     for report, title in zip(reports, titles, strict=True):
         times = [sample.at_s / size for sample in report.samples]
         used = [100 * (sample.gpu_used if report.by_gpu else sample.cpu_used) for sample in report.samples]
-        over_use.plot(times, used, label=title, linewidth=1)
-        over_queue.plot(times, [sample.waiting for sample in report.samples], label=title, linewidth=1)
+        over_use.plot(times, used, label=title, linewidth=1, drawstyle="steps-post")
+        waiting = [sample.waiting for sample in report.samples]
+        over_queue.plot(times, waiting, label=title, linewidth=1, drawstyle="steps-post")
         _spread(over_waits, report.waits, title)
         _spread(over_completions, report.completions, title)
     over_use.set(
         title="GPUs in use" if all(report.by_gpu for report in reports) else "in use", xlabel=unit, ylabel="%", ylim=(0, 102)
     )
     over_queue.set(title="runs that wait", xlabel=unit)
-    over_waits.set(title="time until the first start", xlabel="seconds", ylabel="part of the runs")
-    over_completions.set(title="time from submission to end", xlabel="seconds", ylabel="part of the runs")
+    over_queue.set_ylim(bottom=0)
+    over_queue.yaxis.get_major_locator().set_params(integer=True)
+    over_waits.set(title="time until the first start", xlabel="seconds", ylabel="part of the runs", ylim=(0, 1.02))
+    over_completions.set(title="time from submission to end", xlabel="seconds", ylabel="part of the runs", ylim=(0, 1.02))
     for axes in (over_use, over_queue, over_waits, over_completions):
         axes.grid(alpha=0.3)
         if len(reports) > 1:
