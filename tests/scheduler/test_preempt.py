@@ -122,6 +122,26 @@ def test_who_is_leaving_for_another_reason_is_waited_for() -> None:
     assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == set()
 
 
+def test_what_was_expected_to_end_soon_and_did_not_is_asked_after_all() -> None:
+    """Who is only guessed to end soon is not asked at first. Nothing happens when it goes on, so time alone has to be enough."""
+    found = world(
+        tree(queue("default")),
+        {"n": 4},
+        held("low", "n", (0, 1, 2, 3), ran_s=5, priority=10),
+        pending=(gang("g", 4, priority=90),),
+    )
+    found.durations = {"all": (20.0,) * 10}
+    assert asked(found) == set()
+    for _ in range(8):
+        wanted = found.turn()
+        if wanted.preempt:
+            break
+        assert wanted.look_again_at is not None
+        found.now = wanted.look_again_at
+    assert [one.gang for one in wanted.preempt] == ["low"]
+    assert found.now - T0 < seconds(180)
+
+
 def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:
     runs = [held(f"low{i}", "n", (i,), ran_s=10 + i, priority=10) for i in range(4)]
     found = world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 1, replicas=4, fewest=2, priority=90),))

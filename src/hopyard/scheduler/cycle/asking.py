@@ -42,6 +42,7 @@ class Asking:
         self._searches = 0
         self._lazy: Preemptor | None = None
         self._soon: tuple[Capacity, Accounts] | None = None
+        self._soon_at = scene.now
 
     def make_way(self) -> None:
         """Runs in the way of a reservation that begins soon are asked to leave in time."""
@@ -88,18 +89,28 @@ class Asking:
         return False
 
     def _starts_soon(self, gang: Gang) -> bool:
-        """Whether what is expected to end soon anyway makes room enough: then nobody needs to be asked."""
+        """Whether what is expected to end soon anyway makes room enough: then nobody needs to be asked, before it is seen
+        whether it did end."""
+        scene = self._scene
         if self._soon is None:
-            scene, soon_s = self._scene, SOON.total_seconds()
+            soon_s = SOON.total_seconds()
             self._soon = scene.capacity.copy(), scene.accounts.copy()
             for end in scene.standing.future.ends():
                 if end.mid_s > soon_s:
                     break
                 self._soon[0].give_back(end.placement)
                 self._soon[1].credit(end.placement)
+                self._soon_at = scene.now + timedelta(seconds=end.mid_s)
         capacity, accounts = self._soon
         smallest = gang.sized([role.fewest for role in gang.roles])
-        return accounts.refusal(smallest) is None and capacity.place(smallest, score="first-fit") is not None
+        if accounts.refusal(smallest) is not None or capacity.place(smallest, score="first-fit") is None:
+            return False
+        self._see_again(self._soon_at)
+        return True
+
+    def _see_again(self, at: datetime) -> None:
+        """By then somebody was expected to have ended, which may not have come true: no end of a run tells of that."""
+        self.look_again_at.append(max(at, self._scene.now) + AGAIN)
 
     def wait(self, gang: Gang) -> None:
         """It waits for runs that were asked."""
@@ -136,6 +147,7 @@ class Asking:
         at = timeline.expected_at(gang.id)
         if without is not None and at is not None and at <= soon:
             self._restore(gang)
+            self._see_again(at)
             return False
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
         others = [other for other in scene.promises.on(nodes) if other.id != gang.id and other.id not in self.making_room]
