@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+Sentence = str | Callable[[], str]  # one that costs much is made when somebody reads it
+
+
+def read(sentence: Sentence) -> str:
+    return sentence if isinstance(sentence, str) else sentence()
+
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import overload
 
@@ -13,6 +13,7 @@ from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.line import Rank, ShapeKey
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.reasons import Sentence, read
 
 Order = tuple[QueueName, bool, Rank, tuple[float, ...], datetime, GangId]
 
@@ -22,9 +23,13 @@ class Verdict:
     """As a Hold says it, without a position."""
 
     reason: HoldReason
-    detail: str
+    sentence: Sentence
     blocked_by: tuple[str, ...] = ()
     expected_at: datetime | None = None
+
+    @property
+    def detail(self) -> str:
+        return read(self.sentence)
 
 
 NEXT = Verdict(HoldReason.BEHIND, "others were first in this turn; it is looked at again in the next")
@@ -33,7 +38,7 @@ NEXT = Verdict(HoldReason.BEHIND, "others were first in this turn; it is looked 
 class Verdicts:
     """Why each gang waits, as things stood when the turn was over. Nothing of it changes any more.
 
-    alone: of gangs that were looked at for themselves. in_way: of those that would fit, but in the way of others, by shape:
+    alone: of gangs that were looked at for themselves; without a sentence, they wait for the same as those alike. in_way: of those that would fit, but in the way of others, by shape:
     they share one. hopeless: why a gang never fits, or None.
     """
 
@@ -63,13 +68,13 @@ class Verdicts:
         if never is not None:
             return never
         alone = self._alone.get(gang.id)
-        if alone is not None:
+        if alone is not None and alone.sentence:
             return alone
         key = gang.queue, gang.user, (gang.roles, gang.topology)
         found = self._shared.get(key)
         if found is None:
             found = self._shared[key] = self._of_alike(gang)
-        return found
+        return found if alone is None else replace(found, blocked_by=alone.blocked_by, expected_at=alone.expected_at)
 
     def _of_alike(self, gang: Gang) -> Verdict:
         refused = self.accounts.refusal(gang)

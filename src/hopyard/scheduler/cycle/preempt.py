@@ -53,6 +53,7 @@ class Preemptor:
         )
         self._lowest: dict[QueueName, int | None] = {}
         self._sliced: dict[tuple[QueueName, int], list[tuple[int, Running]]] = {}
+        self._slices_in_s: dict[tuple[QueueName, int, int], float] = {}
         self._alike: dict[_Claim, list[Victim]] = {}
         self._emptied: dict[_Claim, tuple[Capacity, Accounts]] = {}
         self._helps: dict[tuple[_Claim, object], bool] = {}
@@ -180,13 +181,12 @@ class Preemptor:
         """In how many seconds another run will give way to it; infinite where none will."""
         if not self._queues[gang.queue].time_slices:
             return inf
-        waits = service_class(gang, gang.served_s)
-        there = (
-            yields_in_s(running, waits, self._now)
-            for running in self._there(gang.queue)
-            if running.gang.priority == gang.priority
-        )
-        return min((in_s for in_s in there if in_s > 0), default=inf)
+        key = gang.queue, gang.priority, service_class(gang, gang.served_s)
+        if key not in self._slices_in_s:
+            alike = [running for running in self._there(gang.queue) if running.gang.priority == gang.priority]
+            found = (yields_in_s(running, key[2], self._now) for running in alike)
+            self._slices_in_s[key] = min((in_s for in_s in found if in_s > 0), default=inf)
+        return self._slices_in_s[key]
 
     def _there(self, queue: QueueName) -> list[Running]:
         return [running for running in self._standing.by_queue.get(queue, {}).values() if self._may_leave(running)]

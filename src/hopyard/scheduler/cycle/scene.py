@@ -51,7 +51,7 @@ class Scene:
     def try_now(self, gang: Gang) -> Placement | Blocked:
         before = self.snapshot.promises.get(gang.id)
         prefer = frozenset(before.nodes) if before is not None else frozenset()
-        return self.timeline.try_now(gang, self.expected(self.gang(gang.id)), prefer=prefer)
+        return self.timeline.try_now(gang, self.expected(self.gang(gang.id)), prefer=prefer, explain=False)
 
     def start(self, placement: Placement) -> None:
         gang = placement.gang.id
@@ -66,10 +66,14 @@ class Scene:
         """Whether it is promised a start, or what it was promised is kept."""
         if self.promises.give(gang, self.expected(gang), found.reason) is None:
             return False
+        self.waits(gang, found)
+        return True
+
+    def waits(self, gang: Gang, found: Blocked) -> None:
+        """It waits for what it was promised."""
         at = self.timeline.expected_at(gang.id)
         blocked_by = found.blocked_by or self.timeline.waits_for(gang.id)
-        self.alone[gang.id] = Verdict(found.reason, found.detail, blocked_by, at)
-        return True
+        self.alone[gang.id] = Verdict(found.reason, found.sentence, blocked_by, at)
 
     def promise_again(self, gang: Gang) -> None:
         """It had to stand back; as well as can be now."""

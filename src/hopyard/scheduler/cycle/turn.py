@@ -43,7 +43,7 @@ class Turn:
         finally:
             self._asking.close()
         scene = self._scene
-        behind = {shape.key: Verdict(told.reason, told.detail, told.blocked_by) for shape, told in self._behind.items()}
+        behind = {shape.key: Verdict(told.reason, told.sentence, told.blocked_by) for shape, told in self._behind.items()}
         verdicts = Verdicts(scene.capacity, scene.accounts, self._standing.never_fits(), scene.alone, behind)
         return Plan(
             scene.snapshot.version,
@@ -139,7 +139,7 @@ class Turn:
         told = self._scene.alone.get(gang.id)
         found = None
         if told is not None and told.reason is HoldReason.BEHIND:
-            found = self._stand_before(gang, Blocked(told.reason, told.detail, told.blocked_by))
+            found = self._stand_before(gang, Blocked(told.reason, told.sentence, told.blocked_by))
         if not isinstance(found, Placement):
             self._asking.make_room(gang)
 

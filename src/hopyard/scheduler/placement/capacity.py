@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -232,6 +232,16 @@ class Capacity:
             free.extras[str(which)][row] -= amount
         else:
             self._remember(node, kind, which, amount)
+
+    def reason(self, gang: Gang) -> HoldReason:
+        """Of `why_not`, for much less than its sentence costs."""
+        from hopyard.scheduler.placement.explain import reason
+
+        return reason(self._free, gang)
+
+    def sentence(self, gang: Gang) -> Callable[[], str]:
+        """Of `why_not`, made when it is called: of a copy that stays as it is."""
+        return lambda: self.why_not(gang)[1]
 
     def why_not(self, gang: Gang) -> tuple[HoldReason, str]:
         """Why `place` finds no place for it: the reason, and a sentence with the numbers."""

@@ -17,6 +17,15 @@ from hopyard.scheduler.placement.search import Search
 from hopyard.scheduler.reasons import plural
 
 
+def reason(free: Free, gang: Gang) -> HoldReason:
+    """Of `why_not`, without its sentence."""
+    if not free.ground.open.any():
+        return HoldReason.NO_NODES
+    gang = gang.sized([role.fewest for role in gang.roles])
+    loose = without_topology(gang)
+    return HoldReason.TOPOLOGY if loose != gang and fits(free, loose) else HoldReason.NO_CAPACITY
+
+
 def why_not(free: Free, gang: Gang) -> tuple[HoldReason, str]:
     """Why there is no place for the gang in what is free, which may be smaller than all that there is."""
     if not free.ground.open.any():

@@ -14,6 +14,7 @@ from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import NEVER_S, Expected
+from hopyard.scheduler.reasons import Sentence, read
 from hopyard.scheduler.timeline.breach import breach
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.moments import Stay
@@ -28,8 +29,12 @@ class Blocked:
     """Why a gang does not start now: as a Hold says it, without a position."""
 
     reason: HoldReason
-    detail: str
+    sentence: Sentence
     blocked_by: tuple[str, ...] = ()
+
+    @property
+    def detail(self) -> str:
+        return read(self.sentence)
 
 
 class Timeline:
@@ -68,13 +73,20 @@ class Timeline:
         )
 
     def try_now(
-        self, gang: Gang, expected: Expected, *, score: str = "fragmentation", prefer: frozenset[NodeId] = frozenset()
+        self,
+        gang: Gang,
+        expected: Expected,
+        *,
+        score: str = "fragmentation",
+        prefer: frozenset[NodeId] = frozenset(),
+        explain: bool = True,
     ) -> Placement | Blocked:
         """Where it may start now, or why it may not. Nothing is taken. Its own promise, if it has one in this turn, is
         withdrawn: promise again where it does not start.
 
         It may go wherever it delays nobody: it ends for sure, or by the upper end of its band, before the promised start or
-        the reservation, or fits beside it.
+        the reservation, or fits beside it. explain: without, there is no sentence where there is too little room: it needs a
+        copy of all that is free.
         """
         outlook = self._outlook
         outlook.remove_stay(gang.id)
@@ -90,7 +102,7 @@ class Timeline:
                 )
             asked, closed = accounts.bounded(asked), closed | accounts.closed_models(gang)
         placement = outlook.view(gang, expected.high_s).place(asked, score=score, closed_models=closed, prefer=prefer)
-        return placement or self._blocked(gang, expected, closed)
+        return placement or self._blocked(gang, expected, closed, explain)
 
     def start(self, placement: Placement, expected: Expected) -> None:
         """It is placed now: what it holds is taken and charged."""
@@ -182,7 +194,7 @@ class Timeline:
         last = earliest_on(self._outlook, gang, expected.high_s, nodes, latest=True, after_s=spot.at_s)
         return spot.at_s if last is None else min(last.at_s, NEVER_S)
 
-    def _blocked(self, gang: Gang, expected: Expected, closed: frozenset[str]) -> Blocked:
+    def _blocked(self, gang: Gang, expected: Expected, closed: frozenset[str], explain: bool) -> Blocked:
         outlook = self._outlook
         placement = outlook.capacity.place(gang, closed_models=closed)
         if placement is None:
@@ -193,7 +205,7 @@ class Timeline:
                     f"what is free are GPUs of which its queue may use no more: {models}",
                     (f"queue:{gang.queue}",),
                 )
-            return Blocked(*outlook.capacity.why_not(gang))
+            return Blocked(outlook.capacity.reason(gang), outlook.capacity.copy().sentence(gang) if explain else "")
         nodes = {a.node for a in placement.assignments}
         names = sorted(
             {

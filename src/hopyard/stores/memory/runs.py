@@ -64,7 +64,9 @@ class MemoryRunStore:
 
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
         """Newest first."""
-        newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
+        runs = self._state.runs
+        asked = runs.values() if where.ids is None else [runs[one] for one in where.ids if one in runs]
+        newest = sorted(asked, key=lambda row: (row.submitted_at, row.id), reverse=True)
         if where.before is not None:
             cursor = self._state.runs.get(where.before)
             newest = [row for row in newest if older_than(row, where.before, cursor)]
