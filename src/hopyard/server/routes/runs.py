@@ -173,10 +173,12 @@ async def whole(parts: Parts, run: Run) -> RunOut:
     progress = ProgressOut(told.done, told.total, told.unit) if told is not None else None
     attempts, events = await parts.runs.attempts(run.id), await parts.runs.events(run.id)
     texts = await with_names(parts.runs, [*(one.preempt_reason for one in attempts), *(one.detail for one in events)])
+    named = {one.id: replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=False)}
+    newest = None if run.attempt is None else named.get(run.attempt.id, run.attempt)
     return run_out(
-        run,
+        replace(run, attempt=newest),
         latest=latest,
-        attempts=[replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=False)],
+        attempts=list(named.values()),
         events=[replace(one, detail=text) for one, text in zip(events, texts[len(attempts) :], strict=True)],
         progress=progress,
     )
