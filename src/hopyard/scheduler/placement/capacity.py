@@ -14,12 +14,14 @@ from hopyard.scheduler.placement.fitting import Shape
 from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import Bools, Ground, Ints
 from hopyard.scheduler.placement.mix import Mix
-from hopyard.scheduler.placement.ranking import Rankings
+from hopyard.scheduler.placement.ranking import Best, Rankings
 from hopyard.scheduler.placement.search import Search
 
 # What is taken of nodes, cards and extras that are not there: they may come back while their runs still hold them.
 Elsewhere = dict[tuple[NodeId, str, int | str], int]
 Rows = Ints | slice
+Latest = tuple[Placement | None, Best | None]  # the place that was found last, and how
+NOTHING: Latest = (None, None)
 
 
 class Capacity:
@@ -28,6 +30,7 @@ class Capacity:
     def __init__(self, free: Free, elsewhere: Elsewhere, rankings: Rankings | None = None) -> None:
         self._free, self._elsewhere = free, elsewhere
         self._rankings = Rankings(free) if rankings is None else rankings
+        self._latest: Latest = NOTHING
 
     @classmethod
     def of(cls, nodes: Iterable[Node], running: Iterable[Placement] = ()) -> Capacity:
@@ -56,20 +59,22 @@ class Capacity:
 
     def _place_one(self, gang: Gang, role: Role, score: str, closed_models: frozenset[str]) -> Placement | None:
         """Of one replica, which most gangs have: the best node is known already but for those that changed."""
-        shape = Shape(role.resources, role.where, closed_models)
-        best = self._rankings.best(score, shape)
+        best = self._rankings.best(score, Shape(role.resources, role.where, closed_models))
         if best is None:
             return None
-        row, column = best
-        ground, fitting = self._free.ground, self._rankings.fitting(shape)
-        node, gpus = ground.nodes[row].id, ground.gpus[row]
         if role.min_replicas:
             gang = gang.sized([1])
+        row, column, fitting, ground = best.row, best.column, best.fitting, self._free.ground
+        node, gpus = ground.nodes[row].id, ground.gpus[row]
         if column >= 0:
-            return Placement(gang, (Assignment(0, node, (gpus[column].index,), fitting.milli(row, column)),))
-        cards = fitting.cards(self._free, row)
-        assert cards is not None
-        return Placement(gang, (Assignment(0, node, tuple([gpus[j].index for j in cards[0]])),))
+            assignment = Assignment(0, node, (gpus[column].index,), fitting.milli(row, column))
+        else:
+            cards = fitting.cards(self._free, row)
+            assert cards is not None
+            assignment = Assignment(0, node, tuple([gpus[j].index for j in cards[0]]))
+        found = Placement(gang, (assignment,))
+        self._latest = found, best
+        return found
 
     def weigh(self, mix: Mix) -> None:
         """Keep room for these shapes: those that gangs usually ask for. Copies made before are not told."""
@@ -77,7 +82,15 @@ class Capacity:
 
     def take(self, placement: Placement) -> None:
         """Use up what a placement holds. Nodes that are not there are remembered: it holds them when they come back."""
-        self._book(placement, 1)
+        found, best = self._latest
+        if found is placement and best is not None:
+            request, assignment, ground = placement.gang.roles[0].resources, placement.assignments[0], self._free.ground
+            columns = tuple([ground.column[best.row][index] for index in assignment.gpus])
+            self._free.use(best.row, request, columns, assignment.gpu_milli)
+            self._rankings.took(best)
+        else:
+            self._book(placement, 1)
+        self._latest = NOTHING
 
     def give_back(self, placement: Placement) -> None:
         """Exactly undo `take`."""
@@ -208,6 +221,7 @@ class Capacity:
         new = Free.whole(ground)
         taken = dict(self._elsewhere)
         self._free, self._elsewhere, self._rankings = new, {}, Rankings(new, self._rankings.mix)
+        self._latest = NOTHING
         for row, node in enumerate(old.ground.nodes):
             taken[node.id, "cpu", 0] = int(old.ground.cpu[row] - old.cpu[row])
             taken[node.id, "memory", 0] = int(old.ground.memory[row] - old.memory[row])

@@ -7,86 +7,144 @@ import numpy as np
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.scheduler.placement.fitting import Fitting
 from hopyard.scheduler.placement.free import Free
-from hopyard.scheduler.placement.ground import Ints
-from hopyard.scheduler.placement.scores import NO_COLUMN, Columns, Values, roominess
-from hopyard.scheduler.placement.worth import Floats, Worth
+from hopyard.scheduler.placement.ground import Bools, Ints
+from hopyard.scheduler.placement.scores import NO_COLUMN, NOT_HERE, Columns, Values
+from hopyard.scheduler.placement.worth import Floats, Halves, Worth
 
-MANY = 512  # from so many nodes on, those in equal states are looked at once
+MANY = 256  # from so many nodes on, those in equal states are looked at once
+BESIDE_IDLE_CARDS = 0.5  # who needs no card goes to a node without any where it destroys as little elsewhere
+SPREAD_BITS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64).view(np.int64)
 
 
 class Gradient:
-    """Follows one Free: what every node is worth now, kept up as nodes change.
-
-    A score is (what is destroyed) * 2^18 + (how roomy the node is), a whole number below 2^53, so that it is exact.
-    """
+    """Follows one Free: what every node is worth now, kept up as nodes change. Scores are whole numbers below 2^53, and a half."""
 
     def __init__(self, worth: Worth, free: Free) -> None:
-        self._worth = worth
-        self._on_cards = worth.on_cards(free.gpu)
-        self._value = np.zeros(len(free.cpu))
+        self._worth, self._weights = worth, worth.empty
+        self._on_cards: Halves = worth.on_cards(free.gpu).astype(np.float32)
+        self._value = self._total(worth.bounded(self._on_cards, worth.limits(free.cpu, free.memory)), np.arange(len(free.cpu)))
         self._shared = False
-        self._evaluate(free, np.arange(len(free.cpu)))
 
     def copy(self) -> Gradient:
         found = object.__new__(Gradient)
-        found._worth, found._on_cards, found._value = self._worth, self._on_cards, self._value
+        found._worth, found._weights, found._on_cards, found._value = self._worth, self._weights, self._on_cards, self._value
         found._shared = self._shared = True
         return found
 
+    def weigh(self, free: Free) -> bool:
+        """Let shapes count by how much room there is for them now; whether scores are others than before."""
+        worth = self._worth
+        usable = worth.bounded(self._on_cards, worth.limits(free.cpu, free.memory))
+        weights = worth.weights(worth.supply(usable))
+        if np.array_equal(weights, self._weights):
+            return False
+        self._weights = weights
+        self._own()
+        self._value = self._total(usable, np.arange(len(usable)))
+        return True
+
     def refresh(self, free: Free, rows: Ints) -> None:
         """These nodes changed."""
+        self._own()
+        worth = self._worth
+        on_cards = worth.on_cards(free.gpu[rows])
+        self._on_cards[rows] = on_cards
+        self._value[rows] = self._total(worth.bounded(on_cards, worth.limits(free.cpu[rows], free.memory[rows])), rows)
+
+    def took(self, free: Free, row: int, column: int, fitting: Fitting, destroyed: float) -> None:
+        """One replica was put on a node, whose score was `destroyed`, on that card if it shares one."""
+        self._own()
+        self._value[row] -= destroyed // 1
+        if column >= 0:
+            left = free.gpu.item(row, column)
+            self._on_cards[row] += self._worth.change(left + fitting.milli(row, column), left)
+        elif fitting.gpus:
+            self._on_cards[row] -= fitting.gpus * self._worth.whole_card
+
+    def _own(self) -> None:
         if self._shared:
             self._on_cards, self._value, self._shared = self._on_cards.copy(), self._value.copy(), False
-        self._on_cards[rows] = self._worth.on_cards(free.gpu[rows])
-        self._evaluate(free, rows)
 
-    def _evaluate(self, free: Free, rows: Ints) -> None:
-        worth = self._worth
-        usable = worth.bounded(self._on_cards[rows], worth.limits(free.cpu[rows], free.memory[rows]))
-        self._value[rows] = worth.total(usable, rows)
+    def _total(self, usable: Floats, rows: Ints) -> Floats:
+        """What these nodes are worth: exact, whatever the order of the sum."""
+        found: Floats = np.einsum("ij,ij->i", usable, self._weights[self._worth.kind[rows]])
+        return found
 
     def __call__(self, free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
-        """The scores of nodes that one replica fits on, and which card it would share there."""
+        """The scores of these nodes, NOT_HERE where no replica fits, and which card it would share there."""
         if len(rows) < MANY:
             return self._score(free, fitting, rows)
-        first, back = self._alike(free, rows)
+        first, back = self._alike(free, fitting, rows)
         values, columns = self._score(free, fitting, rows[first])
         return values[back], columns[back]
 
-    def _alike(self, free: Free, rows: Ints) -> tuple[Ints, Ints]:
-        """One of each set of nodes in equal states, and which of them each node is like."""
-        worth = self._worth
-        parts = [worth.kind[rows][:, None], free.cpu[rows][:, None], free.memory[rows][:, None], free.gpu[rows]]
-        state = np.ascontiguousarray(np.concatenate(parts, axis=1))
-        _, first, back = np.unique(state.view(f"V{state.itemsize * state.shape[1]}"), return_index=True, return_inverse=True)
+    def _alike(self, free: Free, fitting: Fitting, rows: Ints) -> tuple[Ints, Ints]:
+        """One of each set of nodes in equal states, and which of them each node is like. Two states that differ get the same
+        number about once in 2^64 times."""
+        kind = self._worth.kind[rows] * 2 + fitting.allowed[rows]
+        number = _mixed(kind, free.cpu[rows], 0) + _mixed(free.memory[rows], kind, 1)
+        for column in range(free.gpu.shape[1]):
+            number = _mixed(number, free.gpu[rows, column], 2)
+        for name, _ in fitting.extras:
+            number = _mixed(number, free.extra(name, rows), 3)
+        _, first, back = np.unique(number, return_index=True, return_inverse=True)
         return first, back.reshape(-1)
 
     def _score(self, free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
         worth = self._worth
-        limit = worth.limits(free.cpu[rows] - fitting.cpu, free.memory[rows] - fitting.memory)
-        columns = np.full(len(rows), NO_COLUMN, np.int8)
-        if fitting.needs is None:
-            left = worth.total(worth.bounded(self._on_cards[rows], limit), rows)
-        elif fitting.gpus:
-            left = worth.total(worth.bounded(self._on_cards[rows] - fitting.gpus * worth.whole_card, limit), rows)
-        else:
-            left, columns = self._shared_card(free, fitting, rows, limit)
-        values: Values = (self._value[rows] - left) * (1 << 18) + roominess(free, rows)
+        cpu, memory = free.cpu[rows] - fitting.cpu, free.memory[rows] - fitting.memory
+        fits = fitting.allowed[rows]
+        if fitting.cpu:
+            fits &= cpu >= 0
+        if fitting.memory:
+            fits &= memory >= 0
+        for name, amount in fitting.extras:
+            fits &= free.extra(name, rows) >= amount
+        if fitting.needs is not None and not fitting.gpus:
+            return self._shared_card(free, fitting, rows, fits, cpu, memory)
+        if fitting.needs is not None:
+            fits &= np.count_nonzero(free.gpu[rows] >= fitting.needed(rows), axis=1) >= fitting.gpus
+        values, columns = np.full(len(rows), NOT_HERE), np.full(len(rows), NO_COLUMN, np.int8)
+        chosen = np.flatnonzero(fits)
+        if len(chosen):
+            nodes = rows[chosen]
+            on_cards = self._on_cards[nodes]
+            if fitting.gpus:
+                on_cards -= fitting.gpus * worth.whole_card
+            left = self._total(worth.bounded(on_cards, worth.limits(cpu[chosen], memory[chosen])), nodes)
+            destroyed = np.subtract(self._value[nodes], left)
+            if fitting.needs is None:
+                destroyed = destroyed + BESIDE_IDLE_CARDS * worth.has_cards[nodes]
+            values[chosen] = destroyed
         return values, columns
 
-    def _shared_card(self, free: Free, fitting: Fitting, rows: Ints, limit: Floats) -> tuple[Floats, Columns]:
-        """The best card of each node to share, and what the node is worth then. Of cards with as much left one is looked at."""
+    def _shared_card(
+        self, free: Free, fitting: Fitting, rows: Ints, fits: Bools, cpu: Ints, memory: Ints
+    ) -> tuple[Values, Columns]:
+        """The best card of each node to share. Of idle cards of a node one is looked at."""
         worth, gpu, needed = self._worth, free.gpu[rows], fitting.needed(rows)
         enough = gpu >= needed
-        if fitting.need is not None:
-            whole = gpu == WHOLE_GPU
-            enough &= ~whole | (np.cumsum(whole, axis=1) == 1)
+        enough &= fits[:, None]
+        if fitting.need is not None and len(rows) > 8:
+            idle = gpu == WHOLE_GPU
+            enough &= ~idle | (np.cumsum(idle, axis=1) == 1)
         node, card = np.nonzero(enough)
-        before = gpu[node, card]
-        after = before - (needed if isinstance(needed, int) else needed[node, card])
-        on_cards = self._on_cards[rows[node]] + worth.change(before, after)
-        total = worth.total(worth.bounded(on_cards, limit[node]), rows[node])
-        left = np.full(gpu.shape, -1.0)
-        left[node, card] = total
-        best = left.argmax(axis=1)
-        return left[np.arange(len(rows)), best], best.astype(np.int8)
+        found = np.full(gpu.shape, NOT_HERE)
+        if len(node):
+            before = gpu[node, card]
+            after = before - (needed if isinstance(needed, int) else needed[node, card])
+            nodes = rows[node]
+            on_cards = self._on_cards[nodes]
+            on_cards += worth.change(before, after)
+            left = self._total(worth.bounded(on_cards, worth.limits(cpu, memory)[node]), nodes)
+            found[node, card] = np.subtract(self._value[nodes], left)
+        best = found.argmin(axis=1)
+        return found[np.arange(len(rows)), best], best.astype(np.int8)
+
+
+def _mixed(a: Ints, b: Ints, which: int) -> Ints:
+    """A number of both, whose bits depend on all of theirs; wraps around."""
+    found: Ints = (a ^ (a >> 29)) * SPREAD_BITS[which] + b
+    found ^= found >> 32
+    found *= SPREAD_BITS[which - 1]
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from hopyard.scheduler.placement.fitting import Fitting, Shape
@@ -9,13 +11,12 @@ from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.gradient import Gradient
 from hopyard.scheduler.placement.ground import Ints
 from hopyard.scheduler.placement.mix import NO_MIX, Mix
-from hopyard.scheduler.placement.scores import GRADIENTS, SCORES, Columns, Score, Values
+from hopyard.scheduler.placement.scores import GRADIENTS, NOT_HERE, SCORES, Columns, Score, Values
 from hopyard.scheduler.placement.worth import Worth
 
 MOST_SHAPES = 512
 FEW = 4
 MOST_CHANGES = 8  # times the number of nodes: so many are remembered, for shapes that were not asked for in a while
-NOT_HERE = float("inf")
 
 
 class Ranked:
@@ -25,6 +26,17 @@ class Ranked:
 
     def __init__(self, fitting: Fitting, values: Values, columns: Columns, seen: int) -> None:
         self.fitting, self.values, self.columns, self.seen, self.shared = fitting, values, columns, seen, False
+
+
+class Best(NamedTuple):
+    """column: the card to share, NO_COLUMN where none is. seen: how many changes were known when it was found."""
+
+    score: str
+    fitting: Fitting
+    row: int
+    column: int
+    value: float
+    seen: int
 
 
 class Rankings:
@@ -43,11 +55,20 @@ class Rankings:
         return self._mix
 
     def weigh(self, mix: Mix) -> None:
-        """Keep room for these shapes from now on."""
+        """Keep room for these shapes from now on, and most for those for which there is least now."""
         if mix != self._mix:
             self._mix = mix
-            self._gradients.clear()
-            self._ranked = {key: ranked for key, ranked in self._ranked.items() if key[0] not in GRADIENTS}
+            self._forget_gradients()
+        if self._gradient("fragmentation").weigh(self._free):
+            self._forget_ranked("fragmentation")
+
+    def _forget_gradients(self) -> None:
+        for name in GRADIENTS:
+            self._gradients.pop(name, None)
+            self._forget_ranked(name)
+
+    def _forget_ranked(self, score: str) -> None:
+        self._ranked = {key: ranked for key, ranked in self._ranked.items() if key[0] != score}
 
     def fitting(self, shape: Shape) -> Fitting:
         found = self._fittings.get(shape)
@@ -85,13 +106,25 @@ class Rankings:
         self._ranked.clear()
         self._gradients.clear()
 
-    def best(self, score: str, shape: Shape) -> tuple[int, int] | None:
-        """The best node for one replica, and the card to share there; None where it fits nowhere."""
+    def best(self, score: str, shape: Shape) -> Best | None:
+        """The best node for one replica; None where it fits nowhere."""
         ranked = self.ranked(score, shape)
         if not len(ranked.values):
             return None
         row = int(ranked.values.argmin())
-        return None if ranked.values.item(row) == NOT_HERE else (row, ranked.columns.item(row))
+        value = ranked.values.item(row)
+        return (
+            None if value == NOT_HERE else Best(score, ranked.fitting, row, ranked.columns.item(row), value, len(self._changes))
+        )
+
+    def took(self, best: Best) -> None:
+        """A replica of that shape was put where it was best: what the node is worth now was worked out to find that out."""
+        gradient, seen = self._gradients.get(best.score) or (None, 0)
+        as_then = seen == best.seen == len(self._changes)
+        self.changed(best.row)
+        if gradient is not None and as_then and len(self._changes) == seen + 1:
+            gradient.took(self._free, best.row, best.column, best.fitting, best.value)
+            self._gradients[best.score] = gradient, seen + 1
 
     def ranked(self, score: str, shape: Shape) -> Ranked:
         """The scores as of now."""
@@ -104,14 +137,13 @@ class Rankings:
         return found
 
     def _rank(self, score: str, shape: Shape) -> Ranked:
-        free = self._free
-        fitting = self.fitting(shape)
-        count = len(free.cpu)
-        found = Ranked(fitting, np.full(count, NOT_HERE), np.zeros(count, np.int8), len(self._changes))
-        self._look_at(self._score(score), found, np.flatnonzero(fitting.fits(free)))
+        free, fitting = self._free, self.fitting(shape)
+        values, columns = np.full(len(free.cpu), NOT_HERE), np.zeros(len(free.cpu), np.int8)
+        rows = np.flatnonzero(fitting.allowed)
+        values[rows], columns[rows] = self._score(score)(free, fitting, rows)
         if len(self._ranked) >= MOST_SHAPES:
             del self._ranked[next(iter(self._ranked))]
-        self._ranked[score, shape] = found
+        found = self._ranked[score, shape] = Ranked(fitting, values, columns, len(self._changes))
         return found
 
     def _catch_up(self, score: str, ranked: Ranked, key: tuple[str, Shape]) -> Ranked:
@@ -119,16 +151,9 @@ class Rankings:
         if ranked.shared:
             ranked = Ranked(ranked.fitting, ranked.values.copy(), ranked.columns.copy(), ranked.seen)
             self._ranked[key] = ranked
+        ranked.values[rows], ranked.columns[rows] = self._score(score)(self._free, ranked.fitting, rows)
         ranked.seen = len(self._changes)
-        ranked.values[rows] = NOT_HERE
-        fits = ranked.fitting.fits(self._free, rows)
-        if fits.any():
-            self._look_at(self._score(score), ranked, rows[fits])
         return ranked
-
-    def _look_at(self, score: Score, ranked: Ranked, rows: Ints) -> None:
-        if len(rows):
-            ranked.values[rows], ranked.columns[rows] = score(self._free, ranked.fitting, rows)
 
     def _since(self, seen: int) -> Ints:
         """The nodes that changed since then, each once."""
@@ -137,8 +162,10 @@ class Rankings:
         return np.array(sorted(set(self._changes[seen:])))
 
     def _score(self, name: str) -> Score:
-        if name not in GRADIENTS:
-            return SCORES[name]
+        return self._gradient(name) if name in GRADIENTS else SCORES[name]
+
+    def _gradient(self, name: str) -> Gradient:
+        """Of this name, with all changes taken in."""
         gradient, seen = self._gradients.get(name) or (None, 0)
         if gradient is None:
             gradient = Gradient(self._worth(name), self._free)

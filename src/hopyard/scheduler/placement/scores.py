@@ -20,15 +20,8 @@ Values = NDArray[np.float64]  # whole numbers below 2^53: exact
 Columns = NDArray[np.int8]
 Score = Callable[[Free, Fitting, Ints], tuple[Values, Columns]]
 NO_COLUMN = -1  # no card is shared
+NOT_HERE = float("inf")  # the score where no replica fits
 FINE = 1 << 20
-
-
-def roominess(free: Free, rows: Ints) -> Values:
-    """Below 2^18: how much is left, GPUs before CPUs, so that of nodes that are as good the fuller one is used."""
-    gpu = np.minimum(np.maximum(free.gpu[rows], 0).sum(axis=1) >> 7, 127)
-    cpu = np.minimum(np.maximum(free.cpu[rows], 0) >> 7, 2047)
-    found: Values = ((gpu << 11) + cpu).astype(np.float64)
-    return found
 
 
 def fullest_card(free: Free, fitting: Fitting, rows: Ints) -> Columns:
@@ -76,7 +69,8 @@ def packed(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
     idle_card = (
         np.ones(len(rows), np.bool_) if fitting.needs is None or fitting.gpus else gpu[np.arange(len(rows)), columns] == WHOLE_GPU
     )
-    return (np.where(idle_card, 1, 0) + idle_node) * float(1 << 40) + roominess(free, rows), columns
+    left = _part(free.gpu.sum(axis=1), free.ground.gpu.sum(axis=1), rows) + _part(free.cpu, free.ground.cpu, rows)
+    return (np.where(idle_card, 1, 0) + idle_node) * float(1 << 40) + left, columns
 
 
 def _part(left: Ints, total: Ints, rows: Ints) -> Values:
@@ -85,5 +79,23 @@ def _part(left: Ints, total: Ints, rows: Ints) -> Values:
     return found
 
 
-SCORES: dict[str, Score] = {"best-fit": best_fit, "dot-product": dot_product, "packed": packed, "first-fit": first_fit}
+def where_it_fits(rule: Score) -> Score:
+    """The rule on the nodes on which a replica fits, NOT_HERE on the others."""
+
+    def score(free: Free, fitting: Fitting, rows: Ints) -> tuple[Values, Columns]:
+        fits = fitting.fits(free, rows)
+        values, columns = np.full(len(rows), NOT_HERE), np.full(len(rows), NO_COLUMN, np.int8)
+        if fits.any():
+            values[fits], columns[fits] = rule(free, fitting, rows[fits])
+        return values, columns
+
+    return score
+
+
+SCORES: dict[str, Score] = {
+    "best-fit": where_it_fits(best_fit),
+    "dot-product": where_it_fits(dot_product),
+    "packed": where_it_fits(packed),
+    "first-fit": where_it_fits(first_fit),
+}
 GRADIENTS = {"fragmentation": True, "fgd": False}  # by name, whether it is the fluid measure (see worth.py)

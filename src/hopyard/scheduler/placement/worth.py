@@ -1,19 +1,24 @@
 """What is left of a node is worth what usual gangs can still do with it.
 
 After "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX ATC'23): the
-best place for a gang is where the GPUs that the usual shapes of gangs cannot use any more grow least. There, what is left of
-a card is usable for a shape if one such replica fits the node. `Worth.fluid` asks instead how much of it replicas of that
-shape alone could use, and loses nothing to another resource that runs short long before the cards are full:
+best place for a gang is where the GPUs that the usual shapes of gangs cannot use any more grow least. There, all that is left
+of a card is usable for a shape if one such replica fits the node, and a shape counts by how often it is asked for. The fluid
+measure, which is ours, differs twice:
 
-    usable(node, shape) = min(cards cut up into replicas, GPU for the node's free CPU and memory at the shape's ratio)
+    usable(node, shape) = min(cards cut up into whole replicas, GPU for the node's free CPU and memory at the shape's ratio)
 
-and a shape counts the more the less of the cluster could ever serve it: weight = how often it is asked for / usable GPU of
-the whole, empty cluster for it. Both are the same for every node order, and know of no future.
+so that cards whose CPU is nearly gone count as little as can still be run on them; and what is destroyed of a shape's room
+counts by how much of all its room in the cluster that is:
+
+    loss = sum over shapes of how often it is asked for * (destroyed here / usable in the whole cluster, squared)
+
+whose sum over the cluster, frequency / usable, is the part of its room that the next gang takes. So cards that few shapes can
+use, and shapes that few cards can serve, are dealt with alike. Neither measure knows of the order of nodes or of the future.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +28,12 @@ from hopyard.scheduler.placement.ground import NEVER, Bools, Ground, Ints, match
 from hopyard.scheduler.placement.mix import Mix
 
 Floats = NDArray[np.float64]
-TYPICAL = 32  # shapes that are looked at: the most frequent
+Halves = NDArray[np.float32]  # of whole numbers below 2^24: exact
+TYPICAL = 64  # shapes that are looked at: the most frequent
 TOTAL = 1 << 20  # weights are whole numbers of about this sum, so that sums are exact in any order
 PLENTY = float(1 << 40)
+STEPS = 2
+FEW = 64
 ROUNDING = 1e-6  # room for exactly n replicas is room for n, whatever division makes of it
 
 Column = tuple[int, int, int, int]  # what a typical replica asks: thousandths of cores, bytes, cards, thousandths of each card
@@ -33,19 +41,19 @@ Asked = tuple[Column, Bools, int]
 
 
 class Worth:
-    """The tables for one ground and one mix. Column m of every array belongs to typical shape m.
+    """The tables for one ground and one mix. Column m of every array belongs to typical shape m; row k to the kind of node k.
 
-    fluid: the measure above; else the published one, in which all shapes count by how often they are asked for alone.
-    whole_card[m]: what it can use of a whole one.
-    kind[i]: the kind of node i, of which `weight[kind, m]` is what a thousandth of a card that shape m can use counts there.
+    fluid: the measure above; else the published one. kind[i]: the kind of node i. whole_card[m]: what shape m can use of a whole
+    card. has_cards[i]: 1 if node i has any, else 0.
     """
 
     def __init__(self, ground: Ground, mix: Mix, *, fluid: bool) -> None:
-        self.ground, self.mix, self._fluid = ground, mix, fluid
+        self._fluid = fluid
         names = tuple(sorted({name for _, where, _ in mix.asks for name, _ in where.labels}))
-        self.kind, self._examples = ground.kinds(names)
-        asks = list(_asks(ground, mix, self._examples))
-        columns = _most_frequent(asks)
+        self.kind, examples = ground.kinds(names)
+        self._asks = list(_asks(ground, mix, examples)) or list(_even_parts(ground, examples))
+        columns = _most_frequent(self._asks)
+        self._place = {column: m for m, column in enumerate(columns)}
         cpu, memory, cards, milli = (np.array([c[i] for c in columns], np.float64) for i in range(4))
         self._least = cards * milli
         with np.errstate(divide="ignore"):
@@ -53,7 +61,10 @@ class Worth:
             self._per_byte = np.where(memory > 0, self._least / memory, PLENTY)
         self._cut = self._cuts(cards, milli)
         self.whole_card = self._cut[WHOLE_GPU]
-        self.weight = self._weights(asks, {column: m for m, column in enumerate(columns)})
+        self.has_cards: Floats = np.where((ground.card >= 0).any(axis=1), 1.0, 0.0)
+        usable = self.bounded(self.on_cards(ground.gpu[examples]), self.limits(ground.cpu[examples], ground.memory[examples]))
+        self._kinds = len(examples)
+        self.empty = self.weights(usable * np.bincount(self.kind, minlength=self._kinds)[:, None])
 
     def _cuts(self, cards: Floats, milli: Floats) -> Floats:
         """[r, m]: what of r thousandths of one card shape m can use."""
@@ -61,47 +72,59 @@ class Worth:
         shares = left // milli * milli if self._fluid else np.where(left >= milli, left, 0)
         return np.where(cards > 1, np.where(left == WHOLE_GPU, WHOLE_GPU, 0), shares).astype(np.float64)
 
-    def _weights(self, asks: Sequence[Asked], place: Mapping[Column, int]) -> Floats:
-        ground, rows = self.ground, self._examples
-        nodes = np.bincount(self.kind, minlength=len(rows))
-        usable = self.bounded(self.on_cards(ground.gpu[rows]), self.limits(ground.cpu[rows], ground.memory[rows]))
-        found = np.zeros((len(rows), len(place)))
-        for column, allowed, count in asks:
-            m = place.get(column)
+    def supply(self, usable: Floats) -> Floats:
+        """[k, m]: what shape m can use of all nodes of kind k, of what it can use of each node."""
+        found = np.zeros((self._kinds, usable.shape[1]))
+        np.add.at(found, self.kind, usable)
+        return found
+
+    def weights(self, supply: Floats) -> Floats:
+        """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k: in steps of the square root of 2,
+        so that they seldom change, and whole numbers."""
+        found = np.zeros_like(supply)
+        for column, allowed, count in self._asks:
+            m = self._place.get(column)
             if m is not None:
-                supply = float((usable[:, m] * nodes)[allowed].sum()) if self._fluid else 1.0
-                found[allowed, m] += count / max(supply, self._least[m])
+                room = max(float(supply[allowed, m].sum()), self._least[m]) if self._fluid else 1.0
+                found[allowed, m] += count / room**2
         most = found.sum(axis=1).max(initial=0.0)
-        scaled: Floats = np.rint(found * (TOTAL / most)) if most else found
-        return scaled
+        if most:
+            with np.errstate(divide="ignore"):
+                found = np.exp2(np.rint(np.log2(found) * STEPS) / STEPS) if self._fluid else found
+            found = np.rint(found * (TOTAL / found.sum(axis=1).max()))
+        return found
 
     def on_cards(self, gpu: Ints) -> Floats:
         """[i, m]: what shape m can use of these cards (row i: those of one node), whatever else the node has left."""
-        found: Floats = self._cut[np.clip(gpu, 0, WHOLE_GPU)].sum(axis=1)
+        left = np.minimum(np.maximum(gpu, 0), WHOLE_GPU)
+        if len(left) < FEW:
+            found: Floats = np.add.reduce(self._cut[left], axis=1)
+            return found
+        found = np.zeros((len(left), self._cut.shape[1]))
+        for column in range(left.shape[1]):
+            found += self._cut[left[:, column]]
         return found
 
-    def change(self, before: Ints, after: Ints) -> Floats:
+    def change(self, before: Ints | int, after: Ints | int) -> Floats:
         """[i, m]: how `on_cards` changes when one card goes from `before[i]` thousandths to `after[i]`."""
         found: Floats = self._cut[after] - self._cut[before]
         return found
 
     def limits(self, cpu: Ints, memory: Ints) -> Floats:
         """[i, m]: for how much of cards so much CPU and memory is enough, at the ratio of shape m."""
-        found: Floats = np.minimum(cpu[:, None] * self._per_cpu, memory[:, None] * self._per_byte)
+        found = np.multiply.outer(cpu, self._per_cpu)
+        np.minimum(found, np.multiply.outer(memory, self._per_byte), out=found)
         found += ROUNDING
         return found
 
-    def bounded(self, on_cards: Floats, limit: Floats) -> Floats:
+    def bounded(self, on_cards: Floats | Halves, limit: Floats) -> Floats:
         """What is usable, given what is on the cards, and what CPU and memory are enough for. Less than one replica is nothing."""
-        found = np.minimum(on_cards, limit) if self._fluid else np.where(limit >= self._least, on_cards, 0.0)
-        found[found < self._least] = 0.0
-        np.floor(found, out=found)
-        return found
-
-    def total(self, usable: Floats, rows: Ints) -> Floats:
-        """What these nodes are worth: exact whole numbers."""
-        found: Floats = (usable @ self.weight.T)[np.arange(len(rows)), self.kind[rows]]
-        return found
+        if self._fluid:
+            found: Floats = np.minimum(on_cards, limit, dtype=np.float64)
+            np.floor(found, out=found)
+            found *= found >= self._least
+            return found
+        return np.multiply(on_cards, limit >= self._least, dtype=np.float64)
 
 
 def _asks(ground: Ground, mix: Mix, examples: Ints) -> Iterator[Asked]:
@@ -123,3 +146,13 @@ def _most_frequent(asks: Sequence[Asked]) -> list[Column]:
     for column, _, number in asks:
         count[column] = count.get(column, 0) + number
     return sorted(count, key=lambda column: (-count[column], column))[:TYPICAL]
+
+
+def _even_parts(ground: Ground, examples: Ints) -> Iterator[Asked]:
+    """Where nobody has asked for anything yet: one card with its even part of a node, and a whole node, of each kind."""
+    cards = (ground.card[examples] >= 0).sum(axis=1)
+    for row, count in zip(examples.tolist(), cards.tolist(), strict=True):
+        if count:
+            cpu, memory = int(ground.cpu[row]), int(ground.memory[row])
+            yield (cpu // count, memory // count, 1, WHOLE_GPU), cards > 0, 1
+            yield (cpu, memory, count, WHOLE_GPU), cards > 0, 1
