@@ -80,6 +80,7 @@ class Controller:
         self._turns = Turns(
             cluster, policy, clock, self._leader, self._effects, changed=changed, wake=self.wake, holds_every=holds_every
         )
+        self._epoch: int | None = None  # under which `_live` is known
         self._live: set[AttemptId] = set()
         self._said: dict[tuple[AttemptId, int], ReplicaStatus] = {}
         self._nodes: tuple[Node, ...] = ()
@@ -217,18 +218,22 @@ class Controller:
     # -- observing ------------------------------------------------------------------------------------------------
 
     async def _observe_once(self) -> None:
-        if await self._leader.epoch() is None:
+        epoch = await self._leader.epoch()
+        if epoch is None:
             self._active.set()
             return
         async with self._quiet:
-            before = set(await self._cluster.live_attempts()) - self._launcher.under_way()
+            if epoch != self._epoch:  # another server may have decided meanwhile
+                await self._look_what_lives()
+                self._epoch = epoch
+            before = self._live - self._launcher.under_way()
         seen = await self._engine.observe()
         known = {status.attempt for status in seen.attempts}
         async with self._quiet:
-            now = await self._cluster.live_attempts()
-            # Launched while the engine looked: not seen, and yet not lost. The store's own word on it is repeated.
-            young = [attempt for attempt in now if attempt not in known and attempt not in before]
-            restated = tuple([await self._cluster.replicas(attempt) for attempt in young])
+            # Launched while the engine looked, and already heard of: not seen, and yet not lost. Its own word on it is repeated.
+            heard = {attempt for attempt, _ in self._said}
+            young = [attempt for attempt in self._live & heard if attempt not in known and attempt not in before]
+            restated = tuple([await self._cluster.replicas(attempt) for attempt in sorted(young)])
             whole = replace(seen, attempts=seen.attempts + restated) if restated else seen
             recorded = await self._cluster.record(self._engine.name, whole, now=self._clock.now())
         await self._react(recorded)

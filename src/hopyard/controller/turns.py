@@ -18,6 +18,7 @@ from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.policy import SchedulingPolicy
 
 HOLDS_EVERY = timedelta(seconds=1)
+NOTE_PAUSE = 20  # times as long as it took: to say why many wait is worth a twentieth of the time
 PROMPT_UP_TO = 500  # waiting gangs: so few holds are written at once when somebody waits for them
 THREAD_FROM = 200  # waiting gangs: thinking may take so long then that requests should not wait for it
 
@@ -51,6 +52,7 @@ class Turns:
         self._alarm: tuple[datetime, asyncio.Task[None]] | None = None
         self._unwritten: Plan | None = None  # the newest plan whose holds are not written yet
         self._noted_at: datetime | None = None
+        self._note_took = timedelta(0)
         self._noting: asyncio.Task[None] | None = None
         self.latest: tuple[Snapshot, Plan] | None = None
         self.fruitful = False  # whether the last turn placed or preempted anything
@@ -120,7 +122,7 @@ class Turns:
 
     async def _note_in_time(self, every: timedelta) -> None:
         if self._noted_at is not None:
-            await self._clock.sleep_until(self._noted_at + every)
+            await self._clock.sleep_until(self._noted_at + max(every, self._note_took * NOTE_PAUSE))
         await self._note()
 
     async def _note(self) -> None:
@@ -134,6 +136,7 @@ class Turns:
         except NotLeader:
             self._leader.lost()
             return
+        self._note_took = self._clock.now() - self._noted_at
         for run in changed:
             self._changed(run)
 
