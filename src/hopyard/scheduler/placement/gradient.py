@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hopyard.domain.resources import WHOLE_GPU
@@ -13,17 +15,18 @@ from hopyard.scheduler.placement.worth import Floats, Halves, Worth
 
 MANY = 256  # from so many nodes on, those in equal states are looked at once
 BESIDE_IDLE_CARDS = 0.5  # who needs no card goes to a node without any where it destroys as little elsewhere
-SPREAD_BITS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64).view(np.int64)
+FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9], np.uint64).view(np.int64)
 
 
 class Gradient:
     """Follows one Free: what every node is worth now, kept up as nodes change. Scores are whole numbers below 2^53, and a half."""
 
     def __init__(self, worth: Worth, free: Free) -> None:
-        self._worth, self._weights = worth, worth.empty
-        self._on_cards: Halves = worth.on_cards(free.gpu).astype(np.float32)
-        self._value = self._total(worth.bounded(self._on_cards, worth.limits(free.cpu, free.memory)), np.arange(len(free.cpu)))
-        self._shared = False
+        self._worth, self._weights, self._shared = worth, worth.empty, False
+        first, back = self._alike(free, np.arange(len(free.cpu)))
+        on_cards = worth.on_cards(free.gpu[first])
+        self._on_cards: Halves = on_cards.astype(np.float32)[back]
+        self._value = self._total(worth.bounded(on_cards, worth.limits(free.cpu[first], free.memory[first])), first)[back]
 
     def copy(self) -> Gradient:
         found = object.__new__(Gradient)
@@ -34,13 +37,14 @@ class Gradient:
     def weigh(self, free: Free) -> bool:
         """Let shapes count by how much room there is for them now; whether scores are others than before."""
         worth = self._worth
-        usable = worth.bounded(self._on_cards, worth.limits(free.cpu, free.memory))
-        weights = worth.weights(worth.supply(usable))
+        first, back = self._alike(free, np.arange(len(free.cpu)))
+        usable = worth.bounded(self._on_cards[first], worth.limits(free.cpu[first], free.memory[first]))
+        weights = worth.weights(worth.supply(usable, first, np.bincount(back)))
         if np.array_equal(weights, self._weights):
             return False
-        self._weights = weights
         self._own()
-        self._value = self._total(usable, np.arange(len(usable)))
+        self._weights = weights
+        self._value = self._total(usable, first)[back]
         return True
 
     def refresh(self, free: Free, rows: Ints) -> None:
@@ -74,19 +78,17 @@ class Gradient:
         """The scores of these nodes, NOT_HERE where no replica fits, and which card it would share there."""
         if len(rows) < MANY:
             return self._score(free, fitting, rows)
-        first, back = self._alike(free, fitting, rows)
+        differ = [fitting.allowed[rows].astype(np.int64), *(free.extra(name, rows) for name, _ in fitting.extras)]
+        first, back = self._alike(free, rows, differ)
         values, columns = self._score(free, fitting, rows[first])
         return values[back], columns[back]
 
-    def _alike(self, free: Free, fitting: Fitting, rows: Ints) -> tuple[Ints, Ints]:
-        """One of each set of nodes in equal states, and which of them each node is like. Two states that differ get the same
-        number about once in 2^64 times."""
-        kind = self._worth.kind[rows] * 2 + fitting.allowed[rows]
-        number = _mixed(kind, free.cpu[rows], 0) + _mixed(free.memory[rows], kind, 1)
-        for column in range(free.gpu.shape[1]):
-            number = _mixed(number, free.gpu[rows, column], 2)
-        for name, _ in fitting.extras:
-            number = _mixed(number, free.extra(name, rows), 3)
+    def _alike(self, free: Free, rows: Ints, differ: Sequence[Ints] = ()) -> tuple[Ints, Ints]:
+        """One of each set of nodes in equal states, and which of them each node is like; both count within `rows`. States that
+        are not equal get the same number about once in 2^64 times."""
+        number = _mixed(self._worth.kind[rows], free.cpu[rows])
+        for more in (free.memory[rows], *free.gpu[rows].T, *differ):
+            number = _mixed(number, more)
         _, first, back = np.unique(number, return_index=True, return_inverse=True)
         return first, back.reshape(-1)
 
@@ -142,9 +144,10 @@ class Gradient:
         return found[np.arange(len(rows)), best], best.astype(np.int8)
 
 
-def _mixed(a: Ints, b: Ints, which: int) -> Ints:
-    """A number of both, whose bits depend on all of theirs; wraps around."""
-    found: Ints = (a ^ (a >> 29)) * SPREAD_BITS[which] + b
-    found ^= found >> 32
-    found *= SPREAD_BITS[which - 1]
+def _mixed(a: Ints, b: Ints) -> Ints:
+    """A number of both, whose bits depend on all of theirs; wraps around (the finish of splitmix64)."""
+    found: Ints = a * FACTORS[0] + b
+    found ^= found >> 31
+    found *= FACTORS[1]
+    found ^= found >> 29
     return found

@@ -27,6 +27,10 @@ class Mix:
                 total[resources, where] = total.get((resources, where), 0) + count
         return cls(tuple((*ask, total[ask]) for ask in sorted(total, key=_key)))
 
+    def coarse(self) -> Mix:
+        """With counts rounded down to powers of 2: one gang more or less seldom makes another one of it."""
+        return Mix(tuple((resources, where, 1 << count.bit_length() - 1) for resources, where, count in self.asks))
+
 
 def _key(ask: Ask) -> tuple[object, ...]:
     resources, where = ask

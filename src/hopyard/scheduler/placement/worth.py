@@ -30,9 +30,8 @@ from hopyard.scheduler.placement.mix import Mix
 Floats = NDArray[np.float64]
 Halves = NDArray[np.float32]  # of whole numbers below 2^24: exact
 TYPICAL = 64  # shapes that are looked at: the most frequent
-TOTAL = 1 << 20  # weights are whole numbers of about this sum, so that sums are exact in any order
+TOTAL = 30  # the weights of a kind of node are whole numbers of at most about 2 to the power of this in all: sums are exact
 PLENTY = float(1 << 40)
-STEPS = 2
 FEW = 64
 ROUNDING = 1e-6  # room for exactly n replicas is room for n, whatever division makes of it
 
@@ -64,7 +63,7 @@ class Worth:
         self.has_cards: Floats = np.where((ground.card >= 0).any(axis=1), 1.0, 0.0)
         usable = self.bounded(self.on_cards(ground.gpu[examples]), self.limits(ground.cpu[examples], ground.memory[examples]))
         self._kinds = len(examples)
-        self.empty = self.weights(usable * np.bincount(self.kind, minlength=self._kinds)[:, None])
+        self.empty = self.weights(self.supply(usable, examples, np.bincount(self.kind, minlength=self._kinds)))
 
     def _cuts(self, cards: Floats, milli: Floats) -> Floats:
         """[r, m]: what of r thousandths of one card shape m can use."""
@@ -72,15 +71,15 @@ class Worth:
         shares = left // milli * milli if self._fluid else np.where(left >= milli, left, 0)
         return np.where(cards > 1, np.where(left == WHOLE_GPU, WHOLE_GPU, 0), shares).astype(np.float64)
 
-    def supply(self, usable: Floats) -> Floats:
-        """[k, m]: what shape m can use of all nodes of kind k, of what it can use of each node."""
+    def supply(self, usable: Floats, rows: Ints, times: Ints) -> Floats:
+        """[k, m]: what shape m can use of all nodes of kind k, of what it can use of `times[i]` nodes that are as node `rows[i]`."""
         found = np.zeros((self._kinds, usable.shape[1]))
-        np.add.at(found, self.kind, usable)
+        np.add.at(found, self.kind[rows], usable * times[:, None])
         return found
 
     def weights(self, supply: Floats) -> Floats:
-        """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k: in steps of the square root of 2,
-        so that they seldom change, and whole numbers."""
+        """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k: powers of 2, so that they
+        seldom change and that nothing is rounded otherwise where a kind of node that no shape can use is added."""
         found = np.zeros_like(supply)
         for column, allowed, count in self._asks:
             m = self._place.get(column)
@@ -89,9 +88,10 @@ class Worth:
                 found[allowed, m] += count / room**2
         most = found.sum(axis=1).max(initial=0.0)
         if most:
+            scale = TOTAL - np.ceil(np.log2(most))
             with np.errstate(divide="ignore"):
-                found = np.exp2(np.rint(np.log2(found) * STEPS) / STEPS) if self._fluid else found
-            found = np.rint(found * (TOTAL / found.sum(axis=1).max()))
+                found = np.exp2(np.rint(np.log2(found)) + scale) if self._fluid else np.rint(np.ldexp(found, int(scale)))
+            found[found < 1] = 0.0
         return found
 
     def on_cards(self, gpu: Ints) -> Floats:
@@ -150,9 +150,10 @@ def _most_frequent(asks: Sequence[Asked]) -> list[Column]:
 
 def _even_parts(ground: Ground, examples: Ints) -> Iterator[Asked]:
     """Where nobody has asked for anything yet: one card with its even part of a node, and a whole node, of each kind."""
-    cards = (ground.card[examples] >= 0).sum(axis=1)
-    for row, count in zip(examples.tolist(), cards.tolist(), strict=True):
+    cards = np.count_nonzero(ground.card[examples] >= 0, axis=1).tolist()
+    for kind, (row, count) in enumerate(zip(examples.tolist(), cards, strict=True)):
         if count:
+            alone = np.arange(len(examples)) == kind
             cpu, memory = int(ground.cpu[row]), int(ground.memory[row])
-            yield (cpu // count, memory // count, 1, WHOLE_GPU), cards > 0, 1
-            yield (cpu, memory, count, WHOLE_GPU), cards > 0, 1
+            yield (cpu // count, memory // count, 1, WHOLE_GPU), alone, 1
+            yield (cpu, memory, count, WHOLE_GPU), alone, 1
