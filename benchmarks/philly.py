@@ -28,7 +28,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import say
+from benchmarks.harness import read_limits, say
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import DEFAULT_QUEUE, NodeId, QueueName
 from hopyard.domain.queue import GPU, Queue, QueueTree
@@ -41,7 +41,9 @@ from hopyard.simulator.simulate import simulate
 from hopyard.simulator.traces.philly import read
 from hopyard.simulator.workload import Submission, Workload
 
+NAME = "philly"
 DEFAULT = ("fifo", "capacity", "las", "hopyard")
+LIMITS_FILE = Path(__file__).with_name("philly_limits.json")
 MIDDLE = 0.98  # of all runs; the first and the last come when the cluster is nearly idle
 HOUR_S = 3600.0
 CPU_MILLI, MEMORY_BYTES = 64_000, 256 << 30  # of a node; nobody waits for them
@@ -138,16 +140,16 @@ def measure(workload: Workload, options: argparse.Namespace) -> Iterator[dict[st
         yield line(report, nodes, nodes * options.gpus_per_node)
 
 
-def verdict(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """How ours compares with each of the others of this run."""
-    ours = next((one for one in lines if one["policy"] == "hopyard"), None)
-    told = []
-    for other in lines if ours is not None else ():
-        if other is not ours:
-            mean, p99 = (ours[key] / other[key] if other[key] else 1.0 for key in ("mean_jct_h", "p99_jct_h"))
-            told.append(
-                f"hopyard / {other['policy']}: mean {mean:.3f} ({'ok' if mean < 1 else 'NOT BELOW'}), p99 {p99:.3f} ({'ok' if p99 <= 1 else 'ABOVE'})"
-            )
+def verdicts(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Ours over the best of the others of this run, with what philly_limits.json says of that."""
+    ours = [one for one in lines if one["policy"] == "hopyard"]
+    others = [one for one in lines if one["policy"] != "hopyard"]
+    limits, told = read_limits(LIMITS_FILE), []
+    for name, key in (("mean", "mean_jct_h"), ("p99", "p99_jct_h")) if ours and others else ():
+        best = min(others, key=lambda one: float(one[key]))
+        over, limit = ours[0][key] / best[key], limits[f"{NAME}.{name}_over_best"]
+        verdict = "ok" if limit.holds(over) else "MISSED"
+        told.append(f"{name}: hopyard / {best['policy']} = {over:.3f} ({limit.direction} {limit.limit:g}: {verdict})")
     return told
 
 
@@ -217,13 +219,16 @@ def run(argv: Sequence[str] | None = None) -> int:
         say(f"{options.trace}:{problem.line}: {problem.text} (left out)")
     first = (options.first or 1) - 1
     workload = replace(workload, runs=workload.runs[first : None if options.limit is None else first + options.limit])
+    if not workload.runs:
+        print(f"error: {options.trace}: no runs are left of it\nhint: --first and --limit choose which", file=sys.stderr)
+        return 2
     if not options.json:
         print(HEADING)
     lines = []
     for one in measure(workload, options):
         lines.append(one)
         print(json.dumps(one) if options.json else row(one), flush=True)
-    for told in verdict(lines):
+    for told in verdicts(lines):
         say(told)
     return 0
 
