@@ -10,7 +10,7 @@ from functools import cache
 
 from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Node, Observation
-from hopyard.domain.ids import AttemptId
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.launch import Launch
 
 FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
@@ -27,14 +27,15 @@ class _Waiting:
 
 
 class WaitingEngine:
-    """Implements `hopyard.interfaces.engine.Engine`. A run ends by itself after its parameter `runs_s` seconds, without a
-    checkpoint when it is preempted. launches: every gang that was started, with how many replicas."""
+    """Implements `hopyard.interfaces.engine.Engine`. A run ends by itself when it has waited its parameter `runs_s`
+    seconds in all: one that is preempted saves what it has waited, at no cost. launches: every gang that was started, with how many replicas."""
 
     name = "waiting"
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = tuple(nodes)
         self._attempts: dict[AttemptId, _Waiting] = {}
+        self._left_s: dict[RunId, float] = {}  # of runs that were preempted
         self.launches: list[Launch] = []
 
     async def launch(self, launch: Launch, /) -> None:
@@ -42,12 +43,14 @@ class WaitingEngine:
             return
         self.launches.append(launch)
         replicas = _all(len(launch.replicas), None)
-        ends_at = time.monotonic() + float(launch.replicas[0].params["runs_s"])  # type: ignore[arg-type]
+        run = split_attempt(launch.attempt)[0]
+        ends_at = time.monotonic() + self._left_s.pop(run, float(launch.replicas[0].params["runs_s"] or 0))
         self._attempts[launch.attempt] = _Waiting(replicas, ends_at, AttemptStatus(launch.attempt, replicas))
 
-    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
+    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:  # noqa: ARG002 - nothing here takes long
         found = self._attempts.get(attempt)
         if found is not None and not found.over:
+            self._left_s[split_attempt(attempt)[0]] = max(found.ends_at - time.monotonic(), 0.0)
             self._end(attempt, found, PREEMPTED if preempt else STOPPED)
 
     async def observe(self) -> Observation:
