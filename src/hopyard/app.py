@@ -20,7 +20,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -209,6 +209,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             end_server=end.set,
             started_at=started_at,
             keep_checkpoints=settings.retention.checkpoints,
+            preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
         )
         closing.push_async_callback(parts.ingest.close)
         server = HttpServer(create_api(parts), parts, end, leave=lambda: write_server_file(home, url, started_at, pid=0))

@@ -22,10 +22,10 @@ def test_an_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
 
 def test_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: fast, labels: {rack: a}}\nserver: {port: 8765}\nretention: {checkpoints: 0}\n")
+    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: fast, labels: {rack: a}}\nserver: {port: 8765}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\n")
     told = read_settings(file)
     assert told.node == NodeSettings("box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"}, {"fpga": 2}, 40 * 2**30)
-    assert (told.server.port, told.retention.checkpoints) == (8765, 0)
+    assert (told.server.port, told.retention.checkpoints, told.scheduler.preempt_grace_s) == (8765, 0, 90.0)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,9 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("node: 3", "node: `3` is not a mapping", "key: value"),
         ("server: {port: 70000}", "server.port: `70000` is not a whole number from 0 to 65535", ""),
         ("retention: {checkpoints: -1}", "retention.checkpoints: `-1`", ""),
+        ("scheduler: {preempt_grace: soon}", "scheduler.preempt_grace: `soon` is not a time", ""),
+        ("scheduler: {preempt_grace: 25h}", "scheduler.preempt_grace: `25h` is more than a day", "60s"),
+        ("scheduler: {grace: 5s}", "scheduler: there is no key `grace`", ""),
     ],
 )
 def test_bad_values(tmp_path: Path, text: str, problem: str, hint: str) -> None:

@@ -1,9 +1,11 @@
-"""`config.yaml` of the home folder: what this machine offers, where the server listens, what is kept.
+"""`config.yaml` of the home folder: what this machine offers, where the server listens, what is kept, how long a run may take
+to make room.
 
 ```yaml
 node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: default, labels: {rack: a}}
 server: {port: 8765}
 retention: {checkpoints: 3}
+scheduler: {preempt_grace: 60s}
 ```
 """
 
@@ -20,6 +22,7 @@ from hopyard.domain.ids import check_name
 
 # Beyond these a machine's word is not believed.
 _MOST_CPU_MILLI, _MOST_MEMORY_BYTES, _MOST_GPUS, _MOST_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
+_LONGEST_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +59,28 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """preempt_grace_s: how long a run that is asked to make room may take to save a checkpoint and leave, before it is killed."""
+
+    preempt_grace_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     node: NodeSettings = field(default_factory=NodeSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
 
 
 def read_settings(file: Path) -> Settings:
     """The settings in `file`, defaults where it does not exist. Raises SpecError for anything it does not know."""
     if not file.exists():
         return Settings()
-    top = read_yaml(file).only("node", "server", "retention")
-    return Settings(_node(top.section("node")), _server(top.section("server")), _retention(top.section("retention")))
+    top = read_yaml(file).only("node", "server", "retention", "scheduler")
+    return Settings(
+        _node(top.section("node")), _server(top.section("server")), _retention(top.section("retention")), _scheduler(top.section("scheduler"))
+    )
 
 
 def _node(given: Section) -> NodeSettings:
@@ -103,3 +116,12 @@ def _server(given: Section) -> ServerSettings:
 
 def _retention(given: Section) -> RetentionSettings:
     return RetentionSettings(checkpoints=given.only("checkpoints").whole("checkpoints", 3, low=0, high=1_000_000))
+
+
+def _scheduler(given: Section) -> SchedulerSettings:
+    grace = given.only("preempt_grace").amount("preempt_grace", units.parse_time)
+    if grace is None:
+        return SchedulerSettings()
+    if grace > _LONGEST_GRACE_S:
+        raise given.fail("preempt_grace", f"`{given.values['preempt_grace']}` is more than a day", "whoever is to have the room waits that long; 60s is the default")
+    return SchedulerSettings(grace)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hopyard.controller.controller import Controller
+from hopyard.controller.endings import PREEMPT_GRACE
 from hopyard.controller.launches import Composer
 from hopyard.controller.retention import thin_checkpoints
 from hopyard.controller.sweep import Sweeper
@@ -53,6 +54,7 @@ async def assemble(
     end_server: Callable[[], None],
     started_at: datetime | None = None,
     keep_checkpoints: int = 3,
+    preempt_grace: timedelta = PREEMPT_GRACE,
 ) -> Parts:
     """`owner` is the user who may change everything. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
 
@@ -80,6 +82,7 @@ async def assemble(
         composer=Composer(runs, server_url=url, sign=tokens.sign),
         changed=hub.state_changed,
         ended=run_ended,
+        preempt_grace=preempt_grace,
     )
     return Parts(
         runs=runs,
