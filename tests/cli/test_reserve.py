@@ -15,7 +15,7 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     assert (done.code, done.talk.splitlines()[0]) == refused
     done = shell.hop("reserve", "exam", "--from", "+26h", "--for", "4h", "--nodes", "box", "--user", "alice", "--every", "week")
     assert done.code == 0 and ", every week, box, for alice" in done.talk
-    assert "warning: nobody named `alice` has submitted a run yet" in done.talk
+    assert "warning: there is no user `alice` yet; `hop user add alice` makes one" in done.talk
     head, row = shell.hop("reserve", "ls").text.splitlines()
     assert head.split() == ["NAME", "STATE", "WHEN", "REPEATS", "FOR", "WHAT"]
     assert row.split()[:3] == ["exam", "comes", "up"] and row.split()[-4:] == ["every", "week", "alice", "box"]

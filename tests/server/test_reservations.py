@@ -130,7 +130,7 @@ def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
 
 def test_a_mistyped_user_is_pointed_out(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        assert (await reserve(stage, users=["alcie"]))["warnings"] == ["nobody named `alcie` has submitted a run yet"]
+        assert (await reserve(stage, users=["alcie"]))["warnings"] == ["there is no user `alcie` yet; did you mean `alice`?"]
 
     play(tmp_path, scene)
 

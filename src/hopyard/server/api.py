@@ -26,6 +26,7 @@ from hopyard.server.routes.reservations import reservation_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.streams import stream_endpoints
+from hopyard.server.routes.users import user_endpoints
 from hopyard.server.routes.why import why_endpoints
 
 BASE = "/api/v1"
@@ -45,6 +46,7 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
         *reservation_endpoints(parts),
         *why_endpoints(parts),
         *node_endpoints(parts),
+        *user_endpoints(parts),
         *server_endpoints(parts),
     ]
 

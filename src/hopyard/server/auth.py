@@ -21,6 +21,7 @@ from hopyard.interfaces.access_store import AccessStore
 RUN_TOKEN_LIFE = timedelta(hours=24)
 _USER_PREFIX, _RUN_PREFIX = "hop_", "hopr_"
 _CACHED_TOKENS = 1024
+_FRESH = timedelta(seconds=10)
 _NO_TOKEN = "this server asks for a token"
 _TOKEN_HINT = "send `Authorization: Bearer TOKEN`; the owner's token is in the file `token` of the server's home folder"
 
@@ -70,7 +71,7 @@ class Tokens:
         self, store: AccessStore, secret: bytes, *, now: Callable[[], datetime], attempt_live: Callable[[AttemptId], Awaitable[bool]]
     ) -> None:
         self._store, self._secret, self._now, self._attempt_live = store, secret, now, attempt_live
-        self._users: dict[str, str] = {}  # hash -> user; tokens are never withdrawn while a server lives
+        self._users: dict[str, tuple[str, datetime]] = {}  # hash -> user, until when it need not be looked up again
 
     def sign(self, attempt: AttemptId) -> str:
         """A new token for this attempt, valid for 24 h."""
@@ -90,16 +91,20 @@ class Tokens:
         return await self._run(token) if token.startswith(_RUN_PREFIX) else await self._user(token)
 
     async def _user(self, token: str) -> Caller:
-        key = hash_token(token)
-        user = self._users.get(key)
-        if user is None:
+        key, now = hash_token(token), self._now()
+        user, until = self._users.get(key, (None, now))
+        if user is None or until <= now:
             user = await self._store.user_of(key)
             if user is None:
                 raise AuthError("the token is not one of this server's", hints=(_TOKEN_HINT,))
             if len(self._users) >= _CACHED_TOKENS:
                 self._users.clear()
-            self._users[key] = user
+            self._users[key] = user, now + _FRESH
         return Caller(user)
+
+    def forget_users(self) -> None:
+        """Look all users' tokens up again: some were withdrawn. A request on its way, or another server, may take them for `_FRESH` more."""
+        self._users.clear()
 
     async def _run(self, token: str) -> Caller:
         attempt, expiry, mac = _split(token)

@@ -11,6 +11,7 @@ from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import attempt_id
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom
 from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.interfaces.access_store import User
 from hopyard.testing.stores import Stores, at, digest, submit
 
 
@@ -118,6 +119,29 @@ class AccessCases:
         assert await stores.access.user_of("hash") == "alice"
         with pytest.raises(Conflict):
             await stores.access.add_token("bob", "hash", now=at(0))
+
+    async def test_users_come_once_and_go_with_all_their_tokens(self, stores: Stores) -> None:
+        assert await stores.access.users() == []
+        await stores.access.add_user("bob", "first", now=at(0))
+        with pytest.raises(Conflict):
+            await stores.access.add_user("bob", "second", now=at(1))
+        assert await stores.access.user_of("second") is None
+        with pytest.raises(Conflict):
+            await stores.access.add_user("carol", "first", now=at(1))
+        await stores.access.add_token("bob", "third", now=at(2))
+        await stores.access.add_user("alice", "hers", now=at(3))
+        assert await stores.access.users() == [User("alice", at(3)), User("bob", at(0), 2)]
+        assert await stores.access.remove_user("bob") == 2
+        assert [await stores.access.user_of(one) for one in ("first", "third", "hers")] == [None, None, "alice"]
+        with pytest.raises(NotFound):
+            await stores.access.remove_user("bob")
+        await stores.access.add_user("bob", "fourth", now=at(4))
+        assert await stores.access.users() == [User("alice", at(3)), User("bob", at(4))]
+
+    async def test_only_one_of_those_who_add_a_user_at_once_does(self, stores: Stores) -> None:
+        tried = await asyncio.gather(*(stores.access.add_user("bob", f"{n}", now=at(0)) for n in range(4)), return_exceptions=True)
+        assert sorted(type(one).__name__ for one in tried) == ["Conflict", "Conflict", "Conflict", "NoneType"]
+        assert await stores.access.users() == [User("bob", at(0))]
 
     async def test_the_secret_is_made_once(self, stores: Stores) -> None:
         secrets = await asyncio.gather(*(stores.access.secret() for _ in range(8)))

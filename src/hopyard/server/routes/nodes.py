@@ -13,9 +13,10 @@ from hopyard.config.suggest import closest
 from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import WHOLE_GPU, Gpu
-from hopyard.errors import Forbidden, NotFound
+from hopyard.errors import NotFound
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
+from hopyard.server.rights import check_owner
 from hopyard.server.wire import TEXT, In
 
 
@@ -111,6 +112,9 @@ class DrainOut(Struct, frozen=True):
     left: list[str]
 
 
+_IN_AND_OUT = "takes nodes in and out of service"
+
+
 def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def nodes(_ask: Ask[Nothing, Nothing]) -> NodesOut:
         """List the nodes with what of them is in use."""
@@ -146,7 +150,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def remove(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Forget a node that its engine no longer sees. 409 while it is there. Only the server's owner may."""
-        _check_owner(parts, ask.caller.user)
+        check_owner(ask.caller, parts.queues.owner, _IN_AND_OUT)
         await parts.cluster.remove_node(NodeId(ask.path["node"]))
         return Nothing()
 
@@ -261,13 +265,8 @@ async def _on_node(parts: Parts, running: Running, node: NodeId) -> OnNodeOut:
 
 
 async def _cordon(parts: Parts, ask: Ask[Nothing, Any], *, on: bool, reason: str = "") -> NodeOut:
-    _check_owner(parts, ask.caller.user)
+    check_owner(ask.caller, parts.queues.owner, _IN_AND_OUT)
     await parts.cluster.cordon(NodeId(ask.path["node"]), on, reason=reason)
     parts.controller.wake()
     snapshot = await parts.cluster.snapshot(now=parts.now())
     return _one(snapshot, _find(snapshot, ask.path["node"]))
-
-
-def _check_owner(parts: Parts, user: str) -> None:
-    if user != parts.queues.owner:
-        raise Forbidden(f"only {parts.queues.owner}, who owns this server, takes nodes in and out of service", hints=("ask them",))

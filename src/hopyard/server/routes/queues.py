@@ -18,6 +18,7 @@ from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.scheduler.fairness.overview import overview, users_of
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.known import named_in, unknown_users
 from hopyard.server.parts import Parts
 from hopyard.server.queue_wire import ApplyOut, ApplyQuery, QueueOut, QueuesOut, TreeIn, change_out, queue_out, user_out
 from hopyard.server.queues import check_may_change
@@ -68,7 +69,8 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if apply_it:
             await parts.queues.replace(after)
             parts.controller.wake()
-        warnings = beyond_cluster(after, await parts.nodes.get())
+        strangers = await unknown_users(parts.access, named_in(after)) if differ else []
+        warnings = [*beyond_cluster(after, await parts.nodes.get()), *strangers]
         return ApplyOut([change_out(change) for change in differ], warnings, apply_it)
 
     return [

@@ -12,9 +12,9 @@ from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import admins
 from hopyard.domain.reservation import Reservation
 from hopyard.errors import Conflict, Forbidden
-from hopyard.interfaces.run_store import RunFilter
 from hopyard.scheduler.timeline.grant import Refused, grant
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.known import unknown_users
 from hopyard.server.names import with_names
 from hopyard.server.parts import Parts
 from hopyard.server.reservation_wire import GrantedOut, ReservationIn, ReservationOut, ReservationsOut, reservation_out
@@ -65,7 +65,7 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await parts.reservations.create(found.reservation, based_on=snapshot.version)
         except Conflict as conflict:
             raise _Changed(conflict.message, hints=conflict.hints) from conflict
-        return found.reservation, [*await with_names(parts.runs, found.warnings), *await _unknown_users(parts, wanted)]
+        return found.reservation, [*await with_names(parts.runs, found.warnings), *await unknown_users(parts.access, wanted.users)]
 
     async def delete(ask: Ask[Nothing, Nothing]) -> ReservationOut:
         """Give a reservation up. 403 unless the caller is the server's owner, administers its queue, or made it."""
@@ -100,9 +100,3 @@ def _check_may(tree: QueueTree, one: Reservation, *, user: str, owner: str) -> N
             f"`{user}` may not reserve {f'for queue {one.queue}' if may else 'for users'}; those who may: {who}",
             hints=("administrators of a queue reserve for that queue: --queue NAME",),
         )
-
-
-async def _unknown_users(parts: Parts, wanted: Reservation) -> list[str]:
-    """Names that nobody is known by who ever submitted a run: probably mistyped."""
-    others = [user for user in wanted.users if user != parts.queues.owner]
-    return [f"nobody named `{user}` has submitted a run yet" for user in others if not await parts.runs.list(RunFilter(user=user, limit=1))]

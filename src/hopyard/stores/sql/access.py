@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, select, union
+from sqlalchemy import Column, Connection, func, select, union
 
 from hopyard.domain.ids import Digest
-from hopyard.errors import Conflict
-from hopyard.stores.sql.codec import to_us
+from hopyard.errors import Conflict, NotFound
+from hopyard.interfaces.access_store import User
+from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.tables import checkpoints, dataset_versions, run_contents, run_datasets, secrets, tokens
 
@@ -37,17 +38,38 @@ class SqlAccessStore:
     async def add_token(self, user: str, token_hash: str, /, *, now: datetime) -> None:
         """Idempotent. Raises Conflict when the token is another user's."""
 
+        await self._database.write(lambda conn: _add_token(conn, user, token_hash, now))
+
+    async def add_user(self, user: str, token_hash: str, /, *, now: datetime) -> None:
+        """Raises Conflict when the user has a token already, or the token is another's."""
+
         def write(conn: Connection) -> None:
-            owner = _user_of(conn, token_hash)
-            if owner is None:
-                conn.execute(tokens.insert().values(hash=token_hash, user_name=user, created_at=to_us(now)))
-            elif owner != user:
-                raise Conflict("the token belongs to another user", hints=("make a new one",))
+            if conn.execute(select(tokens.c.hash).where(tokens.c.user_name == user).limit(1)).scalar() is not None:
+                raise Conflict(f"there is a user `{user}`", hints=("a lost token is replaced by removing the user and adding them again",))
+            _add_token(conn, user, token_hash, now)
 
         await self._database.write(write)
 
     async def user_of(self, token_hash: str, /) -> str | None:
         return await self._database.read(lambda conn: _user_of(conn, token_hash))
+
+    async def users(self) -> Sequence[User]:
+        def read(conn: Connection) -> list[User]:
+            found = select(tokens.c.user_name, func.min(tokens.c.created_at), func.count()).group_by(tokens.c.user_name)
+            return sorted((User(name, from_us(first), count) for name, first, count in conn.execute(found)), key=lambda user: user.name)
+
+        return await self._database.read(read)
+
+    async def remove_user(self, user: str, /) -> int:
+        """Raises NotFound."""
+
+        def write(conn: Connection) -> int:
+            gone = conn.execute(tokens.delete().where(tokens.c.user_name == user)).rowcount
+            if not gone:
+                raise NotFound(f"there is no user `{user}`", hints=("`hop user ls` lists them",))
+            return gone
+
+        return await self._database.write(write)
 
     async def secret(self) -> bytes:
         found = await self._database.read(_find_secret)
@@ -62,6 +84,14 @@ class SqlAccessStore:
 
 def _user_of(conn: Connection, token_hash: str) -> str | None:
     return conn.execute(select(tokens.c.user_name).where(tokens.c.hash == token_hash)).scalar()
+
+
+def _add_token(conn: Connection, user: str, token_hash: str, now: datetime) -> None:
+    holder = _user_of(conn, token_hash)
+    if holder is None:
+        conn.execute(tokens.insert().values(hash=token_hash, user_name=user, created_at=to_us(now)))
+    elif holder != user:
+        raise Conflict("the token belongs to another user", hints=("make a new one",))
 
 
 def _find_secret(conn: Connection) -> bytes | None:

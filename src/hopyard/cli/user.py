@@ -1,0 +1,74 @@
+"""`hop user …`: who may use this server, beside its owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.options import json_option
+
+
+@click.group("user", no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def user(ctx: click.Context) -> None:
+    """Let others use this server under their own names. Only its owner may.
+
+    Whoever has a token may look at everything and submit runs where queues let them; what else, docs/operations.md tells.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@user.command("add")
+@click.argument("name", metavar="NAME")
+@json_option
+def add(name: str, as_json: bool) -> None:
+    """Make the user NAME, and print their token. It is printed this once: the server keeps a hash of it.
+
+    \b
+    They set two variables, and every command is theirs:
+    export HOPYARD_URL=… HOPYARD_TOKEN=…
+    """
+    from hopyard.domain.ids import check_name
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    made: dict[str, Any] = client.post("/users", {"name": check_name(name, what="NAME")})
+    if as_json:
+        console.out_json({**made, "url": client.url})
+        return
+    console.out(made["token"])
+    console.say(f"{name} is a user now. This token is not shown again; with it they connect so:")
+    console.say(f"  export HOPYARD_URL={client.url} HOPYARD_TOKEN=…")
+
+
+@user.command("ls")
+@json_option
+def ls(as_json: bool) -> None:
+    """List the users: everybody who has a token."""
+    from hopyard.cli.times import clock
+    from hopyard.sdk.connect import connect
+
+    found = connect().get("/users")["users"]
+    if as_json:
+        console.out_json(found)
+    else:
+        rows = [[one["name"], "owner" if one["owner"] else "", clock(one["created_at"])] for one in found]
+        console.out("\n".join(console.table(["NAME", "ROLE", "SINCE"], rows)))
+
+
+@user.command("rm")
+@click.argument("name", metavar="NAME")
+@json_option
+def remove(name: str, as_json: bool) -> None:
+    """Take the tokens of NAME back. Their runs go on and stay; the owner cannot be removed."""
+    from hopyard.domain.ids import check_name
+    from hopyard.sdk.connect import connect
+
+    gone = connect().call("DELETE", f"/users/{check_name(name, what='NAME')}")
+    if as_json:
+        console.out_json(gone)
+    else:
+        console.say(f"{name} is no user any more")

@@ -1,0 +1,27 @@
+"""Names of users in queues and reservations that nobody has: allowed, since users may come later, but probably mistyped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hopyard.config.suggest import closest
+from hopyard.domain.queue import QueueTree
+from hopyard.interfaces.access_store import AccessStore
+
+
+async def unknown_users(access: AccessStore, names: Iterable[str]) -> list[str]:
+    """A sentence for each name that no user of this server has, with the nearest that somebody has."""
+    wanted = sorted(set(names))
+    if not wanted:
+        return []
+    known = {user.name for user in await access.users()}
+    return [_sentence(name, closest(name, known)) for name in wanted if name not in known]
+
+
+def named_in(tree: QueueTree) -> set[str]:
+    """Everybody whom a queue lets submit or administer."""
+    return {user for queue in tree.queues.values() for user in (*queue.submitters, *queue.admins)}
+
+
+def _sentence(name: str, near: str | None) -> str:
+    return f"there is no user `{name}` yet" + (f"; did you mean `{near}`?" if near else f"; `hop user add {name}` makes one")

@@ -1,0 +1,31 @@
+"""Who may do what to whom: the server's owner, administrators of queues, and whose a run is. Everybody with a token may read."""
+
+from __future__ import annotations
+
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.quota import admins
+from hopyard.domain.run import Run
+from hopyard.errors import Forbidden
+from hopyard.server.auth import Caller
+
+
+def check_owner(caller: Caller, owner: str, what: str) -> None:
+    """Raises Forbidden unless it is the server's owner. what: ends the sentence, as in `adds users`."""
+    if caller.require_user() != owner:
+        raise Forbidden(f"only {owner}, who owns this server, {what}", hints=("ask them",))
+
+
+def check_may_end(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> None:
+    """Raises Forbidden unless the run is the caller's, or the caller administers its queue or one above it, or owns the server."""
+    above = admins(tree, run.spec.queue) if run.spec.queue else ()
+    if caller.require_user() not in (run.name.user, *above, owner):
+        who = ", ".join(dict.fromkeys([run.name.user, *above, owner]))
+        raise Forbidden(f"run {run.name} is not `{caller.user}`'s to end or delete; those who may: {who}", hints=("ask one of them",))
+
+
+def check_own(caller: Caller, run: Run, *, owner: str) -> None:
+    """Raises Forbidden unless it is the run itself (whose token was checked), its user, or the server's owner: what a run wrote
+    and saved is its user's alone to change."""
+    if caller.run is None and caller.user not in (run.name.user, owner):
+        who = ", ".join(dict.fromkeys([run.name.user, owner]))
+        raise Forbidden(f"run {run.name} is not `{caller.user}`'s to change; those who may: {who}", hints=("`hop fork` makes one of your own of it",))

@@ -1,0 +1,38 @@
+"""`hop user`: a second user of one server, as both of them type."""
+
+from __future__ import annotations
+
+from hopyard.sdk.client import Client
+
+from .terminal import Shell
+
+
+def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Client) -> None:
+    owner = client.get("/queues")["owner"]
+    made = shell.hop("user", "add", "bob")
+    token = made.text.strip()
+    assert made.code == 0 and token.startswith("hop_") and token not in made.talk
+    assert f"export HOPYARD_URL={client.url} HOPYARD_TOKEN=" in made.talk
+    bob = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": token})
+    assert bob.detach("--", "true").startswith("bob/")
+    for words in (("add", "eve"), ("ls",), ("rm", "bob")):
+        refused = bob.hop("user", *words)
+        assert refused.code == 2 and f"only {owner}, who owns this server" in refused.talk
+    head, *rows = (line.split()[:2] for line in shell.hop("user", "ls").text.splitlines())
+    assert head == ["NAME", "ROLE"] and [owner, "owner"] in rows and "bob" in [row[0] for row in rows]
+    told = {one["name"]: one["owner"] for one in shell.hop("user", "ls", "--json").json}
+    assert told == {owner: True, "bob": False}
+    twice = shell.hop("user", "add", "bob")
+    assert twice.code != 0 and "there is a user `bob`" in twice.talk and not twice.out
+    assert "owns this server and stays" in shell.hop("user", "rm", owner).talk
+    assert shell.hop("user", "rm", "bob").talk == "bob is no user any more\n"
+    gone = bob.hop("ps")
+    assert gone.code == 2 and "the token is not one of this server's" in gone.talk
+    assert set(shell.hop("user", "add", "bob", "--json").json) == {"name", "token", "url"}
+    assert shell.hop("user", "rm", "bob", "--json").json["tokens"] == 1
+
+
+def test_a_bad_name_is_refused_before_a_server_is_asked(shell: Shell) -> None:
+    for verb in ("add", "rm"):
+        done = shell.hop("user", verb, "../bob")
+        assert done.code == 2 and done.talk.startswith("error: NAME: `../bob`") and "hint: " in done.talk
