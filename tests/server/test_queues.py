@@ -52,7 +52,9 @@ def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: P
         assert not tried["applied"]
         assert [c["queue"] for c in tried["changes"]] == [None, "default", "nlp", "prod", "research", "vision"]
         assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
-        assert tried["warnings"] == [f"there is no user `{name}` yet; `hop user add {name}` makes one" for name in ("bob", "carol")]
+        assert tried["warnings"] == [
+            f"there is no user `{name}` yet; `hop user add {name}` makes one" for name in ("bob", "carol")
+        ]
         done = await put(stage, TREE)
         assert done == {**tried, "applied": True}
         told = await stage.ask("GET", "/queues")

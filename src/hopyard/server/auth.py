@@ -68,7 +68,12 @@ class Tokens:
     """
 
     def __init__(
-        self, store: AccessStore, secret: bytes, *, now: Callable[[], datetime], attempt_live: Callable[[AttemptId], Awaitable[bool]]
+        self,
+        store: AccessStore,
+        secret: bytes,
+        *,
+        now: Callable[[], datetime],
+        attempt_live: Callable[[AttemptId], Awaitable[bool]],
     ) -> None:
         self._store, self._secret, self._now, self._attempt_live = store, secret, now, attempt_live
         self._users: dict[str, tuple[str, datetime]] = {}  # hash -> user, until when it need not be looked up again

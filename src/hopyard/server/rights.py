@@ -20,7 +20,9 @@ def check_may_end(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> N
     above = admins(tree, run.spec.queue) if run.spec.queue else ()
     if caller.require_user() not in (run.name.user, *above, owner):
         who = ", ".join(dict.fromkeys([run.name.user, *above, owner]))
-        raise Forbidden(f"run {run.name} is not `{caller.user}`'s to end or delete; those who may: {who}", hints=("ask one of them",))
+        raise Forbidden(
+            f"run {run.name} is not `{caller.user}`'s to end or delete; those who may: {who}", hints=("ask one of them",)
+        )
 
 
 def check_own(caller: Caller, run: Run, *, owner: str) -> None:
@@ -28,4 +30,7 @@ def check_own(caller: Caller, run: Run, *, owner: str) -> None:
     and saved is its user's alone to change."""
     if caller.run is None and caller.user not in (run.name.user, owner):
         who = ", ".join(dict.fromkeys([run.name.user, owner]))
-        raise Forbidden(f"run {run.name} is not `{caller.user}`'s to change; those who may: {who}", hints=("`hop fork` makes one of your own of it",))
+        raise Forbidden(
+            f"run {run.name} is not `{caller.user}`'s to change; those who may: {who}",
+            hints=("`hop fork` makes one of your own of it",),
+        )

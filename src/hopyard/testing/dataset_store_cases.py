@@ -139,7 +139,9 @@ class AccessCases:
         assert await stores.access.users() == [User("alice", at(3)), User("bob", at(4))]
 
     async def test_only_one_of_those_who_add_a_user_at_once_does(self, stores: Stores) -> None:
-        tried = await asyncio.gather(*(stores.access.add_user("bob", f"{n}", now=at(0)) for n in range(4)), return_exceptions=True)
+        tried = await asyncio.gather(
+            *(stores.access.add_user("bob", f"{n}", now=at(0)) for n in range(4)), return_exceptions=True
+        )
         assert sorted(type(one).__name__ for one in tried) == ["Conflict", "Conflict", "Conflict", "NoneType"]
         assert await stores.access.users() == [User("bob", at(0))]
 

@@ -19,6 +19,7 @@ from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json, read_body
 from hopyard.server.parts import Parts
+from hopyard.server.rights import check_own
 from hopyard.server.wire import Count, Hex, Id, In, Key, ReplicaStatusIn, Text, Time, Whole
 from hopyard.tracking.ingest import STREAMS, Segment
 
@@ -88,6 +89,8 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         head, segments = parse_sync(await read_body(ask.request, SYNC_LIMIT))
         if head.status.rank != rank:
             raise SpecError(f"status.rank: {head.status.rank}, but the address names replica {rank}")
+        if ask.caller.run is None:  # a run's own token was checked against the address, which spares its replicas a look-up
+            check_own(ask.caller, await parts.runs.get(RunId(split_attempt(attempt)[0])), owner=parts.queues.owner)
         offsets = await parts.ingest.take(attempt, rank, segments)
         status = _status(head)
         if status.phase is ReplicaPhase.EXITED:
@@ -101,7 +104,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def checkpoint(ask: Ask[Nothing, CheckpointIn]) -> Checkpoint:
         """Record a checkpoint whose blobs are all here; 409 `missing_blobs` names those that are not."""
-        attempt, run = await _attempt(parts, ask.path["attempt"])
+        attempt, run = await _attempt(parts, ask)
         body = ask.body
         if body.run not in (None, run.id) or body.attempt not in (None, attempt):
             raise SpecError("run, attempt: they are not those of the address")
@@ -126,7 +129,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def artifact(ask: Ask[Nothing, ArtifactIn]) -> Nothing:
         """Record the files that the run made or changed; all their blobs are here, else 409 `missing_blobs`."""
-        _, run = await _attempt(parts, ask.path["attempt"])
+        _, run = await _attempt(parts, ask)
         async with parts.sweeper.held_off():
             await parts.trees.whole(Digest(ask.body.manifest), what="artifact")
             await parts.runs.record_artifact(run.id, Digest(ask.body.manifest))
@@ -135,7 +138,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def lock(ask: Ask[Nothing, LockIn]) -> Nothing:
         """Record the resolved environment, so that a fork gets the same one."""
-        _, run = await _attempt(parts, ask.path["attempt"])
+        _, run = await _attempt(parts, ask)
         async with parts.sweeper.held_off():
             await parts.trees.there([Digest(ask.body.lock)], what="lock of the environment")
             await parts.runs.record_lock(run.id, Digest(ask.body.lock), ask.body.packages)
@@ -196,10 +199,12 @@ async def _finish_offline(parts: Parts, run: Run, status: ReplicaStatus) -> None
     parts.hub.state_changed(run.id)
 
 
-async def _attempt(parts: Parts, text: str) -> tuple[AttemptId, Run]:
-    """The attempt of an address, with its run. Raises NotFound."""
+async def _attempt(parts: Parts, ask: Ask[Any, Any]) -> tuple[AttemptId, Run]:
+    """The attempt of an address, with its run. Raises NotFound, and Forbidden for a user whose run it is not."""
+    text = ask.path["attempt"]
     run_id, number = split_attempt(AttemptId(text))
     run = await parts.runs.get(RunId(run_id))
     if not (run.offline and number == 1) and not any(attempt.id == text for attempt in await parts.runs.attempts(run.id)):
         raise NotFound(f"run {run.name} has no attempt {number}")
+    check_own(ask.caller, run, owner=parts.queues.owner)
     return AttemptId(text), run

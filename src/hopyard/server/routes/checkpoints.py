@@ -18,6 +18,7 @@ from hopyard.errors import NotFound
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
+from hopyard.server.rights import check_own
 from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
 from hopyard.server.wire import (
     MAX_NAMES,
@@ -74,8 +75,9 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return CheckpointsOut(list(await parts.runs.checkpoints(RunId(ask.path["id"]))))
 
     async def keep(ask: Ask[KeepQuery, Nothing]) -> CheckpointsOut:
-        """Exempt a checkpoint from clean-up."""
+        """Exempt a checkpoint from clean-up. 403 unless the caller is the run's user, or owns the server."""
         run, step = RunId(ask.path["id"]), int(ask.path["step"])
+        check_own(ask.caller, await parts.runs.get(run), owner=parts.queues.owner)
         if not any(checkpoint.step == step for checkpoint in await parts.runs.checkpoints(run)):
             raise NotFound(f"the run has no checkpoint of step {step}")
         await parts.runs.keep_checkpoint(run, step, bool(ask.query.kept))

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
-from hopyard.errors import NotFound
+from hopyard.errors import Forbidden, NotFound
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
 from hopyard.server.wire import TEXT, Hex, In, LongText
@@ -100,7 +100,11 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return await _get(parts, ask.path["name"])
 
     async def delete(ask: Ask[DeleteVersionsQuery, Nothing]) -> DeletedOut:
-        """Delete one version, or the dataset with all of them; 409 while a live run uses it. Bytes go with the next sweep."""
+        """Delete one version, or the dataset with all of them; 409 while a live run uses it. Bytes go with the next sweep.
+
+        403 unless the caller pushed all that would go, or owns the server.
+        """
+        await _check_pushed(parts, ask.caller.require_user(), ask.path["name"], ask.query.version)
         return DeletedOut(await parts.datasets.delete(ask.path["name"], ask.query.version))
 
     return [
@@ -112,6 +116,17 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("POST", "/datasets/{name}/versions", push, body=PushIn, returns=PushOut, status=201, errors=(400, 409, 507)),
         Endpoint("GET", "/datasets/{name}/versions/{version}", version, returns=DatasetVersion),
     ]
+
+
+async def _check_pushed(parts: Parts, user: str, name: str, number: int | None) -> None:
+    """Raises Forbidden unless the user pushed the version (None: all of them), or owns the server; NotFound."""
+    if user == parts.queues.owner:
+        return
+    found = [await parts.datasets.version(name, number)] if number else await parts.datasets.versions(name)
+    others = {version.created_by: version.number for version in found if version.created_by != user}
+    for other, pushed in others.items():
+        who = f"{other}, {parts.queues.owner}" if other != parts.queues.owner else other
+        raise Forbidden(f"version {pushed} of `{name}` was pushed by {other}; those who may delete it: {who}", hints=("ask one of them",))
 
 
 async def _get(parts: Parts, name: str) -> Dataset:

@@ -124,7 +124,9 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Get a node with the runs that are on it."""
         snapshot = await parts.cluster.snapshot(now=parts.now())
         node = _find(snapshot, ask.path["node"])
-        return NodeDetailOut(_one(snapshot, node), [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)])
+        return NodeDetailOut(
+            _one(snapshot, node), [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)]
+        )
 
     async def cordon(ask: Ask[Nothing, CordonIn]) -> NodeOut:
         """Let nothing new start on a node; what runs there goes on. Only the server's owner may."""
@@ -242,7 +244,9 @@ def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
         memory_bytes=sum(node.memory_bytes for node in nodes),
         gpus=[CardsOut(model, milli, busy[model]) for model, milli in sorted(cards.items())],
         extras=dict(sorted(extras.items())),
-        used=UsedOut(sum(node.used.cpu_milli for node in nodes), sum(node.used.memory_bytes for node in nodes), extras=dict(taken)),
+        used=UsedOut(
+            sum(node.used.cpu_milli for node in nodes), sum(node.used.memory_bytes for node in nodes), extras=dict(taken)
+        ),
     )
 
 
@@ -255,7 +259,9 @@ def _find(snapshot: Snapshot, name: str) -> Node:
 
 
 def _there(snapshot: Snapshot, node: NodeId) -> list[Running]:
-    return [running for running in snapshot.running if any(assignment.node == node for assignment in running.placement.assignments)]
+    return [
+        running for running in snapshot.running if any(assignment.node == node for assignment in running.placement.assignments)
+    ]
 
 
 async def _on_node(parts: Parts, running: Running, node: NodeId) -> OnNodeOut:

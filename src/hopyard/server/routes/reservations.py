@@ -65,7 +65,10 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await parts.reservations.create(found.reservation, based_on=snapshot.version)
         except Conflict as conflict:
             raise _Changed(conflict.message, hints=conflict.hints) from conflict
-        return found.reservation, [*await with_names(parts.runs, found.warnings), *await unknown_users(parts.access, wanted.users)]
+        return found.reservation, [
+            *await with_names(parts.runs, found.warnings),
+            *await unknown_users(parts.access, wanted.users),
+        ]
 
     async def delete(ask: Ask[Nothing, Nothing]) -> ReservationOut:
         """Give a reservation up. 403 unless the caller is the server's owner, administers its queue, or made it."""

@@ -18,6 +18,7 @@ from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.names import with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
+from hopyard.server.rights import check_may_end
 from hopyard.server.wire import NAME, RUN_ID, TEXT, Id, In, ProgressOut, RunOut, RunsOut, SpecIn, Time, run_out, some_of, to_spec
 
 PLAN_WAIT_S = 1.0
@@ -130,15 +131,20 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return await whole(parts, run)
 
     async def stop(ask: Ask[Nothing, StopIn]) -> RunOut:
-        """End a run: at once while it waits, else its processes get SIGTERM and, after the grace, SIGKILL."""
+        """End a run: at once while it waits, else its processes get SIGTERM and, after the grace, SIGKILL.
+
+        403 unless the caller is the run's user, administers its queue or one above it, or owns the server.
+        """
         run_id = RunId(ask.path["id"])
+        check_may_end(ask.caller, await parts.runs.get(run_id), await parts.queues.tree(), owner=parts.queues.owner)
         await parts.controller.stop(run_id, grace=timedelta(seconds=ask.body.grace_s))
         return run_out(await parts.runs.get(run_id))
 
     async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
-        """Delete a run that is over, with its streams and checkpoints."""
+        """Delete a run that is over, with its streams and checkpoints. 403 as for ending it."""
         run_id = RunId(ask.path["id"])
         run = await parts.runs.get(run_id)
+        check_may_end(ask.caller, run, await parts.queues.tree(), owner=parts.queues.owner)
         if ask.query.force and not run.phase.final:
             await parts.controller.stop(run_id, grace=timedelta(seconds=1))
             if not await _ended(parts, run_id):

@@ -16,6 +16,7 @@ from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.parts import Parts
+from hopyard.server.rights import check_owner
 from hopyard.server.routes.nodes import NodeOut, nodes_of
 from hopyard.server.wire import In
 
@@ -82,12 +83,14 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             blobs=BlobsOut(count, size),
         )
 
-    async def sweep(_ask: Ask[Nothing, Nothing]) -> SweptOut:
-        """Remove blobs that nothing refers to and that are older than an hour."""
+    async def sweep(ask: Ask[Nothing, Nothing]) -> SweptOut:
+        """Remove blobs that nothing refers to and that are older than an hour. Only the server's owner may."""
+        check_owner(ask.caller, parts.queues.owner, "sweeps its blobs")
         return SweptOut(await parts.sweeper.sweep())
 
     async def shutdown(ask: Ask[Nothing, ShutdownIn]) -> Nothing:
-        """End the server. 409 while runs are live and `runs` is `refuse`."""
+        """End the server. 409 while runs are live and `runs` is `refuse`. Only the server's owner may."""
+        check_owner(ask.caller, parts.queues.owner, "ends it")
         if ask.body.runs == "refuse":
             await _refuse_while_live(parts)
         elif ask.body.runs == "stop":

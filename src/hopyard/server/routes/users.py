@@ -63,7 +63,9 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise Forbidden(f"{name} owns this server and stays", hints=("without its owner nobody could change anything",))
         if name not in known:
             near = closest(name, known)
-            raise NotFound(f"there is no user `{name}`", hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",))
+            raise NotFound(
+                f"there is no user `{name}`", hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",)
+            )
         tokens = await parts.access.remove_user(name)
         parts.tokens.forget_users()
         return _out(name, known[name].created_at, tokens)

@@ -45,7 +45,9 @@ class SqlAccessStore:
 
         def write(conn: Connection) -> None:
             if conn.execute(select(tokens.c.hash).where(tokens.c.user_name == user).limit(1)).scalar() is not None:
-                raise Conflict(f"there is a user `{user}`", hints=("a lost token is replaced by removing the user and adding them again",))
+                raise Conflict(
+                    f"there is a user `{user}`", hints=("a lost token is replaced by removing the user and adding them again",)
+                )
             _add_token(conn, user, token_hash, now)
 
         await self._database.write(write)
@@ -56,7 +58,9 @@ class SqlAccessStore:
     async def users(self) -> Sequence[User]:
         def read(conn: Connection) -> list[User]:
             found = select(tokens.c.user_name, func.min(tokens.c.created_at), func.count()).group_by(tokens.c.user_name)
-            return sorted((User(name, from_us(first), count) for name, first, count in conn.execute(found)), key=lambda user: user.name)
+            return sorted(
+                (User(name, from_us(first), count) for name, first, count in conn.execute(found)), key=lambda user: user.name
+            )
 
         return await self._database.read(read)
 
