@@ -20,7 +20,8 @@ from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
 
-SEARCHES = 48  # gangs for which victims are looked for in one turn; the next turn goes on
+LOOKS = 32  # gangs for which it is asked in one turn whether others could make room; later turns ask for others
+SEARCHES = 16  # of those, gangs for which it is worked out who; the next turn goes on
 GONE = timedelta(seconds=STOPS_IN_S[0] + 1)  # whoever was asked to make room is expected to have left by then
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
@@ -39,7 +40,7 @@ class Asking:
             if running.preempted_for is not None and running.preempted_for in scene.line:
                 self.making_room.setdefault(running.preempted_for, []).append(running)
         self._asked: list[Running] = []
-        self._searches = 0
+        self._looks = self._searches = 0
         self._lazy: Preemptor | None = None
         self._soon: tuple[Capacity, Accounts] | None = None
         self._soon_at = scene.now
@@ -57,14 +58,20 @@ class Asking:
         self._supposed(runs)
         self._asked += runs
 
+    @property
+    def tired(self) -> bool:
+        """Whether no more is looked for in this turn."""
+        return self._looks >= LOOKS or self._searches >= SEARCHES
+
     def may(self, queue: QueueName, priority: int) -> bool:
         """Whether there is anybody at all who might have to make room for gangs of this priority in the queue."""
         return self._preemptor.may(queue, priority)
 
     def make_room(self, gang: Gang) -> bool:
         """Step 6. Whether runs are asked to end so that it can start; nobody is where they are already."""
-        if gang.id in self.making_room or not self.may(gang.queue, gang.priority):
+        if gang.id in self.making_room or self.tired or not self.may(gang.queue, gang.priority):
             return False
+        self._looks += 1
         if self._find_room(gang):
             return True
         in_s = self._preemptor.slices_in_s(gang)
@@ -79,9 +86,6 @@ class Asking:
             victims = self._preemptor.victims(gang, not_on=not_on)
             if not victims:
                 return False
-            if self._searches >= SEARCHES:
-                self.look_again_at.append(self._scene.now + AGAIN)
-                return False
             self._searches += 1
             found = self._preemptor.find(gang, victims, not_on=not_on)
             if found is not None and self._ask(gang, *found):
@@ -95,9 +99,7 @@ class Asking:
         if self._soon is None:
             soon_s = SOON.total_seconds()
             self._soon = scene.capacity.copy(), scene.accounts.copy()
-            for end in scene.standing.future.ends():
-                if end.mid_s > soon_s:
-                    break
+            for end in scene.standing.future.ending_by(soon_s):
                 self._soon[0].give_back(end.placement)
                 self._soon[1].credit(end.placement)
                 self._soon_at = scene.now + timedelta(seconds=end.mid_s)

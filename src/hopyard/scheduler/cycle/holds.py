@@ -39,7 +39,7 @@ class Verdicts:
     """Why each gang waits, as things stood when the turn was over. Nothing of it changes any more.
 
     alone: of gangs that were looked at for themselves; without a sentence, they wait for the same as those alike. in_way: of those that would fit, but in the way of others, by shape:
-    they share one. hopeless: why a gang never fits, or None.
+    they share one. held: of those that stand back for one of their own queue. hopeless: why a gang never fits, or None.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class Verdicts:
         hopeless: Callable[[Gang], str | None],
         alone: Mapping[GangId, Verdict],
         in_way: Mapping[ShapeKey, Verdict],
+        held: Callable[[Gang], Verdict | None],
     ) -> None:
         self.accounts = accounts
-        self._capacity, self._hopeless, self._alone, self._in_way = capacity, hopeless, alone, in_way
+        self._capacity, self._hopeless, self._alone, self._in_way, self._held = capacity, hopeless, alone, in_way, held
         self._never: dict[ShapeKey, Verdict | None] = {}
         self._shared: dict[tuple[QueueName, str, ShapeKey], Verdict] = {}
-        self._full: dict[tuple[ShapeKey, frozenset[str]], Verdict] = {}
+        self._full: dict[tuple[ShapeKey, frozenset[str]], Verdict | None] = {}
 
     def never(self, gang: Gang) -> Verdict | None:
         key = gang.roles, gang.topology
@@ -83,11 +84,12 @@ class Verdicts:
         shape, closed = (gang.roles, gang.topology), self.accounts.closed_models(gang)
         if (shape, closed) not in self._full:
             self._full[shape, closed] = self._of_shape(gang, closed)
-        return self._full[shape, closed]
+        return self._full[shape, closed] or self._held(gang) or self._in_way.get(shape, NEXT)
 
-    def _of_shape(self, gang: Gang, closed: frozenset[str]) -> Verdict:
+    def _of_shape(self, gang: Gang, closed: frozenset[str]) -> Verdict | None:
+        """None where there is room."""
         if self._capacity.place(gang, closed_models=closed) is not None:
-            return self._in_way.get((gang.roles, gang.topology), NEXT)
+            return None
         if closed and self._capacity.place(gang) is not None:
             models = ", ".join(sorted(closed))
             return Verdict(

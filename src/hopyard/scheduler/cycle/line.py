@@ -19,10 +19,11 @@ class Shape:
     example: a gang of this shape. waiting: how many there are.
     """
 
-    __slots__ = ("example", "waiting")
+    __slots__ = ("asks_gpus", "example", "waiting")
 
     def __init__(self, example: Gang) -> None:
         self.example, self.waiting = example, 0
+        self.asks_gpus = any(role.resources.gpus or role.resources.shares_gpu for role in example.roles)
 
     @property
     def key(self) -> ShapeKey:

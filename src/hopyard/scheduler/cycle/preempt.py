@@ -24,7 +24,6 @@ class _Claim:
     """What decides who may be asked to make room for a gang."""
 
     queue: QueueName
-    user: str
     priority: int
     service_class: int
     owed: frozenset[QueueName]
@@ -51,11 +50,11 @@ class Preemptor:
         self._borrowed = Borrowed(
             standing.snapshot.queues, standing.snapshot.nodes, standing.by_queue, frozenset(standing.stopping)
         )
-        self._lowest: dict[QueueName, int | None] = {}
         self._sliced: dict[tuple[QueueName, int], list[tuple[int, Running]]] = {}
         self._slices_in_s: dict[tuple[QueueName, int, int], float] = {}
         self._alike: dict[_Claim, list[Victim]] = {}
-        self._emptied: dict[_Claim, tuple[Capacity, Accounts]] = {}
+        self._emptied: dict[_Claim, Capacity] = {}
+        self._debtors: dict[tuple[QueueName, tuple[str, ...]], frozenset[QueueName]] = {}
         self._helps: dict[tuple[_Claim, object], bool] = {}
         self.leave(standing.stopping.values())
 
@@ -75,7 +74,7 @@ class Preemptor:
         self._forget()
 
     def _forget(self) -> None:
-        for known in (self._alike, self._emptied, self._helps):
+        for known in (self._alike, self._emptied, self._helps, self._debtors):
             known.clear()
 
     def may(self, queue: QueueName, priority: int) -> bool:
@@ -84,7 +83,7 @@ class Preemptor:
         if known is None:
             return False
         if known.preempts_lower or known.time_slices:
-            lowest = self._lowest_in(queue)
+            lowest = self._standing.lowest_priority(queue)
             if lowest is not None and (known.time_slices or lowest < priority):
                 return True
         return self.accounts.lends(queue)
@@ -104,25 +103,32 @@ class Preemptor:
         return [victim for victim in found if not not_on.intersection(_nodes(victim.running))] if not_on else found
 
     def helps(self, gang: Gang) -> bool:
-        """Whether the gang would have room at all if everybody left who may be asked. Known for all of its claim and shape at
-        once, and much cheaper than to look for those who suffice."""
+        """Whether the gang would have room, whatever its queue may use, if everybody left who may be asked. Known for all of its
+        claim and shape at once, and much cheaper than to look for those who suffice."""
         claim = self._claim(gang)
         key = claim, (gang.roles, gang.topology)
         if key not in self._helps:
             emptied = self._emptied.get(claim)
             if emptied is None:
-                emptied = self._emptied[claim] = self._capacity.copy(), self.accounts.copy()
+                emptied = self._emptied[claim] = self._capacity.copy()
                 for victim in self.victims(gang):
-                    emptied[0].give_back(victim.running.placement)
-                    emptied[1].credit(victim.running.placement)
+                    emptied.give_back(victim.running.placement)
             smallest = gang.sized([role.fewest for role in gang.roles])
-            allowed = emptied[1].refusal(smallest) is None
-            self._helps[key] = allowed and emptied[0].place(smallest, score="first-fit") is not None
+            self._helps[key] = emptied.place(smallest, score="first-fit") is not None
         return self._helps[key]
 
     def _claim(self, gang: Gang) -> _Claim:
         sliced = service_class(gang, gang.served_s) if self._queues[gang.queue].time_slices else 0
-        return _Claim(gang.queue, gang.user, gang.priority, sliced, self.accounts.owed(gang))
+        return _Claim(gang.queue, gang.priority, sliced, self._owed(gang))
+
+    def _owed(self, gang: Gang) -> frozenset[QueueName]:
+        lender, names = self.accounts.lender(gang)
+        if lender is None:
+            return frozenset()
+        key = lender, tuple(names)
+        if key not in self._debtors:
+            self._debtors[key] = self.accounts.debtors(lender, names)
+        return self._debtors[key]
 
     def find(
         self, gang: Gang, victims: Sequence[Victim], *, not_on: frozenset[NodeId] = frozenset()
@@ -156,7 +162,7 @@ class Preemptor:
     def _yielding(self, gang: Gang) -> list[tuple[int, Running]]:
         """Of its own queue, with tiers: lower priorities, then those that were served most."""
         queue, found = self._queues[gang.queue], []
-        if queue.preempts_lower and (self._lowest_in(gang.queue) or 0) < gang.priority:
+        if queue.preempts_lower:
             found += [(BY_RIGHT, running) for running in self._there(gang.queue) if running.gang.priority < gang.priority]
         if queue.time_slices:
             worse = service_class(gang, gang.served_s)
@@ -193,11 +199,6 @@ class Preemptor:
 
     def _may_leave(self, running: Running) -> bool:
         return running.gang.preemptible and running.gang.id not in self._left
-
-    def _lowest_in(self, queue: QueueName) -> int | None:
-        if queue not in self._lowest:
-            self._lowest[queue] = min((running.gang.priority for running in self._there(queue)), default=None)
-        return self._lowest[queue]
 
     def _lost(self, running: Running) -> int:
         return lost(running, self._now, self._weight)

@@ -20,13 +20,12 @@ PROMISES = 8  # blocked gangs that are promised a start; all others may be overt
 SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # whoever was asked to make room has left by then
 LATE = "late is also who goes before it, run"
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
-PATIENCE = timedelta(minutes=5)  # whoever waits for its queue or user's own limit longer than this is promised a start
 
 
 class Promises:
-    """Those that wait for room take one of PROMISES places. Of those that wait for what their queue or user may use, one of each
-    queue is promised a start beside them, once it waited for long: it competes with its own queue only. In a queue that slices
-    time only the first is promised a start: the others get theirs from those that were served longer.
+    """The first PROMISES of those that wait for room. Those that wait for what their queue or user may use compete with their own
+    queue only and are promised nothing (see `Frost`). In a queue that slices time only the first is promised a start: the others
+    get theirs from those that were served longer.
 
     before: as they were given in earlier turns.
     """
@@ -47,7 +46,6 @@ class Promises:
         self._new = 0
         self._queues = queues
         self._for_room: dict[GangId, QueueName] = {}
-        self._for_quota: dict[QueueName, GangId] = {}
 
     @property
     def exhausted(self) -> bool:
@@ -57,10 +55,8 @@ class Promises:
     def taken(self, gang: Gang, reason: HoldReason) -> bool:
         """Whether there is no promise left for a gang that is blocked for this reason. Where time is sliced, whoever was served
         is not promised more: it gave way to those that come before it, and they are not to be late for it."""
-        if self._line.rank_of(gang)[1]:
+        if self._line.rank_of(gang)[1] or reason in BY_QUOTA:
             return True
-        if reason in BY_QUOTA:
-            return gang.queue in self._for_quota or self._now - gang.submitted_at < PATIENCE
         return self.exhausted or (self._queues[gang.queue].time_slices and gang.queue in self._for_room.values())
 
     def in_order(self, preempting: Set[GangId]) -> list[Promise]:
@@ -89,10 +85,18 @@ class Promises:
         soon = promise.gang in preempting or promise.start_at <= self._now + SOON
         return promise.start_at if soon else datetime.max.replace(tzinfo=UTC)
 
+    def settle(self, gang: Gang, reason: HoldReason) -> Promise | None:
+        """What `expect` found stands: kept, or reported as broken."""
+        promise = self.given.get(gang.id)
+        self.broken(self.before[gang.id], promise)
+        return self._settled(gang, promise, reason)
+
     def expect(self, gang: Gang, expected: Expected) -> None:
         """From now on nobody is in its way where it was promised a start before; whether that is kept is said later."""
         promise = self._timeline.promise(gang, expected, before=self.before[gang.id])
-        if promise is not None:
+        if promise is None:
+            self.given.pop(gang.id, None)
+        else:
             self.given[gang.id] = promise
 
     def give(self, gang: Gang, expected: Expected, reason: HoldReason) -> Promise | None:
@@ -101,13 +105,14 @@ class Promises:
         promise = self._timeline.promise(gang, expected, before=before)
         if before is not None:
             self.broken(before, promise)
+        return self._settled(gang, promise, reason)
+
+    def _settled(self, gang: Gang, promise: Promise | None, reason: HoldReason) -> Promise | None:
         if promise is None:
             self.given.pop(gang.id, None)
             return None
         self.given[gang.id] = self._dated(promise)
-        if reason in BY_QUOTA:
-            self._for_quota.setdefault(gang.queue, gang.id)
-        elif reason is not HoldReason.PREEMPTING:
+        if reason is not HoldReason.PREEMPTING:
             self._for_room[gang.id] = gang.queue
         return promise
 
@@ -158,8 +163,6 @@ class Promises:
     def _forget(self, gang: GangId) -> Promise | None:
         self._breaches.pop(gang, None)
         self._for_room.pop(gang, None)
-        for queue in [queue for queue, of in self._for_quota.items() if of == gang]:
-            del self._for_quota[queue]
         return self.given.pop(gang, None)
 
     def on(self, nodes: Iterable[NodeId]) -> list[Gang]:

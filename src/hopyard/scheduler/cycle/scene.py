@@ -12,6 +12,7 @@ from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.promises import Promises
 from hopyard.scheduler.cycle.standing import Standing
+from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, expect
 from hopyard.scheduler.timeline.timeline import Blocked, Timeline
 
@@ -22,7 +23,8 @@ class Scene:
     def __init__(self, standing: Standing) -> None:
         self.standing, self.snapshot, self.line = standing, standing.snapshot, standing.line
         self.now = self.snapshot.now
-        self.capacity, self.accounts = standing.capacity.copy(), standing.accounts.copy()
+        self.capacity = standing.capacity  # itself: it knows by now which nodes are best; `close` gives back what starts
+        self.accounts = standing.accounts.copy()
         self.timeline = Timeline(
             self.capacity, self.accounts, standing.future, self.snapshot.reservations, self.now, self.snapshot.queues
         )
@@ -33,6 +35,13 @@ class Scene:
         self.alone: dict[GangId, Verdict] = {}
         self.on_start: list[Callable[[Placement], None]] = []
         self._expected: dict[tuple[Shape, QueueName, str, str, float | None], Expected] = {}
+
+    def close(self) -> Capacity:
+        """What is free once all that starts has started; the standing capacity is as it was."""
+        after = self.capacity.copy()
+        for placement in self.placed.values():
+            self.capacity.give_back(placement)
+        return after
 
     def gang(self, gang: GangId) -> Gang:
         """One that waits."""
@@ -68,6 +77,30 @@ class Scene:
             return False
         self.waits(gang, found)
         return True
+
+    def has_room(self, shape: Shape) -> bool:
+        """Whether there is room for a gang of this shape, whoever was promised what. Of several roles it is found only where
+        one is placed as the gang would be."""
+        gang = shape.example
+        if len(gang.roles) > 1:
+            return self.capacity.place(gang) is not None
+        return self.capacity.place(gang.sized([role.fewest for role in gang.roles]), score="first-fit") is not None
+
+    def keep_promise(self, gang: Gang, found: Blocked) -> bool:
+        """As `promise`, with what was expected when the turn began."""
+        if self.promises.settle(gang, found.reason) is None:
+            return False
+        self.waits(gang, found)
+        return True
+
+    def known_blocked(self, gang: Gang) -> Blocked | None:
+        """Why it may not start now, where that is quick to say: its queue, or too little room whoever was promised what."""
+        refused = self.accounts.refusal(gang)
+        if refused is not None:
+            return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+        if self.capacity.place(gang) is None:
+            return Blocked(self.capacity.reason(gang), "")
+        return None
 
     def waits(self, gang: Gang, found: Blocked) -> None:
         """It waits for what it was promised."""

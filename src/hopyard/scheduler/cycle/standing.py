@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -10,10 +11,12 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.scheduler.cycle.changes import changed_keys, difference
+from hopyard.scheduler.cycle.fullness import Fullness
 from hopyard.scheduler.cycle.line import Line, Rank, Shape
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
+from hopyard.scheduler.placement.mix import Ask, Mix
 from hopyard.scheduler.service import service_class
 from hopyard.scheduler.timeline.future import Future
 
@@ -29,14 +32,19 @@ class Standing:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self._unused: Accounts | None = None
+        self.fullness = Fullness()
         self._lay_out_nodes()
         self._open_accounts()
         self.future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
         self._form_line()
+        self._priorities: dict[QueueName, Counter[int]] = {}
         self.by_queue: dict[QueueName, dict[GangId, Running]] = {}
         self.stopping: dict[GangId, Running] = {}
+        self._held: Counter[Ask] = Counter()
         for running in snapshot.running:
             self._holds(running)
+        self._weigh()
 
     def follow(self, snapshot: Snapshot) -> None:
         """Take in what is different in this snapshot."""
@@ -68,6 +76,7 @@ class Standing:
                 self.line.remove(gang)
             for gang in come:
                 self.line.add(gang)
+        self._weigh()
 
     def hopeless(self, shape: Shape) -> bool:
         """Whether no gang of this shape would fit if nothing ran and all nodes were open."""
@@ -76,6 +85,13 @@ class Standing:
             empty = bool(self.snapshot.nodes)
             found = self._hopeless[shape] = empty and self.whole.place(_smallest(shape.example), score="first-fit") is None
         return found
+
+    def never_allowed(self, gang: Gang) -> bool:
+        """Whether its queue could not let it start if nothing ran."""
+        if self._unused is None:
+            snapshot = self.snapshot
+            self._unused = Accounts.of(snapshot.queues, snapshot.nodes.values(), (), {}, snapshot.now)
+        return self._unused.refusal(gang) is not None
 
     def never_fits(self) -> Callable[[Gang], str | None]:
         """Why a gang never fits, or None, as of now."""
@@ -89,17 +105,28 @@ class Standing:
         return why
 
     def _lay_out_nodes(self) -> None:
+        self.fullness.forget()
         nodes = self.snapshot.nodes.values()
         self.capacity = Capacity.of(nodes, (running.placement for running in self.snapshot.running))
         self.whole = Capacity.of(map(_open, nodes))
         self._hopeless: dict[Shape, bool] = {}
+        self._unused = None
 
     def _open_accounts(self) -> None:
         snapshot = self.snapshot
         self.accounts = Accounts.of(snapshot.queues, snapshot.nodes.values(), snapshot.running, snapshot.used, snapshot.now)
 
+    def _weigh(self) -> None:
+        """Room is kept for the shapes that wait and run."""
+        asked = self._held.copy()
+        for shape in self.line.shapes:
+            for role in shape.example.roles:
+                asked[role.resources, role.where] += shape.waiting * role.replicas
+        self.capacity.weigh(Mix.of(asked).coarse())
+
     def _form_line(self) -> None:
         queues = self.snapshot.queues
+        self._unused = None
         self.ranking = rank_in(queues)
         self.line = Line(self.snapshot.pending, self.ranking)
         above = {queue.parent for queue in queues.queues.values()}
@@ -113,7 +140,9 @@ class Standing:
         else:
             self.capacity.set_node(node)
             self.whole.set_node(_open(node))
+            self.fullness.freed([name])
         self._hopeless.clear()
+        self._unused = None
 
     def _follow_running(self, ended: Iterable[Running], begun: Iterable[Running]) -> None:
         gone = {running.gang.id: running for running in ended}
@@ -130,8 +159,23 @@ class Standing:
             self._end(running)
             self.future.drop(running.gang.id)
 
+    def lowest_priority(self, queue: QueueName) -> int | None:
+        """Of the runs of a queue that may be preempted."""
+        return min(self._priorities.get(queue, ()), default=None)
+
+    def _rank(self, gang: Gang, by: int) -> None:
+        if gang.preemptible:
+            counts = self._priorities.setdefault(gang.queue, Counter())
+            counts[gang.priority] += by
+            if not counts[gang.priority]:
+                del counts[gang.priority]
+
     def _holds(self, running: Running) -> None:
-        self.by_queue.setdefault(running.gang.queue, {})[running.gang.id] = running
+        of_queue = self.by_queue.setdefault(running.gang.queue, {})
+        if running.gang.id not in of_queue:
+            self._count(running.gang, 1)
+            self._rank(running.gang, 1)
+        of_queue[running.gang.id] = running
         if running.stopping:
             self.stopping[running.gang.id] = running
         else:
@@ -143,8 +187,17 @@ class Standing:
         self.stopping.pop(running.gang.id, None)
         of_queue = self.by_queue[running.gang.queue]
         del of_queue[running.gang.id]
+        self._count(running.gang, -1)
+        self._rank(running.gang, -1)
+        self.fullness.freed(assignment.node for assignment in running.placement.assignments)
         if not of_queue:
             del self.by_queue[running.gang.queue]
+
+    def _count(self, gang: Gang, times: int) -> None:
+        for role in gang.roles:
+            self._held[role.resources, role.where] += times * role.replicas
+            if not self._held[role.resources, role.where]:
+                del self._held[role.resources, role.where]
 
 
 def rank_in(queues: QueueTree) -> Callable[[Gang], Rank]:

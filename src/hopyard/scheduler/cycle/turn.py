@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import HoldReason, Plan
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, QueueName
-from hopyard.scheduler.cycle.asking import Asking
+from hopyard.scheduler.cycle.asking import AGAIN, Asking
+from hopyard.scheduler.cycle.frost import Frost
 from hopyard.scheduler.cycle.holds import Holds, Verdict, Verdicts
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.promises import BY_QUOTA, outranks
@@ -16,6 +17,9 @@ from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.walk import Walk
 from hopyard.scheduler.timeline.timeline import Blocked
 
+FULL = Blocked(HoldReason.NO_CAPACITY, "")
+HOPEFUL = 4  # queues whose gangs are looked at one by one although there is no room for them
+LATER = timedelta(seconds=10)
 NO_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
 
 
@@ -26,9 +30,11 @@ class Turn:
         self._standing = standing
         self._scene = Scene(standing)
         self._asking = Asking(self._scene)
-        self._order = Walk(standing.line, standing.leaves, self._scene.accounts)
+        self._frost = Frost(self._scene)
+        self._order = Walk(standing.line, standing.leaves, self._scene.accounts, self._frost.holds)
         self._deferred: dict[GangId, Gang] = {}
-        self._full: dict[Shape, Blocked] = {}  # nobody of that shape fits now
+        self._passing = self._hurried = False
+        self._full = dict.fromkeys(standing.fullness.now(standing.capacity), FULL)  # nobody of that shape fits now
         self._unpromised: set[Shape] = set()  # nor would if all that runs had ended
         self._in_way: dict[tuple[Shape, QueueName, str], float] = {}  # who would be there so long is in somebody's way
         self._behind: dict[Shape, Blocked] = {}
@@ -43,8 +49,12 @@ class Turn:
         finally:
             self._asking.close()
         scene = self._scene
+        after = scene.close()
+        self._standing.fullness.found(self._full)
+        for placement in scene.placed.values():  # perhaps they do not start
+            self._standing.fullness.freed(assignment.node for assignment in placement.assignments)
         behind = {shape.key: Verdict(told.reason, told.sentence, told.blocked_by) for shape, told in self._behind.items()}
-        verdicts = Verdicts(scene.capacity, scene.accounts, self._standing.never_fits(), scene.alone, behind)
+        verdicts = Verdicts(after, scene.accounts, self._standing.never_fits(), scene.alone, behind, self._frost.verdict)
         return Plan(
             scene.snapshot.version,
             tuple(scene.placed.values()),
@@ -106,12 +116,18 @@ class Turn:
             if before is not None:
                 scene.promises.broken(before, None)
             return
-        found = self._try_promised(gang)
+        blocked = scene.known_blocked(gang) if before is not None else None
+        found = blocked or self._try_promised(gang)
         if isinstance(found, Placement):
             scene.start(found)
         elif gang.id in self._asking.making_room:
-            scene.promises.give(gang, scene.expected(gang), HoldReason.PREEMPTING)
+            if blocked is not None:
+                scene.promises.settle(gang, HoldReason.PREEMPTING)
+            else:
+                scene.promises.give(gang, scene.expected(gang), HoldReason.PREEMPTING)
             self._asking.wait(gang)
+        elif blocked is not None:
+            scene.keep_promise(gang, blocked)
         else:
             scene.promise(gang, found)
 
@@ -133,6 +149,9 @@ class Turn:
                 order.pass_all([scene.line.shape_of(gang)])
             else:
                 self._decide(gang)
+                self._pass_full()
+        if self._asking.tired:
+            self._asking.look_again_at.append(scene.now + AGAIN)
 
     def _hasten(self, gang: Gang) -> None:
         """One that was promised a start may start earlier at the cost of those whom it outranks."""
@@ -154,9 +173,11 @@ class Turn:
             self._order.step(gang)
             return
         self._note(gang, shape, found)
-        if self._asking.make_room(gang) or self._promise(gang, shape, found):
+        hopeful = not self._passing or self._order.patient(gang.queue)
+        if (hopeful and self._asking.make_room(gang)) or self._promise(gang, shape, found):
             self._order.step(gang)
         else:
+            self._frost.form(gang)
             self._pass(gang, shape, found)
 
     def _known(self, gang: Gang, shape: Shape) -> Blocked | None:
@@ -190,7 +211,8 @@ class Turn:
         if found.reason in NO_ROOM:
             if shape not in self._full and not scene.accounts.closed_models(gang):
                 self._full[shape] = found
-                self._pass_full()
+                if self._passing:
+                    self._order.grown(shape)
         elif found.reason not in BY_QUOTA:
             key, high_s = (shape, gang.queue, gang.user), scene.expected(gang).high_s
             self._in_way[key] = min(high_s, self._in_way.get(key, high_s))
@@ -207,7 +229,6 @@ class Turn:
             if found.reason in NO_ROOM:
                 self._unpromised.add(shape)
             return False
-        self._pass_full()
         return True
 
     def _pass(self, gang: Gang, shape: Shape, found: Blocked) -> None:
@@ -222,5 +243,23 @@ class Turn:
 
     def _pass_full(self) -> None:
         """Those for whom there is no room need no look once all promises are given, where nobody may be preempted."""
-        if self._scene.promises.exhausted:
-            self._order.pass_full(self._full.keys(), self._asking.may)
+        if not self._passing and self._scene.promises.exhausted:
+            self._passing = True
+            for shape in self._scene.line.shapes:
+                if shape not in self._full and not self._scene.has_room(shape):
+                    self._full[shape] = FULL
+            self._order.begin_passing(self._full.keys(), self._patient)
+        if self._passing and not self._hurried and self._asking.tired:
+            self._hurried = True
+            self._order.hurry()
+
+    def _patient(self, queues: list[tuple[QueueName, int]]) -> list[QueueName]:
+        """Queues, of these with the highest priority that waits in each, whose gangs may hope that others make room. Where they
+        are many, some are looked at in this turn, and others in later ones."""
+        scene = self._scene
+        hopeful = sorted(queue for queue, priority in queues if self._asking.may(queue, priority))
+        if len(hopeful) <= HOPEFUL:
+            return hopeful
+        self._asking.look_again_at.append(scene.now + LATER)
+        first = (scene.snapshot.version + int(scene.now.timestamp())) % len(hopeful)
+        return (hopeful + hopeful)[first : first + HOPEFUL]

@@ -70,6 +70,7 @@ class Search:
     def __init__(self, gang: Gang, capacity: Capacity, accounts: Accounts) -> None:
         self._gang, self._capacity, self._accounts = gang.sized([role.fewest for role in gang.roles]), capacity, accounts
         self._gone: list[Placement] = []
+        self._booked = accounts.refusal(self._gang) is not None or bool(accounts.closed_models(self._gang))
 
     def cheapest(self, victims: Sequence[Victim]) -> list[Victim] | None:
         """A set that lets the gang start and of which nobody can be spared; the cheapest of all when there are few to choose
@@ -89,21 +90,27 @@ class Search:
     def _place_without(self, gone: Sequence[Placement]) -> Placement | None:
         """As `place`, for a list of which one is a beginning of the next; they stay gone."""
         while len(self._gone) > len(gone):
-            placement = self._gone.pop()
-            self._capacity.take(placement)
-            self._accounts.charge(placement)
+            self._return()
         for placement in gone[len(self._gone) :]:
             self._gone.append(placement)
             self._capacity.give_back(placement)
-            self._accounts.credit(placement)
+            if self._booked:
+                self._accounts.credit(placement)
+        if not self._booked:  # it may use more as it is: less in use changes nothing
+            return self._capacity.place(self._gang)
         if self._accounts.refusal(self._gang) is not None:
             return None
         return self._capacity.place(self._gang, closed_models=self._accounts.closed_models(self._gang))
 
     def _place_nothing(self) -> None:
         while self._gone:
-            placement = self._gone.pop()
-            self._capacity.take(placement)
+            self._return()
+
+    def _return(self) -> None:
+        """The last that went is there again."""
+        placement = self._gone.pop()
+        self._capacity.take(placement)
+        if self._booked:
             self._accounts.charge(placement)
 
     def _exact(self, ranked: list[Victim]) -> list[Victim] | None:

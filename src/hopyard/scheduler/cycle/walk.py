@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from datetime import datetime
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -22,12 +22,16 @@ class Walk:
     What is passed over is so for the rest of the turn: whoever was refused once would be again, since room only shrinks.
     """
 
-    def __init__(self, line: Line, queues: Iterable[QueueName], accounts: Accounts) -> None:
+    def __init__(
+        self, line: Line, queues: Iterable[QueueName], accounts: Accounts, held: Callable[[QueueName, str, Shape], bool]
+    ) -> None:
+        """held: whether those of this queue, user and shape are passed over for now, which may become so during the turn."""
         self._accounts = accounts
         self._over: set[Shape] = set()
         self._leaves = {
-            queue: _LeafWalk(queue, line.leaves[queue], accounts, self._over) for queue in queues if queue in line.leaves
+            queue: _LeafWalk(queue, line.leaves[queue], accounts, self._over, held) for queue in queues if queue in line.leaves
         }
+        self._full: Set[Shape] = frozenset()
         self._impatient: list[_LeafWalk] | None = None
         self._heap: list[tuple[QueueKey, QueueName]] = []
         for queue in self._leaves:
@@ -80,16 +84,36 @@ class Walk:
             if leaf.key is not None and leaf.stale():
                 self._push(queue)
 
-    def pass_full(self, shapes: Set[Shape], patient: Callable[[QueueName, int], bool]) -> None:
-        """Look no more at those of these shapes, in any queue but those that are patient. The set may grow: that is to be said
-        each time. patient: of a queue, and the highest priority that waits in it; asked once."""
-        if self._impatient is None:
-            self._impatient = [leaf for queue, leaf in self._leaves.items() if not patient(queue, leaf.priority)]
-            for leaf in self._impatient:
-                leaf.full = shapes
-        for leaf in self._impatient:
-            if leaf.key is not None and leaf.stale():
+    def begin_passing(self, shapes: Set[Shape], patient: Callable[[list[tuple[QueueName, int]]], Collection[QueueName]]) -> None:
+        """From now on, look no more at those of these shapes, in any queue but those that are patient. The set may grow: see
+        `grown`. patient: of all queues with the highest priority that waits in each."""
+        chosen = patient([(queue, leaf.priority) for queue, leaf in self._leaves.items()])
+        self._full, self._impatient = shapes, []
+        for queue in self._leaves.keys() - {*chosen}:
+            self._hurry(queue)
+
+    def patient(self, queue: QueueName) -> bool:
+        return self._impatient is None or self._leaves[queue] not in self._impatient
+
+    def grown(self, shape: Shape) -> None:
+        """The set of shapes to pass over grew by this one."""
+        for leaf in self._impatient or ():
+            if leaf.key is not None and leaf.shape is shape:
                 self._push(leaf.queue)
+
+    def hurry(self) -> None:
+        """Nobody is patient any more."""
+        assert self._impatient is not None
+        for queue in self._leaves.keys() - {leaf.queue for leaf in self._impatient}:
+            self._hurry(queue)
+
+    def _hurry(self, queue: QueueName) -> None:
+        assert self._impatient is not None
+        leaf = self._leaves[queue]
+        leaf.full = self._full
+        self._impatient.append(leaf)
+        if leaf.key is not None and leaf.stale():
+            self._push(queue)
 
     def heads(self) -> list[Gang]:
         """Who is next in each queue."""
@@ -106,8 +130,15 @@ class Walk:
 class _LeafWalk:
     """The order within one queue. over, full: shapes to pass over."""
 
-    def __init__(self, queue: QueueName, leaf: Leaf, accounts: Accounts, over_all: set[Shape]) -> None:
-        self.queue, self._leaf, self._accounts, self._over_all = queue, leaf, accounts, over_all
+    def __init__(
+        self,
+        queue: QueueName,
+        leaf: Leaf,
+        accounts: Accounts,
+        over_all: set[Shape],
+        held: Callable[[QueueName, str, Shape], bool],
+    ) -> None:
+        self.queue, self._leaf, self._accounts, self._over_all, self._held = queue, leaf, accounts, over_all, held
         self.over: set[Shape] = set()
         self.full: Set[Shape] = frozenset()
         self.over_users: set[tuple[str, Shape]] = set()
@@ -121,8 +152,15 @@ class _LeafWalk:
         """The highest that waits."""
         return -min(self._leaf.ranks)[0]
 
-    def passes(self, shape: Shape) -> bool:
-        return shape in self.full or shape in self.over or shape in self._over_all
+    @property
+    def shape(self) -> Shape | None:
+        """Of the head as it was last seen."""
+        return self._users[0][2].shape if self._head is not None else None
+
+    def passes(self, user: str, shape: Shape) -> bool:
+        if shape in self.full or shape in self.over or shape in self._over_all or (user, shape) in self.over_users:
+            return True
+        return self._held(self.queue, user, shape)
 
     def head(self) -> Gang | None:
         if self._head is None or self.stale():
@@ -175,6 +213,10 @@ class _UserWalk:
         self._heap: list[Entry] | None = None
         self.over_kinds: set[Kind] = set()
 
+    @property
+    def shape(self) -> Shape | None:
+        return self._heap[0][3][0] if self._heap else None
+
     def head(self) -> Gang | None:
         heap = self._begin() if self._heap is None else self._heap
         while heap:
@@ -198,7 +240,7 @@ class _UserWalk:
         return self._heap
 
     def _passes(self, kind: Kind) -> bool:
-        return self._leaf.passes(kind[0]) or kind in self.over_kinds or (self._user, kind[0]) in self._leaf.over_users
+        return kind in self.over_kinds or self._leaf.passes(self._user, kind[0])
 
 
 def _entry(at: int, kind: Kind, alike: list[Gang]) -> Entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -140,7 +140,7 @@ class Accounts:
         """An elastic gang with no more replicas than the guarantee covers that covers its smallest size, of its queue or one
         above it; as it is where none does."""
         lending = self._lending
-        lender = lending.covering(gang.queue, asked(gang, self._cards)) if gang.elastic else None
+        lender = lending.lender(gang.queue, asked(gang, self._cards))[0] if gang.elastic else None
         if lender is None:
             return gang
         return _largest(gang, lambda sized: lending.covers(lender, asked(sized, self._cards)))
@@ -164,6 +164,14 @@ class Accounts:
     def owed(self, gang: Gang) -> frozenset[QueueName]:
         """The queues that it may reclaim from: they use what guarantees of its own queue, or one above it, lend (see `Lending`)."""
         return self._lending.owed(gang.queue, asked(gang, self._cards))
+
+    def lender(self, gang: Gang) -> tuple[QueueName | None, Sequence[str]]:
+        """The queue that may take back for the gang what others use (see `Lending`), and of which resources."""
+        return self._lending.lender(gang.queue, asked(gang, self._cards))
+
+    def debtors(self, lender: QueueName, names: Sequence[str]) -> frozenset[QueueName]:
+        """`owed`, for those who know the lender."""
+        return self._lending.debtors(lender, names)
 
     def owes(self, queue: QueueName, gang: Gang) -> bool:
         """Whether the queue is among those that `owed` names: quicker, to ask again for one after something was credited."""

@@ -33,14 +33,12 @@ class Lending:
 
     def owed(self, queue: QueueName, ask: Amounts) -> frozenset[QueueName]:
         """Queues with gangs of their own that owe a gang in this queue that asks for so much."""
-        lender, names = self._lender(queue, ask)
-        if lender is None:
-            return frozenset()
-        return frozenset(debtor for debtor in self.ledger.busy() if self._in_debt(debtor, lender, names))
+        lender, names = self.lender(queue, ask)
+        return frozenset() if lender is None else self.debtors(lender, names)
 
-    def covering(self, queue: QueueName, ask: Amounts) -> QueueName | None:
-        """The lender of a gang that asks for so much."""
-        return self._lender(queue, ask)[0]
+    def debtors(self, lender: QueueName, names: Sequence[str]) -> frozenset[QueueName]:
+        """Queues with gangs of their own that use what the lender is sure of, of one of these resources."""
+        return frozenset(debtor for debtor in self.ledger.busy() if self._in_debt(debtor, lender, names))
 
     def covers(self, lender: QueueName, ask: Amounts) -> bool:
         """Whether what is asked for is within its guarantee, beside what is used."""
@@ -48,7 +46,7 @@ class Lending:
 
     def owes(self, debtor: QueueName, queue: QueueName, ask: Amounts) -> bool:
         """Whether one queue is among `owed`."""
-        lender, names = self._lender(queue, ask)
+        lender, names = self.lender(queue, ask)
         return lender is not None and self._in_debt(debtor, lender, names)
 
     def lends(self, queue: QueueName) -> bool:
@@ -61,7 +59,8 @@ class Lending:
                 return any(self.borrows(other, used(other)) for other in self.ledger.busy())
         return False
 
-    def _lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, Sequence[str]]:
+    def lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, Sequence[str]]:
+        """Of a gang in this queue that asks for so much, and the resources that the lender is sure of."""
         for level in self.limits.paths.get(queue, ()):
             names = self.limits.within(level, self.ledger.used(level), ask)
             if names and self.limits.tree.queues[level].reclaims:

@@ -203,6 +203,14 @@ class Capacity:
         row = self._free.ground.row.get(node)
         return None if row is None else self._free.ground.nodes[row]
 
+    def left_on(self, node: NodeId) -> tuple[int, int, int] | None:
+        """Thousandths of cores, bytes, and thousandths of all its GPUs together that are free on a node; None where it is not
+        there or not open."""
+        row = self._free.ground.row.get(node)
+        if row is None or not self._free.ground.open[row]:
+            return None
+        return int(self._free.cpu[row]), int(self._free.memory[row]), int(np.maximum(self._free.gpu[row], 0).sum())
+
     def _rows(self, nodes: Iterable[NodeId]) -> Ints:
         row = self._free.ground.row
         return np.array([row[node] for node in nodes if node in row], np.int64)

@@ -149,6 +149,13 @@ class Future:
             self._sorted = sorted((self._end(one) for one in self._running.values()), key=_order)
         return self._sorted
 
+    def ending_by(self, in_s: float) -> list[End]:
+        """Of those that are expected to end in so many seconds or less, by expected end, then id."""
+        self._refresh(np.flatnonzero(self._times[1, : len(self._gangs)] <= self._now).tolist())
+        slots = np.flatnonzero(self._times[0, : len(self._gangs)] <= self._now + in_s).tolist()
+        found = (self._end(self._running[gang]) for slot in slots if (gang := self._gangs[slot]) is not None)
+        return sorted((end for end in found if end.mid_s <= in_s), key=_order)
+
     def ends_on(self, nodes: Collection[NodeId]) -> list[End]:
         """Of those that hold something on one of these nodes, in the same order."""
         found = {gang: one for node in nodes for gang, one in self._on.get(node, {}).items()}
