@@ -20,8 +20,8 @@ from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
 
-LOOKS = 32  # gangs for which it is asked in one turn whether others could make room; later turns ask for others
-SEARCHES = 16  # of those, gangs for which it is worked out who; the next turn goes on
+LOOKS = (8, 64)  # gangs for which it is asked in one turn whether others could make room, at least and at most ...
+EFFORT = 200_000  # ... about as many as make so much with all nodes and runs; later turns ask for others
 GONE = timedelta(seconds=STOPS_IN_S[0] + 1)  # whoever was asked to make room is expected to have left by then
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
@@ -40,7 +40,9 @@ class Asking:
             if running.preempted_for is not None and running.preempted_for in scene.line:
                 self.making_room.setdefault(running.preempted_for, []).append(running)
         self._asked: list[Running] = []
-        self._looks = self._searches = 0
+        self._looks = 0
+        snapshot = scene.snapshot
+        self.looks = min(max(EFFORT // max(len(snapshot.nodes) + len(snapshot.running), 1), LOOKS[0]), LOOKS[1])
         self._lazy: Preemptor | None = None
         self._soon: tuple[Capacity, Accounts] | None = None
         self._soon_at = scene.now
@@ -61,7 +63,7 @@ class Asking:
     @property
     def tired(self) -> bool:
         """Whether no more is looked for in this turn."""
-        return self._looks >= LOOKS or self._searches >= SEARCHES
+        return self._looks >= self.looks
 
     def may(self, queue: QueueName, priority: int) -> bool:
         """Whether there is anybody at all who might have to make room for gangs of this priority in the queue."""
@@ -86,7 +88,6 @@ class Asking:
             victims = self._preemptor.victims(gang, not_on=not_on)
             if not victims:
                 return False
-            self._searches += 1
             found = self._preemptor.find(gang, victims, not_on=not_on)
             if found is not None and self._ask(gang, *found):
                 return True

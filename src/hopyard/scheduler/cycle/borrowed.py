@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from hopyard.domain.amounts import placed
 from hopyard.domain.cluster import Node, Running
@@ -12,32 +12,36 @@ from hopyard.domain.quota import guarantees, path
 
 
 class Borrowed:
-    """Of one state of a cluster; what is asked for is worked out once.
+    """What is asked for is worked out once, and again only when it is said to have changed.
 
     What a queue started first is covered by its guarantee, and stays so while others come and go; what it started beyond is
     borrowed. So a gang that took back what its queue had lent never has to give way to the queue that it took it from, however
-    much its own queue borrows later.
+    much its own queue borrows later. Runs that were asked to end count as gone.
     """
 
     def __init__(
-        self,
-        queues: QueueTree,
-        nodes: Mapping[NodeId, Node],
-        running: Mapping[QueueName, Mapping[GangId, Running]],
-        left: Collection[GangId],
+        self, queues: QueueTree, nodes: Mapping[NodeId, Node], running: Mapping[QueueName, Mapping[GangId, Running]]
     ) -> None:
-        """running: by the queue of the gang. left: of those, who was asked to end already."""
-        self._queues, self._nodes, self._running, self._left = queues, nodes, running, left
+        """running: by the queue of the gang; not copied."""
+        self._queues, self._nodes, self._running = queues, nodes, running
         self._sure = guarantees(queues)
         self._named = frozenset(name for amounts in self._sure.values() for name, amount in amounts.items() if amount)
         self._beyond: dict[QueueName, frozenset[GangId]] = {}
+        self._uses: dict[QueueName, dict[GangId, list[tuple[str, int]]]] = {}
+
+    def changed(self, queue: QueueName) -> None:
+        """Runs of this queue began, ended, or were asked to end."""
+        for level in path(self._queues, queue) or (queue,):
+            self._beyond.pop(level, None)
 
     def by(self, queue: QueueName, lender: QueueName) -> list[Running]:
-        """Runs of a leaf that are beyond the guarantee at every level that it does not share with another leaf."""
+        """Runs of a queue that are beyond the guarantee at every level that it does not share with another one."""
         shared = path(self._queues, lender)
         apart = [self.beyond(level) for level in path(self._queues, queue) if level not in shared]
         there = self._running.get(queue, {})
-        return [running for gang, running in there.items() if gang not in self._left and all(gang in beyond for beyond in apart)]
+        if not apart:
+            return []
+        return [there[gang] for gang in there.keys() & frozenset.intersection(*apart)]
 
     def beyond(self, level: QueueName) -> frozenset[GangId]:
         """Of the runs of all queues below it: those that were placed when its guarantee was used up, the older ones counted
@@ -54,16 +58,32 @@ class Borrowed:
             for queue, there in self._running.items()
             if queue == level or level in path(self._queues, queue)
             for one in there.values()
-            if one.gang.id not in self._left
+            if not one.stopping
         ]
         return sorted(found, key=lambda one: (one.placed_at, one.gang.id))
 
     def _after(self, sure: Amounts, runs: Iterable[Running]) -> Iterable[GangId]:
         covered = dict.fromkeys(self._named, 0)
         for running in runs:
-            amounts = [(name, amount) for name, amount in placed(running.placement, self._nodes).items() if name in covered]
+            amounts = self._use(running)
             if all(covered[name] + amount <= sure.get(name, 0) for name, amount in amounts):
                 for name, amount in amounts:
                     covered[name] += amount
             else:
                 yield running.gang.id
+
+    def _use(self, running: Running) -> list[tuple[str, int]]:
+        """Of what guarantees name. What a gang holds never changes while it holds it, and neither do its nodes' cards while
+        this stands."""
+        of_queue = self._uses.setdefault(running.gang.queue, {})
+        found = of_queue.get(running.gang.id)
+        if found is None:
+            amounts = placed(running.placement, self._nodes)
+            found = of_queue[running.gang.id] = [(name, amount) for name, amount in amounts.items() if name in self._named]
+        return found
+
+    def ended(self, running: Running) -> None:
+        """What it used is forgotten."""
+        of_queue = self._uses.get(running.gang.queue, {})
+        of_queue.pop(running.gang.id, None)
+        self.changed(running.gang.queue)

@@ -9,7 +9,6 @@ from math import inf
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
-from hopyard.scheduler.cycle.borrowed import Borrowed
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Search, Victim, lost, weight
 from hopyard.scheduler.fairness.accounts import Accounts
@@ -47,9 +46,6 @@ class Preemptor:
         self._capacity, self.accounts = capacity.copy(), accounts.copy()
         self._weight = weight(standing.snapshot.nodes.values())
         self._left: set[GangId] = set()
-        self._borrowed = Borrowed(
-            standing.snapshot.queues, standing.snapshot.nodes, standing.by_queue, frozenset(standing.stopping)
-        )
         self._sliced: dict[tuple[QueueName, int], list[tuple[int, Running]]] = {}
         self._slices_in_s: dict[tuple[QueueName, int, int], float] = {}
         self._alike: dict[_Claim, list[Victim]] = {}
@@ -97,7 +93,7 @@ class Preemptor:
             if queue.preempts_lower or queue.time_slices:
                 found += [Victim(running, self._lost(running), tier) for tier, running in self._yielding(gang)]
             for owing in sorted(claim.owed):
-                there = self._borrowed.by(owing, gang.queue)
+                there = self._standing.borrowed.by(owing, gang.queue)
                 found += [Victim(running, self._lost(running), BY_RIGHT) for running in there if self._may_leave(running)]
             self._alike[claim] = found
         return [victim for victim in found if not not_on.intersection(_nodes(victim.running))] if not_on else found

@@ -10,6 +10,7 @@ from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import QueueTree
+from hopyard.scheduler.cycle.borrowed import Borrowed
 from hopyard.scheduler.cycle.changes import changed_keys, difference
 from hopyard.scheduler.cycle.fullness import Fullness
 from hopyard.scheduler.cycle.line import Line, Rank, Shape
@@ -34,14 +35,14 @@ class Standing:
         self.snapshot = snapshot
         self._unused: Accounts | None = None
         self.fullness = Fullness()
-        self._lay_out_nodes()
-        self._open_accounts()
-        self.future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
-        self._form_line()
         self._priorities: dict[QueueName, Counter[int]] = {}
         self.by_queue: dict[QueueName, dict[GangId, Running]] = {}
         self.stopping: dict[GangId, Running] = {}
         self._held: Counter[Ask] = Counter()
+        self._lay_out_nodes()
+        self._open_accounts()
+        self.future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
+        self._form_line()
         for running in snapshot.running:
             self._holds(running)
         self._weigh()
@@ -114,6 +115,7 @@ class Standing:
 
     def _open_accounts(self) -> None:
         snapshot = self.snapshot
+        self.borrowed = Borrowed(snapshot.queues, snapshot.nodes, self.by_queue)
         self.accounts = Accounts.of(snapshot.queues, snapshot.nodes.values(), snapshot.running, snapshot.used, snapshot.now)
 
     def _weigh(self) -> None:
@@ -176,6 +178,7 @@ class Standing:
             self._count(running.gang, 1)
             self._rank(running.gang, 1)
         of_queue[running.gang.id] = running
+        self.borrowed.changed(running.gang.queue)
         if running.stopping:
             self.stopping[running.gang.id] = running
         else:
@@ -189,6 +192,7 @@ class Standing:
         del of_queue[running.gang.id]
         self._count(running.gang, -1)
         self._rank(running.gang, -1)
+        self.borrowed.ended(running)
         self.fullness.freed(assignment.node for assignment in running.placement.assignments)
         if not of_queue:
             del self.by_queue[running.gang.queue]

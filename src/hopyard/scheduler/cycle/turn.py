@@ -18,7 +18,7 @@ from hopyard.scheduler.cycle.walk import Walk
 from hopyard.scheduler.timeline.timeline import Blocked
 
 FULL = Blocked(HoldReason.NO_CAPACITY, "")
-HOPEFUL = 4  # queues whose gangs are looked at one by one although there is no room for them
+LOOKS_EACH = 4  # a queue whose gangs are looked at one by one although there is no room for them gets so many looks
 LATER = timedelta(seconds=10)
 NO_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
 
@@ -258,8 +258,9 @@ class Turn:
         are many, some are looked at in this turn, and others in later ones."""
         scene = self._scene
         hopeful = sorted(queue for queue, priority in queues if self._asking.may(queue, priority))
-        if len(hopeful) <= HOPEFUL:
+        count = self._asking.looks // LOOKS_EACH
+        if len(hopeful) <= count:
             return hopeful
         self._asking.look_again_at.append(scene.now + LATER)
         first = (scene.snapshot.version + int(scene.now.timestamp())) % len(hopeful)
-        return (hopeful + hopeful)[first : first + HOPEFUL]
+        return (hopeful + hopeful)[first : first + count]

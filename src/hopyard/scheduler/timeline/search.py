@@ -17,6 +17,8 @@ from hopyard.scheduler.timeline.moments import SLACK_S, Moment
 from hopyard.scheduler.timeline.outlook import Outlook
 from hopyard.scheduler.timeline.returns import least_gpu
 
+ANY = "first-fit"  # the score of places that are only promised: what suits the cluster best is seen when the time has come
+
 
 @dataclass(frozen=True, slots=True)
 class Spot:
@@ -133,13 +135,13 @@ class Search:
             if here:
                 state.take(placement)
         outlook.restrict(state, self._owned, at_s, overlapped)
-        return state.place(gang, closed_models=closed)
+        return state.place(gang, score=ANY, closed_models=closed)
 
     def _fits_alone(self, at_s: float) -> bool:
         """Whether it would fit if nothing were promised and nothing reserved: else it does not fit anyway."""
         if self._limited and self._outlook.accounts_ladder().at(at_s).refusal(self._gang):
             return False
-        return self._ladder.at(at_s).place(self._gang) is not None
+        return self._ladder.at(at_s).place(self._gang, score=ANY) is not None
 
     def _times(self, after_s: float) -> list[float]:
         """Now, and whenever something ends."""
