@@ -280,7 +280,7 @@ def _aligned(free: Free, ground: Ground) -> Free:
         found.extras[name][:] = 0
     for row, node in enumerate(ground.nodes):
         there = free.ground.row.get(node.id)
-        if there is None or not free.ground.open[there]:
+        if there is None or (node.open and not free.ground.open[there]):
             continue
         found.cpu[row], found.memory[row] = free.cpu[there], free.memory[there]
         for column, gpu in enumerate(ground.gpus[row]):

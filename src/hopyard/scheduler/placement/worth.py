@@ -50,7 +50,10 @@ class Worth:
         self._fluid = fluid
         names = tuple(sorted({name for _, where, _ in mix.asks for name, _ in where.labels}))
         self.kind, examples = ground.kinds(names)
-        self._asks = list(_asks(ground, mix, examples)) or list(_even_parts(ground, examples))
+        self._asks = list(_asks(ground, mix, examples))
+        self._by_room = fluid and bool(self._asks)
+        if not self._asks:
+            self._asks = list(_even_parts(ground, examples))
         columns = _most_frequent(self._asks)
         self._place = {column: m for m, column in enumerate(columns)}
         cpu, memory, cards, milli = (np.array([c[i] for c in columns], np.float64) for i in range(4))
@@ -84,7 +87,7 @@ class Worth:
         for column, allowed, count in self._asks:
             m = self._place.get(column)
             if m is not None:
-                room = max(float(supply[allowed, m].sum()), self._least[m]) if self._fluid else 1.0
+                room = max(float(supply[allowed, m].sum()), self._least[m]) if self._by_room else 1.0
                 found[allowed, m] += count / room**2
         most = found.sum(axis=1).max(initial=0.0)
         if most:

@@ -1,0 +1,59 @@
+"""How replicas are divided over domains, held against every division there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.gang import Closeness
+from hopyard.scheduler.placement.domains import divide
+
+rooms = st.lists(st.integers(0, 7), min_size=1, max_size=4)
+many = settings(max_examples=400, deadline=None)
+
+
+def divisions(slices: list[int], room: list[int], used: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """Every way to give each slice (of so many replicas) a domain with room for it."""
+    if not slices:
+        yield used
+        return
+    for domain, have in enumerate(room):
+        if have >= slices[0]:
+            yield from divisions(slices[1:], [*room[:domain], have - slices[0], *room[domain + 1 :]], (*used, domain))
+
+
+def evenness(division: tuple[int, ...]) -> tuple[int, list[int]]:
+    counts = sorted(division.count(domain) for domain in set(division))
+    return len(counts), [count**2 for count in counts]
+
+
+@many
+@given(st.sampled_from(Closeness), st.integers(1, 3), st.integers(1, 7), rooms)
+def test_a_division_is_found_whenever_there_is_one_and_it_is_the_best(
+    rule: Closeness, slice: int, count: int, room: list[int]
+) -> None:
+    slices = [slice] * (count // slice) + ([count % slice] if count % slice else [])
+    every = list(divisions(slices if rule is not Closeness.SAME else [count], room))
+    if rule is Closeness.SPREAD:
+        every = [one for one in every if len(set(one)) == len(one)]
+    found = divide(rule, slice, count, room)
+    if found is None:
+        assert not every
+        return
+    assert sum(share.count for share in found) == count
+    assert len({share.domain for share in found}) == len(found)
+    assert all(0 < share.count <= room[share.domain] for share in found)
+    if rule is Closeness.SAME:
+        assert len(found) == 1
+        return
+    ends = [sum(share.count for share in found[: i + 1]) for i in range(len(found))]
+    assert all(end % slice == 0 for end in ends[:-1]), "only the last slice may be smaller"
+    if rule is Closeness.SPREAD:
+        assert len(found) == len(slices)
+        return
+    assert len(found) == min(len(set(one)) for one in every)
+    if rule is Closeness.BALANCED:
+        mine = sorted((-(-share.count // slice)) ** 2 for share in found)
+        assert sum(mine) == min(sum(evenness(one)[1]) for one in every if len(set(one)) == len(found))
