@@ -228,6 +228,27 @@ class TestPlain:
         workload = read_workload(write("w.csv", text))
         assert (workload.begin, [run.at_s for run in workload.runs]) == (datetime(2026, 2, 1, 9, tzinfo=UTC), [0.0, 1800.0])
 
+    @pytest.mark.parametrize(
+        ("rows", "said"),
+        [
+            ("0,60\n5m,60\n2026-02-01T10:00:00,60\n", r"line 4: submit: `2026-02-01T10:00:00` is a date, and line 2 has a time after"),
+            ("2026-02-01,60\n7,60\n", r"line 3: submit: `7` is a time after the beginning, and line 2 has a date"),
+            ("2026-02-01,60\nsoon-ish,60\n1e-3,60\n", r"line 4: submit: `1e-3` is a time after the beginning"),
+        ],
+    )
+    def test_seconds_and_dates_in_one_table_are_refused(self, write: Write, rows: str, said: str) -> None:
+        with pytest.raises(SpecError, match=said) as raised:
+            read_workload(write("w.csv", "submit,duration\n" + rows))
+        assert raised.value.hints
+
+    def test_seconds_and_dates_in_one_list_are_refused(self, write: Write) -> None:
+        with pytest.raises(SpecError, match=r"runs\.1: submit: `2026-02-01` is a date, and runs\.0 has a time"):
+            read_workload(write("w.yaml", "runs: [{submit: 0, duration: 1h}, {submit: 2026-02-01, duration: 1h}]\n"))
+
+    def test_a_row_that_cannot_be_played_does_not_say_what_kind_the_others_are(self, write: Write) -> None:
+        workload = read_workload(write("w.csv", "submit,duration\n2026-02-01,bad\n0,60\n9,60\n"))
+        assert ([run.at_s for run in workload.runs], list(problems(workload))) == ([0.0, 9.0], [2])
+
     def test_yaml_repeats(self, write: Write) -> None:
         workload = read_workload(
             write(

@@ -33,7 +33,14 @@ def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     for column in table.columns:
         if column not in COLUMNS:
             raise SpecError(f"{file}: line 1: there is no column `{column}`", hints=(f"columns: {', '.join(COLUMNS)}",))
-    made, problems = table.each(lambda row: _submission(row, row.text("submit")))
+    alike = _Alike(table.name)
+
+    def make(row: Row) -> tuple[datetime, Submission]:
+        read = _submission(row, row.text("submit"))
+        alike.check(row.text("submit"), f"line {row.line}")
+        return read
+
+    made, problems = table.each(make)
     return dated(file.stem, made, problems)
 
 
@@ -41,12 +48,34 @@ def read_listed(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     """The same in YAML. Raises SpecError for whatever it does not know: nothing is left out."""
     top = read_yaml(file).only("runs", "name")
     made: list[tuple[datetime, Submission]] = []
+    alike = _Alike(top.file)
     for index, value in top.items("runs"):
         one = section(top.file, top.at(f"runs.{index}"), value).only(*COLUMNS, "count", "every")
         made += _repeated(one)
+        alike.check(str(one.values["submit"]), one.path)
     if not made:
         raise top.fail("runs", "there are none", "for example `runs: [{submit: 0, duration: 2h, gpus: 1}]`")
     return dated(top.text("name", file.stem), made)
+
+
+class _Alike:
+    """Sees to it that all rows tell their submission in the same kind: seconds and dates on one clock would be years apart."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._first: tuple[bool, str] | None = None
+
+    def check(self, submit: str, place: str) -> None:
+        """Raises SpecError, which refuses the whole file: which of the two kinds was meant cannot be told."""
+        dated = _is_date(submit)
+        if self._first is None:
+            self._first = dated, place
+        elif self._first[0] != dated:
+            kinds = ("a time after the beginning", "a date")
+            raise SpecError(
+                f"{self._file}: {place}: submit: `{submit[:40]}` is {kinds[dated]}, and {self._first[1]} has {kinds[not dated]}",
+                hints=("write all of them in seconds, or all as dates",),
+            )
 
 
 def _repeated(one: Section) -> Iterator[tuple[datetime, Submission]]:
@@ -101,12 +130,21 @@ def _gpus(row: Row) -> tuple[str | None, int, int]:
     return None, row.whole("gpus", 0), 0
 
 
+def _is_date(text: str) -> bool:
+    """Whether it is meant as a moment; `-5` and `1e-3` are numbers."""
+    try:
+        float(text)
+    except ValueError:
+        return "-" in text
+    return False
+
+
 def _moment(row: Row, text: str) -> datetime:
     """Seconds, a span, or a moment."""
     try:
         seconds = float(text)
     except ValueError:
-        if "-" in text:
+        if _is_date(text):
             return row.moment("submit")
         seconds = _amount(row, "submit", units.parse_time)
     if not 0 <= seconds < MOST_COUNT:
