@@ -146,7 +146,7 @@ def _wrong_node(role: Role, assignment: Assignment, node: Node) -> str | None:
     request = role.resources
     if not node.ready or node.cordoned:
         return "closed"
-    if role.where.pools and node.pool not in role.where.pools or any(node.labels.get(k) != v for k, v in role.where.labels):
+    if (role.where.pools and node.pool not in role.where.pools) or any(node.labels.get(k) != v for k, v in role.where.labels):
         return "not where it may be"
     cards = [gpu for gpu in node.gpus if gpu.index in assignment.gpus]
     wanted = {model.lower() for model in request.gpu_models}

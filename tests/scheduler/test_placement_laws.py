@@ -144,7 +144,7 @@ def test_taking_and_giving_back_and_meeting(machines: list[Node], before: list[G
 
 def rooms(role: Role, machines: list[Node], used: list[Placement]) -> dict[str, int]:
     """How many replicas of one role each node has room for, one after another."""
-    found = {}
+    found: dict[str, int] = {}
     for node in machines:
         for count in range(role.replicas, -1, -1):
             ledger = Ledger(machines)
@@ -158,7 +158,7 @@ def rooms(role: Role, machines: list[Node], used: list[Placement]) -> dict[str, 
 
 def _fits_alone(role: Role, node: Node, ledger: Ledger, count: int) -> bool:
     request = role.resources
-    if not node.open or role.where.pools and node.pool not in role.where.pools:
+    if not node.open or (role.where.pools and node.pool not in role.where.pools):
         return False
     if any(node.labels.get(name) != value for name, value in role.where.labels):
         return False
@@ -197,7 +197,7 @@ def test_a_gang_of_one_role_finds_a_place_whenever_there_is_one(machines: list[N
             for domain in domains
             if domain is not None
         }
-        if 0 < sum(held.values()):
+        if sum(held.values()) > 0:
             best = max(
                 [
                     best,

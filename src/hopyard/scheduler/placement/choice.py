@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -37,20 +37,24 @@ class Choice:
             rows = rows[found == found.min()]
         return int(rows[0])
 
-    def fill(self, count: int, rows: Ints, room: Ints) -> list[int] | None:
-        """Nodes for `count` replicas of which `room[i]` fit on node `rows[i]`: the roomiest are filled, the best that takes the
-        rest ends it, so that the fewest nodes are touched. None where they do not suffice."""
-        if int(room.sum()) < count:
-            return None
-        found: list[int] = []
-        while count:
-            ending = rows[room >= count]
-            if len(ending):
-                return found + [self.first(ending)] * count
-            most = int(room.max())
-            chosen = self.in_order(rows[room == most])[: count // most]
-            found += [row for row in chosen for _ in range(most)]
-            count -= len(chosen) * most
-            left = ~np.isin(rows, chosen)
-            rows, room = rows[left], room[left]
-        return found
+
+def fill(choice: Callable[[int], Choice], count: int, rows: Ints, room: Ints) -> list[int] | None:
+    """Nodes for `count` replicas of which `room[i]` fit on node `rows[i]`: the roomiest are filled, the best that takes the rest
+    ends it, so that the fewest nodes are touched. None where they do not suffice.
+
+    choice: the order of nodes for so many replicas on each.
+    """
+    if int(room.sum()) < count:
+        return None
+    found: list[int] = []
+    while count:
+        ending = rows[room >= count]
+        if len(ending):
+            return found + [choice(count).first(ending)] * count
+        most = int(room.max())
+        chosen = choice(most).in_order(rows[room == most])[: count // most]
+        found += [row for row in chosen for _ in range(most)]
+        count -= len(chosen) * most
+        left = ~np.isin(rows, chosen)
+        rows, room = rows[left], room[left]
+    return found

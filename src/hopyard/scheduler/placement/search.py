@@ -10,7 +10,7 @@ import numpy as np
 
 from hopyard.domain.gang import NODE_LEVEL, Assignment, Closeness, Gang, Placement, Role, Topology
 from hopyard.domain.ids import NodeId
-from hopyard.scheduler.placement.choice import Choice
+from hopyard.scheduler.placement.choice import Choice, fill
 from hopyard.scheduler.placement.domains import divide
 from hopyard.scheduler.placement.fitting import Fitting, Shape
 from hopyard.scheduler.placement.free import Free
@@ -237,18 +237,19 @@ class Search:
     def _rows_for(self, role: Role, rows: Ints, room: Ints, used: set[int]) -> list[int] | None:
         """The node of each replica, in rank order. `rows` are those with room."""
         rule = role.topology
-        many = role.replicas > 1 and bool((room > 1).any())
-        choice = self._choice(role, 1, used)
+
+        def choice(times: int) -> Choice:
+            return self._choice(role, times, used)
+
         if rule is None or (rule.level == NODE_LEVEL and rule.rule is Closeness.NEAR and rule.slice == 1):
-            full = self._choice(role, int(room.max()), used) if many else choice
-            return full.fill(role.replicas, rows, room)
+            return fill(choice, role.replicas, rows, room)
         if rule.level == NODE_LEVEL and rule.rule is Closeness.SPREAD and rule.slice == 1:
-            return choice.best(rows, role.replicas)
+            return choice(1).best(rows, role.replicas)
         domains, count = self._free.ground.domains(rule.level)
         inside = domains[rows] >= 0
         rows, room = rows[inside], room[inside]
         if rule.level == NODE_LEVEL and rule.rule is Closeness.SAME:
-            return choice.fill(role.replicas, rows[room >= role.replicas], room[room >= role.replicas])
+            return fill(choice, role.replicas, rows[room >= role.replicas], room[room >= role.replicas])
         held = np.bincount(domains[rows], room, count).astype(np.int64)
         shares = divide(rule.rule, rule.slice, role.replicas, held.tolist())
         if shares is None:
@@ -256,7 +257,7 @@ class Search:
         found: list[int] = []
         for share in shares:
             here = domains[rows] == share.domain
-            found += choice.fill(share.count, rows[here], room[here]) or []
+            found += fill(choice, share.count, rows[here], room[here]) or []
         return found
 
     def _cards(self, fitting: Fitting, rank: int, row: int) -> Assignment | None:
