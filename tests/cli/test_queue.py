@@ -74,6 +74,16 @@ def test_what_is_exported_can_be_applied(declared: Shell) -> None:
     assert declared.hop("queue", "export", "--json").json["queues"]["prod"] == {"user_limit": {"cpus": 2, "memory": "4G"}}
 
 
+def test_a_tree_comes_through_a_pipe_too(declared: Shell) -> None:
+    assert declared.hop("queue", "apply", "-", typed=declared.hop("queue", "export").text).talk == "nothing differs\n"
+    done = declared.hop("queue", "apply", "-", typed=TREE.replace("weight: 2", "weight: 3"))
+    assert (done.code, done.text) == (0, "~ nlp: weight: 2 → 3\n")
+    done = declared.hop("queue", "apply", "-", typed="queues: {a: {wait: 2}}")
+    assert done.code == 2 and done.talk.startswith("error: <stdin>: queues.a: there is no key `wait`")
+    done = declared.hop("queue", "apply", "-")
+    assert done.code == 2 and done.talk.startswith("error: <stdin>")
+
+
 def test_ls_and_info(declared: Shell, client: Client) -> None:
     same_as_snapshot("queue_ls.txt", declared.hop("queue", "ls").text)
     assert [one["name"] for one in declared.hop("queue", "ls", "--json").json["queues"]] == ["prod", "research", "nlp", "vision"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
-from hopyard.cli import console
+from hopyard.cli import console, times
 
 
 @pytest.mark.parametrize(
@@ -13,6 +17,23 @@ from hopyard.cli import console
 )
 def test_span(seconds: float, text: str) -> None:
     assert console.span(seconds) == text
+
+
+@pytest.fixture
+def three_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Etc/GMT-3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_moments_in_sentences_are_told_in_the_zone_of_this_machine(three_hours_east: None) -> None:
+    said = "starts at 2031-01-02 23:15:08 UTC or earlier; box is reserved at 2031-02-01 06:00 UTC: exam"
+    assert times.localised(said) == "starts at 2031-01-03 02:15 or earlier; box is reserved at 2031-02-01 09:00: exam"
+    east = datetime(2031, 1, 3, 2, 15, tzinfo=timezone(timedelta(hours=3)))
+    assert times.clock(east.isoformat()) == "2031-01-03 02:15"
+    assert times.localised("nothing at 12:00") == "nothing at 12:00"
 
 
 @pytest.mark.parametrize(("amount", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB"), (200 * 2**20, "200 MiB"), (3 * 2**40, "3.0 TiB")])

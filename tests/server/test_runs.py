@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
 from hopyard.domain.manifest import FileEntry, Manifest
-from tests.server.stage import Stage, play, role
+from tests.server.stage import NODE, Stage, play, role
 
 
 def test_a_submitted_run_is_planned_and_launched(tmp_path: Path) -> None:
@@ -42,6 +43,32 @@ def test_too_large_is_refused_at_once_and_says_what_is_missing(tmp_path: Path) -
         assert "box" in refused["error"]["message"]
 
     play(tmp_path, scene)
+
+
+def test_a_label_that_no_node_has_comes_with_the_nearest(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.nodes = [dataclasses.replace(NODE, labels={"rack": "north", "zone": "b"})]
+        await stage.started()  # somebody looks at the engine again
+        await stage.until(lambda: _labelled(stage))
+        for label, hint in (
+            (("rak", "north"), "did you mean `rack=north`?"),
+            (("rack", "nort"), "did you mean `rack=north`?"),
+            (("rack", "7"), "values of label `rack`: north"),
+            (("colour", "red"), "labels that nodes have: rack, zone"),
+        ):
+            wish = {**role(), "where": {"labels": [label]}}
+            refused = (await stage.submit(roles=[wish], status=400))["error"]
+            assert (refused["code"], refused["hints"][0]) == ("does_not_fit", hint)
+        refused = (await stage.submit(roles=[{**role(), "where": {"pools": ["defalt"]}}], status=400))["error"]
+        assert refused["hints"][0] == "did you mean pool `default`?"
+        large = {**role(gpus=3), "where": {"labels": [("rack", "north")]}}
+        assert len((await stage.submit(roles=[large], status=400))["error"]["hints"]) == 1
+
+    play(tmp_path, scene)
+
+
+async def _labelled(stage: Stage) -> bool:
+    return any(node.labels for node in await stage.parts.nodes.get())
 
 
 def test_the_same_id_with_the_same_spec_is_the_same_run(tmp_path: Path) -> None:

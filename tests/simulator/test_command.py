@@ -100,6 +100,10 @@ def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert told.code == 0, told.err
     assert "wrote curves.png" in told.err
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    refused = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--png", "curves.pdf")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == "error: --png: curves.pdf does not end in .png\nhint: it is a PNG that is written: curves.png\n"
+    assert not (folder / "curves.pdf").exists()
     refused = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--png", "no/such/folder.png")
     assert (refused.code, refused.err.splitlines()[-1][:12]) == (2, "error: --png")
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from hopyard.domain.spans import span as span
+
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 PHASE_STYLE = {
     "running": "cyan", "starting": "cyan", "stopping": "yellow", "queued": "yellow", "succeeded": "green", "failed": "red", "cancelled": "dim",
@@ -96,18 +98,6 @@ def terminal_width(fallback: int = 100) -> int:
     import shutil
 
     return shutil.get_terminal_size((fallback, 24)).columns
-
-
-def span(seconds: float) -> str:
-    """A span for reading: `0.42 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    if seconds < 10:
-        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    size, small, words = (60, 1, ("min", "s")) if whole < 3600 else (3600, 60, ("h", "min")) if whole < 86400 else (86400, 3600, ("d", "h"))
-    rest = whole % size // small
-    return f"{whole // size} {words[0]}" + (f" {rest} {words[1]}" if rest else "")
 
 
 def age(seconds: float) -> str:

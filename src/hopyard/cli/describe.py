@@ -157,11 +157,11 @@ def _attempt(attempt: dict[str, Any]) -> str:
 
 
 def _events(found: list[dict[str, Any]]) -> list[str]:
-    from hopyard.cli.times import clock
+    from hopyard.cli.times import clock, localised
 
     earlier = len(found) - _EVENTS
     more = [f"{earlier} earlier; `--json` lists them"] if earlier > 0 else []
-    return more + [f"{clock(one['at'])}  {_EVENT_WORDS.get(one['kind'], one['kind'])}: {one['detail']}" for one in found[-_EVENTS:]]
+    return more + [f"{clock(one['at'])}  {_EVENT_WORDS.get(one['kind'], one['kind'])}: {localised(one['detail'])}" for one in found[-_EVENTS:]]
 
 
 def _checkpoints(found: list[dict[str, Any]]) -> list[str]:

@@ -22,7 +22,9 @@ def tell(message: str, hints: Sequence[str] = ()) -> None:
 def report(problem: Exception) -> int:
     """Tell `problem`, which must be a HopyardError or a ClickException, and return the exit code."""
     if isinstance(problem, HopyardError):
-        tell(problem.message, problem.hints)
+        from hopyard.cli.times import localised
+
+        tell(localised(problem.message), problem.hints)
         return USAGE if isinstance(problem, UsageError) else FAILED
     assert isinstance(problem, click.ClickException)
     if isinstance(problem, click.NoSuchOption):

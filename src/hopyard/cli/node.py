@@ -73,7 +73,7 @@ def tell(name: str, as_json: bool) -> None:
 
 @node.command("cordon")
 @node_argument
-@click.option("--reason", default="", metavar="TEXT", help="Shown with the node.")
+@click.option("--reason", default="", metavar="TEXT", help="Shown with the node.  [default: the one it is cordoned for already]")
 @json_option
 def cordon(name: str, reason: str, as_json: bool) -> None:
     """Let nothing new start on NODE; what runs there goes on."""

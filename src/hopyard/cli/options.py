@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+
+from hopyard.errors import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,6 +26,19 @@ topology_option = click.option(
 queue_option = click.option("-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: the server's]")
 priority_option = click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the queue's]")
 preempt_option = click.option("--no-preempt", "preemptible", flag_value=False, default=None, help="Never asked to make room for another run.")
+
+
+class PngFile(click.Path):
+    """Where a PNG goes: a name that says so."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        file = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if file.suffix.lower() != ".png":
+            raise SpecError(f"--png: {file} does not end in .png", hints=(f"it is a PNG that is written: {file.with_suffix('.png')}",))
+        return file
 
 
 def run_argument(name: str = "ref", **settings: Any) -> Callable[[F], F]:

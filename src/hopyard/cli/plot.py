@@ -16,7 +16,7 @@ import click
 from hopyard.cli import console
 from hopyard.cli.address import Run, get_run
 from hopyard.cli.canvas import COLOURS, MARKS, Cell, Curve, draw, smoothed
-from hopyard.cli.options import json_option, last_run_argument
+from hopyard.cli.options import PngFile, json_option, last_run_argument
 from hopyard.config.suggest import hints_for
 from hopyard.errors import NotFound, SpecError, UsageError
 from hopyard.sdk.client import Client
@@ -41,7 +41,7 @@ class Chart:
 @click.argument("metrics", nargs=-1, metavar="[METRIC]...")
 @click.option("--with", "others", multiple=True, metavar="RUN", help="Draw the same metrics of this run beside it (repeatable).")
 @click.option("--x", "axis", type=click.Choice(("step", "time")), default="step", show_default=True, help="Draw over steps, or over the time since each run began.")
-@click.option("--png", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a PNG instead (needs `hopyard[plot]`).")
+@click.option("--png", type=PngFile(), metavar="FILE", help="Write a PNG instead (needs `hopyard[plot]`).")
 @click.option("--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Moving average: 0 is none, 0.9 is much.")
 @click.option("--width", type=click.IntRange(40, 400), help="Columns; those of the terminal by default.")
 @click.option("--height", type=click.IntRange(6, 200), default=16, show_default=True, help="Rows of each chart.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from click.shell_completion import CompletionItem
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
+
+STDIN = "<stdin>"
 
 
 def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -41,18 +44,19 @@ def queue(ctx: click.Context) -> None:
 @click.option("--dry-run", is_flag=True, help="Check it and tell what would change; change nothing.")
 @json_option
 def apply(file: Path, dry_run: bool, as_json: bool) -> None:
-    """Put the tree of queues in FILE in the place of the one that stands, whole or not at all.
+    """Put the tree of queues in FILE (`-`: on stdin) in the place of the one that stands, whole or not at all.
 
     The server's owner may change everything, administrators what is below their queue. Refused while runs wait in a queue that
     would be gone. What runs goes on.
     """
     from hopyard.config.queues import tree_of
-    from hopyard.config.reader import read_yaml
+    from hopyard.config.reader import read_yaml, read_yaml_text
     from hopyard.sdk.connect import connect
 
-    given = read_yaml(file)
+    piped = str(file) == "-"
+    given = read_yaml_text(sys.stdin.buffer.read(), STDIN) if piped else read_yaml(file)
     tree_of(given)  # what is wrong with the file is told without a server
-    body = {"tree": dict(given.values), "file": str(file)}
+    body = {"tree": dict(given.values), "file": given.file}
     answer: dict[str, Any] = connect().call("PUT", "/queues", json_body=body, query={"dry_run": int(dry_run)})
     if as_json:
         console.out_json(answer)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.options import json_option
+from hopyard.cli.options import PngFile, json_option
 from hopyard.cli.simprogress import SimulationLine
 from hopyard.cli.simsource import HISTORY, NODES, clusters_of, tell_problems, workload_of
 from hopyard.config import units
@@ -81,7 +81,7 @@ class Span(click.ParamType[float]):
 )
 @click.option(
     "--png",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PngFile(),
     metavar="FILE",
     help="Write curves as a PNG too (needs `hopyard[plot]`).",
 )

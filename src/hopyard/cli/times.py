@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
-from hopyard.cli.console import span
+from hopyard.domain import spans
+
+_SAID = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d(?::\d\d)?) UTC")
 
 
 def clock(moment: str) -> str:
     """`14:05` today, `2026-12-01 09:00` on another day."""
     at = datetime.fromisoformat(moment).astimezone()
     return at.strftime("%H:%M" if at.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M")
+
+
+def localised(text: str) -> str:
+    """A sentence of the server, which tells moments as `2026-12-01 08:00:00 UTC`, with each as `clock` tells it."""
+    return _SAID.sub(lambda found: clock(f"{found[1]}T{found[2]}+00:00"), text)
 
 
 def seconds_to(moment: str) -> float:
@@ -20,8 +28,7 @@ def seconds_to(moment: str) -> float:
 
 def soon(moment: str) -> str:
     """How long it is until then: `in 12 min 30 s`, or `now` where it has come."""
-    left_s = seconds_to(moment)
-    return f"in {span(left_s)}" if left_s >= 1 else "now"
+    return spans.soon(seconds_to(moment))
 
 
 def between(start: str, end: str) -> str:

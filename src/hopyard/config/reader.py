@@ -122,6 +122,11 @@ def read_yaml(file: Path, *, named: str | None = None) -> Section:
         raise SpecError(f"there is no file {name}", hints=("the path counts from the current folder",)) from None
     except OSError as broken:
         raise SpecError(f"{name} cannot be read: {broken.strerror}", hints=("see that it is a file, and that it is yours to read",)) from broken
+    return read_yaml_text(data, name)
+
+
+def read_yaml_text(data: bytes, name: str) -> Section:
+    """The mapping of a text that was given as `name`. Raises SpecError as `read_yaml` does."""
     if len(data) > _MAX_FILE_BYTES:
         raise SpecError(f"{name} is larger than 1 MiB", hints=("a settings file holds settings, not data",))
     return section(name, "", _load(data, name))

@@ -116,7 +116,9 @@ class ClusterStore(Protocol):
         ...
 
     async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
-        """Let nothing new start on a node, for this reason, or let it again. Raises NotFound."""
+        """Let nothing new start on a node, for this reason ("": for the one that it is cordoned for), or let it again.
+
+        Raises NotFound."""
         ...
 
     async def remove_node(self, node: NodeId, /) -> None:

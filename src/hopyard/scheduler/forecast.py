@@ -10,12 +10,13 @@ from hopyard.domain.amounts import asked_for, dominant_share, totals
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
+from hopyard.domain.spans import soon
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, exactly, expect
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.timeline import Timeline
-from hopyard.scheduler.whatif import Change, changes, soon
+from hopyard.scheduler.whatif import Change, changes
 
 AHEAD = (
     48  # of those ahead of it in its queue, so many are laid out one by one; the work of the others is spread over the cluster

@@ -144,14 +144,3 @@ def _shorter(gang: Gang) -> list[Change]:
         for text, limit_s in LIMITS_S
         if gang.time_limit_s is None or limit_s < gang.time_limit_s
     ]
-
-
-def soon(in_s: float) -> str:
-    """ "now", "in 40 s", "in 12 min", "in 5 h", "in 3 days"."""
-    if in_s < 1:
-        return "now"
-    if in_s < 90:
-        return f"in {in_s:.0f} s"
-    if in_s < 90 * 60:
-        return f"in {in_s / 60:.0f} min"
-    return f"in {in_s / 3600:.0f} h" if in_s < 36 * 3600 else f"in {in_s / 86400:.0f} days"

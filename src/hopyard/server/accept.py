@@ -18,6 +18,7 @@ from hopyard.scheduler.placement.fit import never_fits
 from hopyard.server.parts import Parts
 from hopyard.server.queues import in_queue
 from hopyard.server.shapes import check_role, check_topology
+from hopyard.server.whereabouts import where_hints
 
 
 async def accept(
@@ -79,7 +80,7 @@ def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
     """Raises DoesNotFit when the gang is larger than all nodes there are, saying what is missing."""
     why = never_fits(_gang(spec, ""), nodes)
     if why is not None:
-        raise DoesNotFit(why, hints=("`hop node ls` and `hop pool ls` show what there is",))
+        raise DoesNotFit(why, hints=(*where_hints(spec, nodes), "`hop node ls` and `hop pool ls` show what there is"))
 
 
 def _gang(spec: RunSpec, user: str) -> Gang:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hopyard.domain.ids import RunId
 from hopyard.domain.resources import WHOLE_GPU
+from hopyard.domain.spans import whole_span
 from hopyard.simulator.fairness import jain
 from hopyard.simulator.record import Record, Sample, Story
 from hopyard.simulator.workload import Workload
@@ -237,5 +238,5 @@ def _losses(record: Record) -> Losses:
 
 
 def _promises(record: Record) -> Promises:
-    first = tuple(f"after {at:.0f} s: {gang} ({cause}): {detail}" for at, cause, gang, detail in record.breaches[:10])
+    first = tuple(f"after {whole_span(at)}: {gang} ({cause}): {detail}" for at, cause, gang, detail in record.breaches[:10])
     return Promises(record.promises_given, record.promises_kept, record.promises_late, dict(sorted(record.causes.items())), first)

@@ -49,6 +49,19 @@ class NodeCases:
         assert await stores.cluster.cordon(NodeId("n1"), False) == node()
         await start(stores, waits.id, seconds=4)
 
+    async def test_the_reason_stays_until_another_is_given_or_the_node_is_open_again(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node()])
+        for on, reason, kept in (
+            (True, "new fans", "new fans"),
+            (True, "", "new fans"),
+            (True, "dust", "dust"),
+            (False, "", ""),
+            (True, "", ""),
+        ):
+            told = await stores.cluster.cordon(NodeId("n1"), on, reason=reason)
+            assert (told.cordoned, told.cordon_reason) == (on, kept)
+            assert [one.cordon_reason for one in await stores.cluster.nodes()] == [kept]
+
     async def test_the_name_of_no_node(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node("gpu-01")])
         with pytest.raises(NotFound, match="gpu-0l") as raised:

@@ -12,6 +12,7 @@ from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
+from hopyard.domain.spans import soon
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.timeline.booked import Booking, bookings, owns
 from hopyard.scheduler.timeline.future import Future
@@ -44,7 +45,7 @@ def leave(
         looks += [now + timedelta(seconds=at_s) for at_s in turns if at_s > 0]
         if booking.from_s <= NOTICE_S:
             for running in _in_way(booking, future, nodes, queues, now, frozenset(found)):
-                when = "has begun" if booking.from_s <= 0 else f"begins in {booking.from_s:.0f} s"
+                when = "has begun" if booking.from_s <= 0 else f"begins {soon(booking.from_s)}"
                 reason = f"reservation {booking.reservation.name}, which {when}, needs what it uses"
                 found[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), reason)
     return Leave(tuple(found.values()), min(looks, default=None))

@@ -139,7 +139,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def drain(ask: Ask[Nothing, DrainIn]) -> DrainOut:
         """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere. Only the server's owner may."""
         node = await _cordon(parts, ask, on=True, reason=ask.body.reason)
-        why = f"node {node.id} is drained" + (f": {ask.body.reason}" if ask.body.reason else "")
+        why = f"node {node.id} is drained" + (f": {node.cordon_reason}" if node.cordon_reason else "")
         asked, left = [], []
         for running in _there(await parts.cluster.snapshot(now=parts.now()), NodeId(node.id)):
             run = await parts.runs.get(RunId(running.gang.id))

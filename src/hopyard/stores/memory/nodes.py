@@ -19,10 +19,11 @@ class Nodes:
 
     def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
         found = self._node(node)
+        reason = (reason or found.cordon_reason) if on else ""
         self._state.cordoned.pop(node, None)
         if on:
             self._state.cordoned[node] = reason
-        after = replace(found, cordoned=on, cordon_reason=reason if on else "")
+        after = replace(found, cordoned=on, cordon_reason=reason)
         if after != found:
             self._set_node(after)
             self._state.changed()

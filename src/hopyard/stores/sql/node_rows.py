@@ -76,7 +76,7 @@ def write_nodes(conn: Connection, known: Mapping[NodeId, Node], changed: Iterabl
 
 def cordon(conn: Connection, known: Mapping[NodeId, Node], node: NodeId, on: bool, reason: str, *, clock: int) -> Node:
     """The node as it is now; `known` has it."""
-    after = replace(known[node], cordoned=on, cordon_reason=reason if on else "")
+    after = replace(known[node], cordoned=on, cordon_reason=(reason or known[node].cordon_reason) if on else "")
     if after != known[node]:
         write_nodes(conn, known, [after], clock=clock)
     return after
