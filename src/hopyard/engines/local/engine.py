@@ -35,6 +35,7 @@ from hopyard.errors import HopyardError, LaunchFailed
 
 ADOPT_EVERY_S = 2.0  # between two adoptions of one folder
 ADOPTIONS = 5  # fruitless ones, before a replica is given up as lost
+FROZEN_AFTER_S = 5.0  # beyond the grace of an order: a replica that lives needs no second to kill its script
 _GONE = ".gone-"  # prefix of a folder that is being removed
 
 
@@ -98,6 +99,7 @@ class LocalEngine:
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
         self._leaving: dict[AttemptId, asyncio.Task[None]] = {}
+        self._overdue_at: dict[AttemptId, float] = {}  # by the monotonic clock
 
     @property
     def node(self) -> Node:
@@ -217,16 +219,24 @@ class LocalEngine:
     # -- stop, observe, forget ---------------------------------------------------------------------------------------
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
-        seconds = max(0.0, grace.total_seconds())
+        """See `Engine.stop`. Replicas keep their orders' time themselves; one that is asked again long after it was over and
+        still has not ended its script is frozen, and killed: the kernel then ends the script with it."""
+        folder, seconds = self._home.attempts / attempt, max(0.0, grace.total_seconds())
+        if not folder.exists():
+            return
         order = StopOrder.preempt(seconds) if preempt else StopOrder(seconds)
-        await asyncio.to_thread(self._order_stop, self._home.attempts / attempt, order)
+        overdue_at = time.monotonic() + seconds + FROZEN_AFTER_S
+        overdue_at = self._overdue_at[attempt] = min(self._overdue_at.get(attempt, overdue_at), overdue_at)
+        await asyncio.to_thread(self._order_stop, folder, order, overdue=time.monotonic() > overdue_at)
 
     @staticmethod
-    def _order_stop(attempt: Path, order: StopOrder) -> None:
+    def _order_stop(attempt: Path, order: StopOrder, *, overdue: bool) -> None:
         for folder in replica_folders(attempt):
             state = folder.read_state()
             if state is None or not state.shipped:
                 folder.request_stop(order)
+            if overdue and (state is None or state.exit is None):
+                folder.signal(signal.SIGKILL)
 
     async def observe(self) -> Observation:
         statuses, dead, held = await asyncio.to_thread(self._look)
@@ -329,6 +339,7 @@ class LocalEngine:
             groups += map(Path, spec.node.cgroups.values() if spec is not None else ())
         remove_groups(groups)  # a replica removes its own, unless it was killed
         self._launched.discard(attempt)
+        self._overdue_at.pop(attempt, None)
         if self._shares is not None:
             self._shares.pop(attempt, None)
         gone = folder.with_name(f"{_GONE}{attempt}-{os.urandom(4).hex()}")

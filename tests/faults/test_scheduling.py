@@ -1,0 +1,185 @@
+"""Who makes room is asked, saves, waits again and goes on; whatever is killed meanwhile, nothing runs twice and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hopyard.datasets.cache import remove_tree
+
+from .test_processes_killed import TRAINS, attempts_of, steps_kept
+from .world import World, is_gone, kill, until
+
+SETTINGS = "node: {{id: box, cpus: 4, memory: 8G, gpus: A100:2}}\nscheduler: {{preempt_grace: {grace}}}\n"
+# Both say in one file when they begin, and with which attempt; the one that takes the room holds it until it is let go.
+HOLDS = """
+import os, sys, time
+open(sys.argv[1], "a").write(os.environ["HOPYARD_ATTEMPT"] + "\\n")
+print("begun", flush=True)
+while not os.path.exists(sys.argv[2]): time.sleep(0.01)
+"""
+# Slow until `gate` is there. Asked to make room it says "saving" and saves only when the door is there.
+SAVES = TRAINS.replace("    time.sleep(p.pause)\n", "    time.sleep(0 if os.path.exists(p.gate) else p.pause)\n").replace(
+    'def state_dict(self): return {"weight": self.weight, "turns": self.turns}',
+    """def state_dict(self):
+        if os.path.exists(os.environ["HOPYARD_REPLICA_DIR"] + "/stop"):
+            print("saving", flush=True)
+            while not os.path.exists("DOOR"): time.sleep(0.01)
+        return {"weight": self.weight, "turns": self.turns}""",
+)
+assert SAVES.count("p.pause") == 1 and SAVES.count("DOOR") == 1
+
+
+def shown(world: World, run: Any) -> Any:
+    """All that users see of what it did: nothing may be missing, nothing doubled."""
+    return world.series(run, "weight"), run["summary"], [line for line in world.log(run).splitlines() if line.startswith("step ")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(calm: World) -> Any:
+    """What the first one shows where nothing happens to it."""
+    calm.write("train.py", SAVES)
+    found = shown(calm, calm.run(calm.ok("run", "--json", "-p", "pause=0", "train.py").json["name"]))
+    assert len(found[2]) == 60
+    return found
+
+
+class Two:
+    """A run that goes on for long on all GPUs, and one of higher priority that wants one of them.
+
+    The first trains slowly, at most up to turn 50, until `gate` is there. The second ends when `let_go` is there.
+    """
+
+    def __init__(self, root: Path, undisturbed: Any, *, grace: str = "60s") -> None:
+        self.undisturbed = undisturbed
+        self.world = World(root, settings=SETTINGS.format(grace=grace))
+        self.gate, self.door, self.let_go, self.begun = (root / name for name in ("gate", "door", "let_go", "begun"))
+        self.door.touch()
+        self.world.write("train.py", SAVES.replace("DOOR", str(self.door)))
+        self.world.write("holds.py", HOLDS)
+
+    def train(self) -> Any:
+        """The first one, once it has saved a checkpoint by itself."""
+        name = self.world.detach("--gpus", "2", "--priority", "10", "-p", f"gate={self.gate}", "-p", "pause=0.15", "train.py")
+        run = self.world.reaches(name, "running")
+        self.world.says(run, "step 6")
+        until(lambda: steps_kept(self.world, run), "a checkpoint")
+        return run
+
+    def want(self) -> str:
+        return self.world.detach("--gpus", "1", "--priority", "90", "holds.py", "--", str(self.begun), str(self.let_go))
+
+    def scripts(self, name: str) -> list[psutil.Process]:
+        """The processes that live of a run's script, of whichever attempt."""
+        run = self.world.run(name)
+        found = []
+        for process in self.world.processes():
+            try:
+                if process.environ().get("HOPYARD_ATTEMPT", "").startswith(run["id"] + "."):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def finish(self, victim: Any, wanted: str) -> Any:
+        """The second ran once; the first goes on where it was, and shows what an undisturbed one does."""
+        self.let_go.touch()
+        ended = self.world.reaches(wanted, "succeeded")
+        assert (ended["attempt"]["number"], self.begun.read_text().split()) == (1, [ended["attempt"]["id"]])
+        self.gate.touch()
+        self.door.touch()
+        done = self.world.reaches(victim["name"], "succeeded")
+        assert done["attempt"]["number"] == 2
+        assert shown(self.world, done) == self.undisturbed
+        return done
+
+
+@pytest.fixture
+def two(tmp_path: Path, undisturbed: Any, request: pytest.FixtureRequest) -> Iterator[Two]:
+    found = Two(tmp_path, undisturbed, grace=getattr(request, "param", "60s"))
+    try:
+        yield found
+    finally:
+        found.world.end()
+        remove_tree(found.world.home.trees)
+
+
+def test_who_makes_room_saves_and_goes_on_where_it_was(two: Two) -> None:
+    world = two.world
+    victim = two.train()
+    wanted = two.want()
+    world.says(world.reaches(wanted, "running"), "begun")
+    waits = world.reaches(victim["name"], "queued")
+    assert two.scripts(victim["name"]) == []
+    (first,) = attempts_of(world, waits)
+    assert first["exit"]["kind"] == "preempted"
+    step = max(steps_kept(world, waits))
+    assert first["exit"]["reason"] == f"preempted at step {step}, checkpoint saved"
+    done = two.finish(victim, wanted)
+    assert [one["resumed_from_step"] for one in attempts_of(world, done)] == [None, step]
+
+
+@pytest.mark.parametrize("moment", ["asked", "saves", "left"])
+def test_the_server_is_killed_while_one_makes_room_for_another(two: Two, moment: str) -> None:
+    world = two.world
+    victim = two.train()
+    if moment == "saves":
+        two.door.unlink()
+    wanted = two.want()
+    if moment == "asked":
+        until(lambda: world.run(victim["name"])["attempt"]["phase"] != "running", "the order to make room")
+    elif moment == "saves":
+        world.says(victim, "saving")
+    else:
+        until(lambda: not two.scripts(victim["name"]), "its end")
+    world.kill_server()
+    two.door.touch()
+    world.ok("up")
+    world.kill_server()  # and once more, wherever the next one is
+    world.ok("up")
+    world.says(world.reaches(wanted, "running"), "begun")
+    waits = world.reaches(victim["name"], "queued")
+    assert two.scripts(victim["name"]) == []
+    assert [one["exit"]["kind"] for one in attempts_of(world, waits)] == ["preempted"]
+    step = max(steps_kept(world, waits))
+    done = two.finish(victim, wanted)
+    assert [one["resumed_from_step"] for one in attempts_of(world, done)] == [None, step]
+
+
+@pytest.mark.parametrize("dies", ["replica", "script"])
+def test_who_dies_while_it_saves_goes_on_from_the_checkpoint_before(two: Two, dies: str) -> None:
+    world = two.world
+    victim = two.train()
+    state = world.state(victim)
+    two.door.unlink()
+    wanted = two.want()
+    world.says(victim, "saving")
+    kill(state["pid" if dies == "replica" else "child_pid"])
+    until(lambda: is_gone(state["child_pid"]), "the end of the script")
+    world.says(world.reaches(wanted, "running"), "begun")
+    waits = world.reaches(victim["name"], "queued")
+    step = max(steps_kept(world, waits))
+    assert step % 5 == 0, "what it was saving is not there"
+    done = two.finish(victim, wanted)
+    assert [one["resumed_from_step"] for one in attempts_of(world, done)] == [None, step]
+
+
+@pytest.mark.parametrize("two", ["1s"], indirect=True)
+def test_a_script_that_is_frozen_is_killed_at_the_deadline(two: Two) -> None:
+    world = two.world
+    victim = two.train()
+    state = world.state(victim)
+    os.kill(state["child_pid"], signal.SIGSTOP)
+    wanted = two.want()
+    world.says(world.reaches(wanted, "running"), "begun")
+    assert is_gone(state["child_pid"])
+    waits = world.reaches(victim["name"], "queued")
+    step = max(steps_kept(world, waits))
+    done = two.finish(victim, wanted)
+    assert [one["resumed_from_step"] for one in attempts_of(world, done)] == [None, step]

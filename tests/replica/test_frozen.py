@@ -1,0 +1,47 @@
+"""A replica that is frozen cannot end its script: whoever asks again, long after the time was over, ends both."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+
+from engines.bench import LocalBench
+from hopyard.domain.attempt import ExitKind, ReplicaPhase
+from hopyard.domain.ids import AttemptId
+from hopyard.engines.local import engine
+from hopyard.replica import tree
+from hopyard.testing.engine_contract import WAITS, status_of
+from replica.conftest import Play
+
+GRACE = timedelta(seconds=0.2)
+
+
+@pytest.mark.parametrize("preempt", [True, False])
+def test_a_frozen_replica_is_killed_once_it_is_overdue(play: Play, monkeypatch: pytest.MonkeyPatch, preempt: bool) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS)
+        state = await bench.running("a.1")
+        await bench.launch("b.1", WAITS)
+        await bench.running("b.1")
+        os.kill(state.pid, signal.SIGSTOP)
+        await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
+        await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)  # its time is not over
+        seen = status_of(await bench.engine.observe(), "a.1")
+        assert seen is not None and [replica.phase for replica in seen.replicas] == [ReplicaPhase.RUNNING]
+        assert tree.read_stat(state.pid) is not None
+        deadline = asyncio.get_running_loop().time() + 60
+        while (found := tree.read_stat(state.child_pid)) is not None and found.state not in "ZX":
+            assert asyncio.get_running_loop().time() < deadline, "the script of a frozen replica lives on"
+            await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
+            await asyncio.sleep(0.02)
+        (ended,) = await bench.exits("a.1")
+        assert ended.kind is ExitKind.LOST
+        other = status_of(await bench.engine.observe(), "b.1")
+        assert other is not None and [replica.phase for replica in other.replicas] == [ReplicaPhase.RUNNING]
+
+    monkeypatch.setattr(engine, "FROZEN_AFTER_S", 0.5)
+    play(scenario)
