@@ -15,6 +15,15 @@ def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Cli
     assert f"export HOPYARD_URL={client.url} HOPYARD_TOKEN=" in made.talk
     bob = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": token})
     assert bob.detach("--", "true").startswith("bob/")
+    for word in ("up", "down"):  # the server of this home is not his
+        refused = bob.hop(word)
+        assert (refused.code, refused.talk.splitlines()[0]) == (2, f"error: this shell uses the server at {client.url}")
+    run = shell.detach("--", "sleep", "100")
+    for words in (("stop", run), ("rm", "-y", "--force", run)):
+        refused = bob.hop(*words)
+        assert refused.code == 2 and f"run {run} is not `bob`'s to end or delete" in refused.talk
+    assert bob.hop("info", run).code == 0
+    assert shell.hop("stop", run).code == 0
     for words in (("add", "eve"), ("ls",), ("rm", "bob")):
         refused = bob.hop("user", *words)
         assert refused.code == 2 and f"only {owner}, who owns this server" in refused.talk

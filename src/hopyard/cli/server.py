@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 import click
@@ -19,6 +20,7 @@ def up(as_json: bool) -> None:
     from hopyard.sdk.connect import find_server, read_login, start_server
 
     home = Home.default()
+    _check_here()
     login = read_login(home)
     if login is not None:
         raise UsageError(f"this home uses the server at {login[0]}", hints=("that one is started where it lives",))
@@ -37,12 +39,23 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
     """End the server of this machine. With live runs, say what becomes of them."""
     from hopyard.sdk.connect import stop_server
 
+    _check_here()
     try:
         ended = stop_server(Home.default(), runs=runs or "refuse")
     except Conflict as refused:
         hints = ("--keep-runs lets them go on without it; the next server takes them back", "--stop-runs ends them")
         raise Conflict(refused.message, hints=hints) from refused
     console.say("the server has ended" if ended else "no server runs")
+
+
+def _check_here() -> None:
+    """Raises UsageError when this shell talks to a server by its address: that of the home folder is not the one that is meant."""
+    from hopyard.sdk.connect import TOKEN_VARIABLE, URL_VARIABLE
+
+    url = os.environ.get(URL_VARIABLE)
+    if url and os.environ.get(TOKEN_VARIABLE):
+        hint = f"that one is started and ended where it lives; for the one of this home: `unset {URL_VARIABLE} {TOKEN_VARIABLE}`"
+        raise UsageError(f"this shell uses the server at {url}", hints=(hint,))
 
 
 @click.command("status")

@@ -23,7 +23,7 @@ _USER_PREFIX, _RUN_PREFIX = "hop_", "hopr_"
 _CACHED_TOKENS = 1024
 _FRESH = timedelta(seconds=10)
 _NO_TOKEN = "this server asks for a token"
-_TOKEN_HINT = "send `Authorization: Bearer TOKEN`; the owner's token is in the file `token` of the server's home folder"
+_TOKEN_HINT = "send `Authorization: Bearer TOKEN`; the owner's is in the file `token` of the server's home folder, others get theirs from the owner: `hop user add NAME`"
 
 
 @dataclass(frozen=True, slots=True)
