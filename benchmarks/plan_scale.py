@@ -35,7 +35,7 @@ NAME = "plan_scale"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GIB = 1024**3
 CARDS = tuple(Gpu(index, "A100", 80 * GIB) for index in range(8))
-SIZES = ((1, 1), (1, 1), (1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8))  # replicas, GPUs of each
+SIZES = {(1, 1): 120, (1, 2): 30, (1, 4): 24, (1, 8): 16, (2, 8): 6, (4, 8): 3, (8, 8): 1}  # (replicas, GPUs of each): how often
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def scripts(options: argparse.Namespace, random: Random) -> list[Script]:
     found = []
     for number in range(options.users * options.scripts):
         user = number % options.users
-        replicas, gpus = random.choice(SIZES)
+        replicas, gpus = random.choices(list(SIZES), list(SIZES.values()))[0]
         asked = Resources(1000 * random.randint(1, 8) * gpus, random.choice((16, 32, 48)) * GIB * gpus, gpus)
         limit_s = random.choice((None, 3600.0, 14400.0, 86400.0))
         takes_s = min(random.lognormvariate(8, 1.5), limit_s or 1e6)
@@ -86,25 +86,18 @@ def scripts(options: argparse.Namespace, random: Random) -> list[Script]:
 
 
 def running(options: argparse.Namespace, kinds: Sequence[Script], random: Random) -> Iterator[Running]:
-    """Node after node is filled; a gang of several nodes takes the next whole ones."""
+    """Node after node is filled to its last GPU; a gang of several nodes takes the next whole ones."""
     node, free, count = 0, 8, 0
     while node < int(options.nodes * options.full):
         kind = random.choice(kinds)
         gpus = kind.resources.gpus
-        if gpus > free or kind.replicas > 1:
-            node, free = node + (free < 8), 8
-        if node + kind.replicas > options.nodes:
-            return
+        if (kind.replicas > 1 and free < 8) or gpus > free or node + kind.replicas > options.nodes:
+            continue
         at = NOW - timedelta(seconds=random.uniform(0, kind.takes_s))
         gang = kind.gang(f"run{count:06}", at - timedelta(hours=1))
-        if kind.replicas > 1:
-            places = tuple(Assignment(rank, NodeId(f"n{node + rank:05}"), tuple(range(8))) for rank in range(kind.replicas))
-            node += kind.replicas
-        else:
-            places = (Assignment(0, NodeId(f"n{node:05}"), tuple(range(8 - free, 8 - free + gpus))),)
-            free -= gpus
-            if not free:
-                node, free = node + 1, 8
+        taken = tuple(range(8 - free, 8 - free + gpus))
+        places = tuple(Assignment(rank, NodeId(f"n{node + rank:05}"), taken) for rank in range(kind.replicas))
+        node, free = (node + kind.replicas, 8) if gpus == free else (node, free - gpus)
         saved = NOW - timedelta(seconds=random.uniform(0, 600)) if random.random() < 0.7 else None
         yield Running(Placement(gang, places), at, AttemptId(f"run{count:06}.1"), at, saved if saved and saved > at else None)
         count += 1

@@ -31,7 +31,10 @@ class Turn:
         self._scene = Scene(standing)
         self._asking = Asking(self._scene)
         self._frost = Frost(self._scene)
-        self._order = Walk(standing.line, standing.leaves, self._scene.accounts, self._frost.holds)
+        self._order = Walk(
+            standing.line, standing.snapshot.queues.queues, standing.leaves, self._scene.accounts, self._frost.holds
+        )
+        self._scene.on_start.append(lambda placement: self._order.charged(placement.gang.queue))
         self._deferred: dict[GangId, Gang] = {}
         self._passing = self._hurried = False
         self._full = dict.fromkeys(standing.fullness.now(standing.capacity), FULL)  # nobody of that shape fits now

@@ -149,7 +149,11 @@ class Accounts:
         """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how
         full the guarantee is, if so, the dominant share of what is borrowed already, by weight; then the queue's name."""
         ask = asked(gang, self._cards)
-        return tuple(self._level_key(level, ask) for level in reversed(self._limits.path(queue)))
+        return tuple(self.level_key(level, ask) for level in reversed(self._limits.path(queue)))
+
+    def ask(self, gang: Gang) -> Amounts:
+        """What it asks for, as `level_key` takes it."""
+        return asked(gang, self._cards)
 
     def user_key(self, queue: QueueName, user: str) -> tuple[float]:
         """Smaller comes first: the share of the cluster that the user uses now in this queue, and on top what was used on
@@ -185,7 +189,8 @@ class Accounts:
     def _lending(self) -> Lending:
         return Lending(self._limits, self._ledger)
 
-    def _level_key(self, queue: QueueName, ask: Amounts) -> tuple[int, float, QueueName]:
+    def level_key(self, queue: QueueName, ask: Amounts) -> tuple[int, float, QueueName]:
+        """One level of `queue_key`."""
         use = self._ledger.used(queue)
         sure = self._limits.sure.get(queue, NOTHING)
         names = self._limits.within(queue, use, ask) if sure else None
