@@ -1,0 +1,160 @@
+"""Two servers on one database: one decides; whoever was frozen past its lease finds that another one does, and does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hopyard.controller.controller import Controller
+from hopyard.controller.launches import Composer
+from hopyard.domain.cluster import Plan, PlanResult
+from hopyard.domain.ids import RunId
+from hopyard.domain.run import RunPhase
+from hopyard.errors import NotLeader
+from hopyard.scheduler.cycle.planner import Planner
+from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.testing.fake_engine import Fate
+from tests.controller.world import Counted, World
+
+TTL = timedelta(seconds=15)
+LONG = Fate(run=timedelta(hours=2))
+
+
+class Frozen(SqlClusterStore):
+    """Stops in the middle of a turn, with a plan in its hands, until it is let go on."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.freezes, self.frozen, self.thawed = False, asyncio.Event(), asyncio.Event()
+        self.refused: list[Plan] = []
+        self.was_refused = asyncio.Event()
+
+    async def apply(self, plan: Plan, /, *, now: Any, epoch: int) -> PlanResult:
+        if self.freezes and plan.place:
+            self.frozen.set()
+            await self.thawed.wait()
+        try:
+            return await super().apply(plan, now=now, epoch=epoch)
+        except NotLeader:
+            self.refused.append(plan)
+            self.was_refused.set()
+            raise
+
+
+class Server:
+    """One more server on the world's database and engine, with stores of its own."""
+
+    def __init__(self, world: World, folder: Path, holder: str) -> None:
+        self.database = Database.open(folder / "hopyard.db")
+        self.cluster = Frozen(self.database)
+        runs: Any = Counted(SqlRunStore(self.database), world)
+        cluster: Any = self.cluster if holder == "frozen" else Counted(self.cluster, world)
+        self.controller = Controller(
+            cluster=cluster,
+            runs=runs,
+            engine=world.engine,
+            policy=Planner(),
+            clock=world.clock,
+            composer=Composer(runs, server_url="http://server", sign=str),
+            holder=holder,
+            lease=TTL,
+        )
+        self._task = asyncio.get_running_loop().create_task(self.controller.run())
+
+    async def end(self) -> None:
+        """Its loops; what it has in the lease stays."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def close(self) -> None:
+        await self.end()
+        await self.database.close()
+
+
+def play(tmp_path: Path, story: Callable[[World, Server, Server], Coroutine[Any, Any, None]]) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, fate=lambda _attempt, _rank: LONG)
+        first = Server(world, tmp_path, "frozen")
+        try:
+            while not world.engine.starts:  # it leads, and does so on purpose of a first run
+                if not world._next:
+                    await world.submit()
+                first.controller.wake()
+                await asyncio.sleep(0.005)
+                await world.advance(timedelta(seconds=1))
+            second = Server(world, tmp_path, "other")
+            try:
+                await world.settle()
+                await story(world, first, second)
+            finally:
+                await second.close()
+        finally:
+            await first.close()
+            await world.close()
+
+    asyncio.run(scenario())
+
+
+async def freeze(world: World, server: Server, **asked: Any) -> RunId:
+    """Submit a run; the server stops when it is about to start it."""
+    server.cluster.freezes = True
+    run = await world.submit(**asked)
+    server.controller.wake()
+    while not server.cluster.frozen.is_set():
+        await asyncio.sleep(0.005)
+        await world.advance(timedelta(milliseconds=100))
+    return run
+
+
+async def thaw(world: World, server: Server) -> None:
+    server.cluster.freezes = False
+    server.cluster.thawed.set()
+    await server.cluster.was_refused.wait()
+    await world.advance(timedelta(seconds=5))
+
+
+def test_a_leader_that_was_frozen_finds_that_another_one_decides(tmp_path: Path) -> None:
+    async def story(world: World, first: Server, second: Server) -> None:
+        run = await freeze(world, first, gpus=4)
+        await world.advance(timedelta(seconds=5))
+        second.controller.wake()
+        await world.advance(timedelta(seconds=5))
+        assert len(world.engine.starts) == 1, "the lease still holds"
+        await world.advance(TTL)
+        second.controller.wake()
+        await world.until(lambda: has_started(world, run), within=timedelta(minutes=1))
+        starts = list(world.engine.starts)
+        urgent = await world.submit(gpus=4, priority=90)  # its plan would start a run whose GPUs are to be another's now
+        second.controller.wake()
+        await world.until(lambda: has_started(world, urgent), within=timedelta(minutes=3))
+        await thaw(world, first)
+        assert [str(plan.place[0].gang.id) for plan in first.cluster.refused] == [str(run)]
+        assert world.engine.starts == [*starts, f"{urgent}.1"]
+        assert (await world.runs.get(run)).phase is RunPhase.QUEUED
+        assert [one.number for one in await world.runs.attempts(run)] == [1]
+        assert second.cluster.refused == []
+
+    play(tmp_path, story)
+
+
+def test_a_leader_that_resigns_is_followed_at_once(tmp_path: Path) -> None:
+    async def story(world: World, first: Server, second: Server) -> None:
+        await first.end()
+        await first.controller.resign()
+        run = await world.submit(gpus=1)
+        second.controller.wake()
+        await world.until(lambda: has_started(world, run), within=timedelta(seconds=6))
+        assert len(world.engine.starts) == 2
+
+    play(tmp_path, story)
+
+
+async def has_started(world: World, run: RunId) -> bool:
+    return f"{run}.1" in world.engine.starts
