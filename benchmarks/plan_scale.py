@@ -206,7 +206,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
+def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
     settings = {name: getattr(options, name) for name in ("nodes", "waiting", "full", "queues", "users", "scripts", "seed", "repeats")}
     report = Report(NAME, settings)
     rounds = []

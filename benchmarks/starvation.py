@@ -107,7 +107,7 @@ def times_the_shortest_wait(options: argparse.Namespace, known: str, seed: int) 
     return float("inf")
 
 
-def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
+def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
     settings = {name: getattr(options, name) for name in ("gpus", "takes", "every", "repeats")}
     report = Report(NAME, settings)
     for known in KNOWN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from random import Random
 
 from hypothesis import given, settings
@@ -40,7 +40,7 @@ def test_every_gang_is_answered_once_and_stands_in_the_order_of_its_queue(world:
     for _, of_queue in groupby(wanted.hold, lambda hold: world.pending[hold.gang].queue):
         holds = list(of_queue)
         assert [hold.position for hold in holds] == list(range(1, len(holds) + 1))
-        for first, second in zip(holds, holds[1:], strict=False):
+        for first, second in pairwise(holds):
             never = [hold.reason is HoldReason.NEVER_FITS for hold in (first, second)]
             assert never != [True, False]
             assert never[0] != never[1] or world.pending[first.gang].priority >= world.pending[second.gang].priority

@@ -155,9 +155,11 @@ def overcommitted(nodes: dict[NodeId, Node], running: list[Placement]) -> list[s
             memory[assignment.node] += role.resources.memory_bytes
             for index in assignment.gpus:
                 cards[assignment.node, index] += assignment.gpu_milli
-    for node in nodes.values():
-        if cpu[node.id] > node.cpu_milli or memory[node.id] > node.memory_bytes:
-            found.append(f"{node.id} has too little CPU or memory")
+    found += [
+        f"{node.id} has too little CPU or memory"
+        for node in nodes.values()
+        if cpu[node.id] > node.cpu_milli or memory[node.id] > node.memory_bytes
+    ]
     found += [f"{node} GPU {index} is used at {milli}" for (node, index), milli in cards.items() if milli > 1000]
     return found
 
