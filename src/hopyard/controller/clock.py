@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
+
+LOOK_EVERY_S = 60.0
 
 
 class SystemClock:
@@ -11,4 +14,10 @@ class SystemClock:
         return datetime.now(UTC)
 
     async def sleep_until(self, when: datetime, /) -> None:
-        await asyncio.sleep(max(0.0, (when - self.now()).total_seconds()))
+        """Until the clock says so, or as long as that was to take when it was asked: whoever sets the clock back holds nobody up.
+        A clock that was set forward, as after a machine slept, is noticed within a minute."""
+        left = (when - self.now()).total_seconds()
+        deadline = time.monotonic() + left
+        while left > 0:
+            await asyncio.sleep(min(left, LOOK_EVERY_S))
+            left = min((when - self.now()).total_seconds(), deadline - time.monotonic())

@@ -16,7 +16,7 @@ from hopyard.controller.endings import DEFAULT_GRACE, PREEMPT_GRACE, Endings
 from hopyard.controller.launcher import Launcher
 from hopyard.controller.launches import Composer
 from hopyard.controller.leader import LEASE, Leadership
-from hopyard.controller.turns import HOLDS_EVERY, Turns
+from hopyard.controller.turns import HOLDS_EVERY, LONGEST_PAUSE, Turns
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Node, Observation, Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId
@@ -184,7 +184,8 @@ class Controller:
                 continue
             ended = self._clock.now()
             if ended > began:
-                await self._clock.sleep_until(ended + (ended - began) * (PAUSE if self._turns.fruitful else FRUITLESS_PAUSE))
+                pause = (ended - began) * (PAUSE if self._turns.fruitful else FRUITLESS_PAUSE)
+                await self._clock.sleep_until(ended + min(pause, LONGEST_PAUSE))
 
     async def _observe_loop(self) -> None:
         while True:

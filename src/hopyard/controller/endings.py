@@ -18,6 +18,7 @@ ASK_AGAIN = timedelta(seconds=10)  # beyond its grace
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
+    at: datetime
     again_at: datetime
     preempt: bool
 
@@ -58,10 +59,10 @@ class Endings:
     def ask(self, attempt: AttemptId, *, preempt: bool = False) -> None:
         """A stop that follows a preemption is asked at once: the user wants it to end, whatever becomes of the checkpoint."""
         now, before = self._clock.now(), self._asked.get(attempt)
-        if before is not None and now < before.again_at and (preempt or not before.preempt):
+        if before is not None and before.at <= now < before.again_at and (preempt or not before.preempt):
             return
         grace = self._graces.get(attempt, self._preempt_grace if preempt else DEFAULT_GRACE)
-        self._asked[attempt] = _Asked(now + grace + ASK_AGAIN, preempt)
+        self._asked[attempt] = _Asked(now, now + grace + ASK_AGAIN, preempt)
         self._asking()
         self._effects.spawn(guard_effect(self._engine.stop(attempt, grace=grace, preempt=preempt)))
 

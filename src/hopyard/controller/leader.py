@@ -27,7 +27,7 @@ class Leadership:
     async def epoch(self) -> int | None:
         """The epoch under which this server may decide now; None while another one leads."""
         now = self._clock.now()
-        if self._lease is None or self._renew_at is None or now >= self._renew_at:
+        if self._lease is None or self._renew_at is None or not self._renew_at - self._ttl / 3 <= now < self._renew_at:
             self._lease = await self._cluster.lead(self._holder, now=now, ttl=self._ttl)
             self._renew_at = now + self._ttl / 3
         return None if self._lease is None else self._lease.epoch

@@ -19,6 +19,7 @@ from hopyard.interfaces.policy import SchedulingPolicy
 
 HOLDS_EVERY = timedelta(seconds=1)
 NOTE_PAUSE = 20  # times as long as it took: to say why many wait is worth a twentieth of the time
+LONGEST_PAUSE = timedelta(minutes=1)  # whatever a clock that was set meanwhile says of how long it took
 PROMPT_UP_TO = 500  # waiting gangs: so few holds are written at once when somebody waits for them
 THREAD_FROM = 200  # waiting gangs: thinking may take so long then that requests should not wait for it
 
@@ -122,7 +123,8 @@ class Turns:
 
     async def _note_in_time(self, every: timedelta) -> None:
         if self._noted_at is not None:
-            await self._clock.sleep_until(self._noted_at + max(every, self._note_took * NOTE_PAUSE))
+            pause = max(every, min(self._note_took * NOTE_PAUSE, LONGEST_PAUSE))
+            await self._clock.sleep_until(min(self._noted_at, self._clock.now()) + pause)
         await self._note()
 
     async def _note(self) -> None:
