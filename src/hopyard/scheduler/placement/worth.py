@@ -29,11 +29,12 @@ from hopyard.scheduler.placement.mix import Mix
 
 Floats = NDArray[np.float64]
 Halves = NDArray[np.float32]  # of whole numbers below 2^24: exact
-TYPICAL = 64  # shapes that are looked at: the most frequent
+TYPICAL = 40  # shapes that are looked at; others count as the one that is most like them
 TOTAL = 30  # the weights of a kind of node are whole numbers of at most about 2 to the power of this in all: sums are exact
 PLENTY = float(1 << 40)
 FEW = 64
-ROUNDING = 1e-6  # room for exactly n replicas is room for n, whatever division makes of it
+SOME = 1e-6  # of nothing there is enough for those who ask for none
+ROUNDING = 1 + 1e-9  # room for exactly n replicas is room for n, whatever division makes of it
 
 Column = tuple[int, int, int, int]  # what a typical replica asks: thousandths of cores, bytes, cards, thousandths of each card
 Asked = tuple[Column, Bools, int]
@@ -54,13 +55,12 @@ class Worth:
         self._by_room = fluid and bool(self._asks)
         if not self._asks:
             self._asks = list(_even_parts(ground, examples))
-        columns = _most_frequent(self._asks)
-        self._place = {column: m for m, column in enumerate(columns)}
+        columns, self._place = _typical(self._asks)
         cpu, memory, cards, milli = (np.array([c[i] for c in columns], np.float64) for i in range(4))
         self._least = cards * milli
         with np.errstate(divide="ignore"):
-            self._per_cpu = np.where(cpu > 0, self._least / cpu, PLENTY)
-            self._per_byte = np.where(memory > 0, self._least / memory, PLENTY)
+            self._per_cpu = np.where(cpu > 0, self._least / cpu * ROUNDING, PLENTY)
+            self._per_byte = np.where(memory > 0, self._least / memory * ROUNDING, PLENTY)
         self._cut = self._cuts(cards, milli)
         self.whole_card = self._cut[WHOLE_GPU]
         self.has_cards: Floats = np.where((ground.card >= 0).any(axis=1), 1.0, 0.0)
@@ -85,10 +85,9 @@ class Worth:
         seldom change and that nothing is rounded otherwise where a kind of node that no shape can use is added."""
         found = np.zeros_like(supply)
         for column, allowed, count in self._asks:
-            m = self._place.get(column)
-            if m is not None:
-                room = max(float(supply[allowed, m].sum()), self._least[m]) if self._by_room else 1.0
-                found[allowed, m] += count / room**2
+            m = self._place[column]
+            room = max(float(supply[allowed, m].sum()), self._least[m]) if self._by_room else 1.0
+            found[allowed, m] += count / room**2
         most = found.sum(axis=1).max(initial=0.0)
         if most:
             scale = TOTAL - np.ceil(np.log2(most))
@@ -115,9 +114,8 @@ class Worth:
 
     def limits(self, cpu: Ints, memory: Ints) -> Floats:
         """[i, m]: for how much of cards so much CPU and memory is enough, at the ratio of shape m."""
-        found = np.multiply.outer(cpu, self._per_cpu)
-        np.minimum(found, np.multiply.outer(memory, self._per_byte), out=found)
-        found += ROUNDING
+        found = np.multiply.outer(cpu + SOME, self._per_cpu)
+        np.minimum(found, np.multiply.outer(memory + SOME, self._per_byte), out=found)
         return found
 
     def bounded(self, on_cards: Floats | Halves, limit: Floats) -> Floats:
@@ -133,8 +131,6 @@ class Worth:
 def _asks(ground: Ground, mix: Mix, examples: Ints) -> Iterator[Asked]:
     """Each way of asking with the column that it is on such cards, the kinds of nodes that it may use, and how often."""
     for resources, where, count in mix.asks:
-        if resources.gpus == 0 and not resources.shares_gpu:
-            continue
         needs = ground.needs(resources, frozenset())
         there = np.array([matches(where, ground.nodes[row]) for row in examples.tolist()], np.bool_)
         for milli in sorted(set(needs.tolist()) - {NEVER}):
@@ -144,11 +140,23 @@ def _asks(ground: Ground, mix: Mix, examples: Ints) -> Iterator[Asked]:
                 yield column, allowed, count
 
 
-def _most_frequent(asks: Sequence[Asked]) -> list[Column]:
-    count: dict[Column, int] = {}
-    for column, _, number in asks:
-        count[column] = count.get(column, 0) + number
-    return sorted(count, key=lambda column: (-count[column], column))[:TYPICAL]
+def _typical(asks: Sequence[Asked]) -> tuple[list[Column], dict[Column, int]]:
+    """The shapes that most of the GPUs are asked for with, and of every shape which of these it counts as."""
+    gpu: dict[Column, int] = {}
+    for column, _, count in asks:
+        gpu[column] = gpu.get(column, 0) + count * column[2] * column[3]
+    chosen = sorted(gpu, key=lambda column: (-gpu[column], column))[:TYPICAL]
+    place = {column: m for m, column in enumerate(chosen)}
+    for column in gpu:
+        if column not in place:
+            place[column] = min(range(len(chosen)), key=lambda m: (_unlike(column, chosen[m]), m))
+    return chosen, place
+
+
+def _unlike(one: Column, other: Column) -> tuple[int, float]:
+    """By how much two shapes ask for different GPUs, then for how many times as much of the rest."""
+    times = ((one[0] + 1) / (other[0] + 1), (one[1] + 1) / (other[1] + 1))
+    return abs(one[2] * one[3] - other[2] * other[3]), sum(max(part, 1 / part) for part in times)
 
 
 def _even_parts(ground: Ground, examples: Ints) -> Iterator[Asked]:
