@@ -32,6 +32,8 @@ from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.cycle.planner import Planner
 
 NAME = "plan_scale"
+STEP = timedelta(milliseconds=20)  # between two turns
+SETTLED = 200  # turns, at most, before a single change is measured
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GIB = 1024**3
 CARDS = tuple(Gpu(index, "A100", 80 * GIB) for index in range(8))
@@ -67,7 +69,9 @@ def tree(queues: int, gpus: int) -> QueueTree:
         sure = 1000 * gpus // queues
         parent = QueueName(f"group{number // 5}")
         found.append(
-            Queue(QueueName(f"queue{number}"), parent, guarantee={GPU: sure}, maximum={GPU: 3 * sure}, user_limit={GPU: sure // 2})
+            Queue(
+                QueueName(f"queue{number}"), parent, guarantee={GPU: sure}, maximum={GPU: 3 * sure}, user_limit={GPU: sure // 2}
+            )
         )
     return QueueTree({queue.name: queue for queue in found}, found[-1].name)
 
@@ -81,7 +85,9 @@ def scripts(options: argparse.Namespace, random: Random) -> list[Script]:
         limit_s = random.choice((None, 3600.0, 14400.0, 86400.0))
         takes_s = min(random.lognormvariate(8, 1.5), limit_s or 1e6)
         queue = QueueName(f"queue{(user * 7 + number // (2 * options.users)) % options.queues}")
-        found.append(Script(f"user{user}", queue, f"train{number}.py", random.choice((40, 50, 50, 60)), replicas, asked, limit_s, takes_s))
+        found.append(
+            Script(f"user{user}", queue, f"train{number}.py", random.choice((40, 50, 50, 60)), replicas, asked, limit_s, takes_s)
+        )
     return found
 
 
@@ -117,7 +123,8 @@ def snapshot(options: argparse.Namespace, *, empty: bool = False) -> Snapshot:
             durations[key] = (durations.get(key, []) + samples)[-256:]
     there = () if empty else tuple(running(options, kinds, random))
     pending = tuple(
-        random.choice(kinds).gang(f"wait{number:06}", NOW - timedelta(seconds=options.waiting - number)) for number in range(options.waiting)
+        random.choice(kinds).gang(f"wait{number:06}", NOW - timedelta(seconds=options.waiting - number))
+        for number in range(options.waiting)
     )
     used = {(kind.queue, kind.user): Used(random.uniform(0, 1e4), NOW - timedelta(hours=3)) for kind in kinds}
     return Snapshot(
@@ -165,12 +172,17 @@ def one_round(options: argparse.Namespace) -> dict[str, float]:
     found |= {"first": seconds, "memory": peak_bytes(), "of_snapshot": held}
     found |= {"placed": len(wanted.place), "preempted": len(wanted.preempt), "promised": len(wanted.promises)}
     begun, before = time.perf_counter(), applied(before, wanted)
-    for number in range(3):  # as it would be in a cluster that lives: what can start has started
-        _, wanted = timed(planner, replace(before, now=before.now + timedelta(seconds=number)))
+    number = 0
+    while number < SETTLED and (number < 3 or wanted.place or wanted.preempt):  # what can start has started
+        number += 1
+        before = replace(before, now=before.now + STEP, version=Version(number))
+        _, wanted = timed(planner, before)
         before = applied(before, wanted)
-    say(f"settled after {time.perf_counter() - begun:.1f} s")
-    for number, (name, change) in enumerate(CHANGES.items(), start=1):
-        after = replace(change(before), now=before.now + timedelta(seconds=10 + number), version=Version(10 + number))
+    found["turns_to_settle"] = number
+    say(f"settled after {number} turns and {time.perf_counter() - begun:.1f} s")
+    for name, change in CHANGES.items():
+        number += 1
+        after = replace(change(before), now=before.now + STEP, version=Version(number))
         found[name], wanted = timed(planner, after)
         found[f"{name}.placed"] = len(wanted.place)
         before = applied(after, wanted)
@@ -207,7 +219,9 @@ def peak_bytes() -> int:
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
-    settings = {name: getattr(options, name) for name in ("nodes", "waiting", "full", "queues", "users", "scripts", "seed", "repeats")}
+    settings = {
+        name: getattr(options, name) for name in ("nodes", "waiting", "full", "queues", "users", "scripts", "seed", "repeats")
+    }
     report = Report(NAME, settings)
     rounds = []
     for number in range(options.repeats):
@@ -221,8 +235,15 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  #
         return [one[name] for one in rounds]
 
     first = rounds[0]
-    report.add("first", "s", of("first"), note=f"{first['placed']:.0f} placed, {first['preempted']:.0f} preempted, {first['promised']:.0f} promised")
-    report.add("memory", "B", of("memory"), note=f"of the whole process, of which the snapshot {first['of_snapshot'] / 2**20:.0f} MiB")
+    report.add(
+        "first",
+        "s",
+        of("first"),
+        note=f"{first['placed']:.0f} placed, {first['preempted']:.0f} preempted, {first['promised']:.0f} promised",
+    )
+    report.add(
+        "memory", "B", of("memory"), note=f"of the whole process, of which the snapshot {first['of_snapshot'] / 2**20:.0f} MiB"
+    )
     for name in CHANGES:
         report.add(name, "s", of(name), note=f"{first[f'{name}.placed']:.0f} placed")
     report.add("holds", "s", of("holds"), note=f"telling why each of {first['held']:.0f} waits, all at once; not part of a plan")
@@ -240,7 +261,9 @@ def arguments() -> Arguments:
     parser.add_argument("--users", type=int, default=300)
     parser.add_argument("--scripts", type=int, default=4, help="of each user, each with a shape of its own")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--empty", action=argparse.BooleanOptionalAction, default=True, help="also a cluster on which nothing runs")
+    parser.add_argument(
+        "--empty", action=argparse.BooleanOptionalAction, default=True, help="also a cluster on which nothing runs"
+    )
     parser.add_argument("--round", action="store_true", help=argparse.SUPPRESS)
     return parser
 

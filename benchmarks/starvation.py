@@ -49,19 +49,31 @@ class Stream:
     versions: int = 0
 
     def __post_init__(self) -> None:
-        self.nodes = {NodeId(f"n{number}"): Node(NodeId(f"n{number}"), "sim", 64000, 2**40, CARDS) for number in range(self.gpus // 8)}
+        self.nodes = {
+            NodeId(f"n{number}"): Node(NodeId(f"n{number}"), "sim", 64000, 2**40, CARDS) for number in range(self.gpus // 8)
+        }
 
     def submit(self, name: str, replicas: int, gpus: int) -> None:
         limit_s = 1.2 * self.takes_s if self.known == "stated" else None
         role = Role("worker", replicas, Resources(1000, 2**30, gpus))
-        self.pending[GangId(name)] = Gang(GangId(name), (role,), self.now, user="u", time_limit_s=limit_s, script=f"train{gpus}.py")
+        self.pending[GangId(name)] = Gang(
+            GangId(name), (role,), self.now, user="u", time_limit_s=limit_s, script=f"train{gpus}.py"
+        )
 
     def turn(self) -> None:
         self.versions += 1
         there = tuple(run for run, _ in self.running.values())
         pending = tuple(self.pending.values())
         wanted = self.planner(
-            Snapshot(Version(self.versions), self.now, self.nodes, pending, there, promises=dict(self.promises), durations=self.durations)
+            Snapshot(
+                Version(self.versions),
+                self.now,
+                self.nodes,
+                pending,
+                there,
+                promises=dict(self.promises),
+                durations=self.durations,
+            )
         )
         self.promises = {promise.gang: promise for promise in wanted.promises}
         for placement in wanted.place:

@@ -14,10 +14,9 @@ from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.promises import SOON, outranks
 from hopyard.scheduler.cycle.scene import Scene
-from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.reasons import plural
-from hopyard.scheduler.timeline.future import STOPS_IN_S
+from hopyard.scheduler.timeline.future import STOPS_IN_S, End
 from hopyard.scheduler.timeline.leave import leave
 
 LOOKS = (8, 64)  # gangs for which it is asked in one turn whether others could make room, at least and at most ...
@@ -44,8 +43,8 @@ class Asking:
         snapshot = scene.snapshot
         self.looks = min(max(EFFORT // max(len(snapshot.nodes) + len(snapshot.running), 1), LOOKS[0]), LOOKS[1])
         self._lazy: Preemptor | None = None
-        self._soon: tuple[Capacity, Accounts] | None = None
-        self._soon_at = scene.now
+        self._soon: Capacity | None = None
+        self._soon_ends: list[End] = []
 
     def make_way(self) -> None:
         """Runs in the way of a reservation that begins soon are asked to leave in time."""
@@ -59,6 +58,15 @@ class Asking:
         self.preemptions += found.ask
         self._supposed(runs)
         self._asked += runs
+
+    @property
+    def round(self) -> int:
+        """Counts turns, or about: where not all are looked at in one, it decides who is. Equal snapshots have equal ones."""
+        return self._scene.snapshot.version + int(self._scene.now.timestamp())
+
+    def in_turn(self, number: int, every: int) -> bool:
+        """Whether one of many, by their numbers, is looked at in this turn: all where looks abound, else each in its turn."""
+        return self.looks >= LOOKS[1] or (self.round + number) % every == 0
 
     @property
     def tired(self) -> bool:
@@ -82,7 +90,7 @@ class Asking:
         return False
 
     def _find_room(self, gang: Gang) -> bool:
-        if not self._preemptor.helps(gang) or self._starts_soon(gang):
+        if self._starts_soon(gang) or not self._preemptor.helps(gang):
             return False
         for not_on in (frozenset[NodeId](), self._scene.timeline.spoken_for()):
             victims = self._preemptor.victims(gang, not_on=not_on)
@@ -96,20 +104,29 @@ class Asking:
     def _starts_soon(self, gang: Gang) -> bool:
         """Whether what is expected to end soon anyway makes room enough: then nobody needs to be asked, before it is seen
         whether it did end."""
-        scene = self._scene
+        scene, at = self._scene, self._scene.timeline.expected_at(gang.id)
+        if at is not None:
+            if at <= scene.now + SOON:
+                self._see_again(at)
+            return at <= scene.now + SOON
         if self._soon is None:
-            soon_s = SOON.total_seconds()
-            self._soon = scene.capacity.copy(), scene.accounts.copy()
-            for end in scene.standing.future.ending_by(soon_s):
-                self._soon[0].give_back(end.placement)
-                self._soon[1].credit(end.placement)
-                self._soon_at = scene.now + timedelta(seconds=end.mid_s)
-        capacity, accounts = self._soon
+            self._soon = scene.capacity.copy()
+            self._soon_ends = scene.standing.future.ending_by(SOON.total_seconds())
+            for end in self._soon_ends:
+                self._soon.give_back(end.placement)
         smallest = gang.sized([role.fewest for role in gang.roles])
-        if accounts.refusal(smallest) is not None or capacity.place(smallest, score="first-fit") is None:
+        if not self._soon_ends or self._soon.place(smallest, score="first-fit") is None or not self._soon_allowed(smallest):
             return False
-        self._see_again(self._soon_at)
+        self._see_again(scene.now + timedelta(seconds=self._soon_ends[-1].mid_s))
         return True
+
+    def _soon_allowed(self, gang: Gang) -> bool:
+        if self._scene.accounts.refusal(gang) is None:
+            return True
+        accounts = self._scene.accounts.copy()
+        for end in self._soon_ends:
+            accounts.credit(end.placement)
+        return accounts.refusal(gang) is None
 
     def _see_again(self, at: datetime) -> None:
         """By then somebody was expected to have ended, which may not have come true: no end of a run tells of that."""

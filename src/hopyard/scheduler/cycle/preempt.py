@@ -89,14 +89,18 @@ class Preemptor:
         claim = self._claim(gang)
         found = self._alike.get(claim)
         if found is None:
-            queue, found = self._queues[gang.queue], []
-            if queue.preempts_lower or queue.time_slices:
-                found += [Victim(running, self._lost(running), tier) for tier, running in self._yielding(gang)]
-            for owing in sorted(claim.owed):
-                there = self._standing.borrowed.by(owing, gang.queue)
-                found += [Victim(running, self._lost(running), BY_RIGHT) for running in there if self._may_leave(running)]
-            self._alike[claim] = found
+            found = self._alike[claim] = [
+                Victim(running, self._lost(running), tier) for tier, running in self._asked_by(gang, claim)
+            ]
         return [victim for victim in found if not not_on.intersection(_nodes(victim.running))] if not_on else found
+
+    def _asked_by(self, gang: Gang, claim: _Claim) -> Iterator[tuple[int, Running]]:
+        """All who may be asked, with their tiers."""
+        yield from self._yielding(gang)
+        for owing in sorted(claim.owed):
+            for running in self._standing.borrowed.by(owing, gang.queue):
+                if self._may_leave(running):
+                    yield BY_RIGHT, running
 
     def helps(self, gang: Gang) -> bool:
         """Whether the gang would have room, whatever its queue may use, if everybody left who may be asked. Known for all of its
@@ -107,8 +111,8 @@ class Preemptor:
             emptied = self._emptied.get(claim)
             if emptied is None:
                 emptied = self._emptied[claim] = self._capacity.copy()
-                for victim in self.victims(gang):
-                    emptied.give_back(victim.running.placement)
+                for _, running in self._asked_by(gang, claim):
+                    emptied.give_back(running.placement)
             smallest = gang.sized([role.fewest for role in gang.roles])
             self._helps[key] = emptied.place(smallest, score="first-fit") is not None
         return self._helps[key]

@@ -125,8 +125,11 @@ class Promises:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_at(gang))
 
     def _dated(self, promise: Promise) -> Promise:
-        """One that is late keeps its date, so that whoever was promised a start before somebody else stays before it."""
+        """One that is late keeps its date, so that whoever was promised a start before somebody else stays before it. Nobody is
+        promised a start to the second: what is late by less is not worth breaking a promise every turn."""
         before = self.before.get(promise.gang)
+        if before is None or promise.start_at > before.start_at:
+            promise = replace(promise, start_at=max(promise.start_at, self._now + SOON))
         return replace(promise, given_at=self._next_date() if before is None else before.given_at)
 
     def _next_date(self) -> datetime:

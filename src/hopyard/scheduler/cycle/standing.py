@@ -17,6 +17,7 @@ from hopyard.scheduler.cycle.line import Line, Rank, Shape
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
+from hopyard.scheduler.placement.ground import same_machine
 from hopyard.scheduler.placement.mix import Ask, Mix
 from hopyard.scheduler.service import service_class
 from hopyard.scheduler.timeline.future import Future
@@ -60,14 +61,14 @@ class Standing:
             self._lay_out_nodes()
         else:
             for name in nodes:
-                self._follow_node(name)
+                self._follow_node(name, before.nodes.get(name))
         if snapshot.queues != before.queues or any(
             _counts_anew(before.nodes.get(name), snapshot.nodes.get(name)) for name in nodes
         ):
             self._open_accounts()
         else:
-            if nodes:
-                self.accounts.set_nodes(snapshot.nodes.values())
+            for name in nodes:
+                self.accounts.set_node(before.nodes[name], snapshot.nodes[name])
             self.accounts.set_used(snapshot.used, snapshot.now)
         if snapshot.queues != before.queues:
             self._form_line()
@@ -134,17 +135,19 @@ class Standing:
         above = {queue.parent for queue in queues.queues.values()}
         self.leaves = sorted(name for name in queues.queues if name not in above)
 
-    def _follow_node(self, name: NodeId) -> None:
+    def _follow_node(self, name: NodeId, before: Node | None) -> None:
         node = self.snapshot.nodes.get(name)
+        self._unused = None
         if node is None:
             self.capacity.drop_node(name)
             self.whole.drop_node(name)
-        else:
-            self.capacity.set_node(node)
+            self._hopeless.clear()
+            return
+        self.capacity.set_node(node)
+        self.fullness.freed([name])
+        if before is None or not same_machine(before, node):
             self.whole.set_node(_open(node))
-            self.fullness.freed([name])
-        self._hopeless.clear()
-        self._unused = None
+            self._hopeless.clear()
 
     def _follow_running(self, ended: Iterable[Running], begun: Iterable[Running]) -> None:
         gone = {running.gang.id: running for running in ended}

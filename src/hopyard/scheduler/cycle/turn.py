@@ -19,6 +19,7 @@ from hopyard.scheduler.timeline.timeline import Blocked
 
 FULL = Blocked(HoldReason.NO_CAPACITY, "")
 LOOKS_EACH = 4  # a queue whose gangs are looked at one by one although there is no room for them gets so many looks
+HASTENED = 4  # in a large cluster, each of those that were promised a start is looked at again in every so many turns
 LATER = timedelta(seconds=10)
 NO_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
 
@@ -162,7 +163,7 @@ class Turn:
         found = None
         if told is not None and told.reason is HoldReason.BEHIND:
             found = self._stand_before(gang, Blocked(told.reason, told.sentence, told.blocked_by))
-        if not isinstance(found, Placement):
+        if not isinstance(found, Placement) and self._asking.in_turn(list(self._scene.promises.given).index(gang.id), HASTENED):
             self._asking.make_room(gang)
 
     def _decide(self, gang: Gang) -> None:
@@ -265,5 +266,5 @@ class Turn:
         if len(hopeful) <= count:
             return hopeful
         self._asking.look_again_at.append(scene.now + LATER)
-        first = (scene.snapshot.version + int(scene.now.timestamp())) % len(hopeful)
+        first = self._asking.round % len(hopeful)
         return (hopeful + hopeful)[first : first + count]

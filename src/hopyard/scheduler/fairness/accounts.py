@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -77,6 +78,16 @@ class Accounts:
         self._nodes = {**self._nodes, **{node.id: node for node in listed}}
         self._cluster = totals(node for node in listed if node.open)
         self._cards = cards_of(listed)
+
+    def set_node(self, before: Node, after: Node) -> None:
+        """One node is another now, with the same GPUs."""
+        self._nodes = {**self._nodes, after.id: after}
+        cluster = Counter(self._cluster)
+        if before.open:
+            cluster.subtract(totals([before]))
+        if after.open:
+            cluster.update(totals([after]))
+        self._cluster = {name: amount for name, amount in cluster.items() if amount}
 
     def copy(self) -> Accounts:
         other = Accounts(self._limits, self._ledger.copy(), self._history)

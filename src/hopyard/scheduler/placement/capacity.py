@@ -12,7 +12,7 @@ from hopyard.domain.ids import NodeId
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.fitting import Shape
 from hopyard.scheduler.placement.free import Free
-from hopyard.scheduler.placement.ground import Bools, Ground, Ints
+from hopyard.scheduler.placement.ground import Bools, Ground, Ints, same_machine
 from hopyard.scheduler.placement.mix import Mix
 from hopyard.scheduler.placement.ranking import Best, Rankings
 from hopyard.scheduler.placement.search import Search
@@ -217,6 +217,14 @@ class Capacity:
 
     def set_node(self, node: Node) -> None:
         """A node that came or changed; what is taken of it stays taken."""
+        free = self._free
+        row = free.ground.row.get(node.id)
+        if row is not None and same_machine(free.ground.nodes[row], node):
+            was_open = free.ground.open[row]
+            free.ground = free.ground.turned(row, node)
+            if node.open != was_open:
+                self._rankings.turned(row, opened=node.open)
+            return
         self._move([*(n for n in self._free.ground.nodes if n.id != node.id), node])
 
     def drop_node(self, node: NodeId) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,13 @@ class Fitting:
             found = np.unique(self.needs[of_allowed[of_allowed >= 0]])
             if len(found) == 1 and found[0] != NEVER:
                 self.need = int(found[0])
+
+    def closed(self, ground: Ground, row: int) -> Fitting:
+        """On the same ground with one machine less that is open."""
+        found = copy(self)
+        found.ground, found.allowed = ground, self.allowed.copy()
+        found.allowed[row] = False
+        return found
 
     def needed(self, rows: Rows) -> Ints | int:
         """Thousandths needed of each card of these nodes."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +53,16 @@ class Ground:
         self._domains: dict[str, tuple[Ints, int]] = {}
         self._holding: dict[str, Ints] = {}
         self._kinds: dict[tuple[str, ...], tuple[Ints, Ints]] = {}
+
+    def turned(self, row: int, node: Node) -> Ground:
+        """This ground where the machine of one row was opened or closed, or holds other things. What is known of the others is
+        shared."""
+        found = copy(self)
+        found.nodes = (*self.nodes[:row], node, *self.nodes[row + 1 :])
+        found.open = _with(self.open, row, node.open)
+        found._allowed = {where: _with(known, row, node.open and matches(where, node)) for where, known in self._allowed.items()}
+        found._holding = {key: _with(known, row, key in node.holds) for key, known in self._holding.items()}
+        return found
 
     def allowed(self, where: Where) -> Bools:
         """Which open nodes are in one of the pools and have all the labels."""
@@ -115,6 +128,21 @@ class Ground:
                 share = request.milli_of(Gpu(0, model, memory))
                 found[k] = share if 1 <= share <= WHOLE_GPU else NEVER
         return np.array(found, np.int64)
+
+
+def same_machine(one: Node, other: Node) -> bool:
+    """Whether they differ at most in being open and in what they hold."""
+    return one == replace(other, ready=one.ready, cordoned=one.cordoned, holds=one.holds)
+
+
+A = TypeVar("A", Bools, Ints)
+
+
+def _with(known: A, row: int, value: bool) -> A:
+    """A copy with another value in one row."""
+    found = known.copy()
+    found[row] = value
+    return found
 
 
 def matches(where: Where, node: Node) -> bool:

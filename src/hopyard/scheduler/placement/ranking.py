@@ -89,6 +89,18 @@ class Rankings:
             ranked.shared = True
         return found
 
+    def turned(self, row: int, *, opened: bool) -> None:
+        """The machine of one row was opened or closed, or holds other things: the Free has another ground by now."""
+        ground = self._free.ground
+        self._fittings = {} if opened else {shape: known.closed(ground, row) for shape, known in self._fittings.items()}
+        self._ranked = {
+            (score, shape): Ranked(self.fitting(shape), known.values, known.columns, known.seen)
+            for (score, shape), known in self._ranked.items()
+        }
+        for ranked in self._ranked.values():
+            ranked.shared = True
+        self.changed(row)
+
     def changed(self, row: int) -> None:
         self._changes.append(row)
         if len(self._changes) > 4096 + MOST_CHANGES * len(self._free.cpu):
