@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,9 +11,11 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement, Role
-from hopyard.domain.ids import GangId
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.resources import Resources
-from hopyard.scheduler.service import CLASSES, FACTOR, FIRST_S, QUANTUM_S, served_s, service_class, yields_in_s, yields_to
+from hopyard.scheduler.cycle.slices import Slices
+from hopyard.scheduler.service import CLASSES, FACTOR, FIRST_S, QUANTUM_S, gives_way_after_s, served_s, service_class
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 seconds = st.floats(0, 1e9, allow_nan=False)
@@ -57,46 +58,80 @@ def test_earlier_attempts_count_as_served_and_preparing_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "for_s", "waits", "in_s"),
+    ("served", "waits", "after_s"),
     [
-        (0.0, 0.0, 0, QUANTUM_S),  # the quantum is longer than the first class
-        (0.0, QUANTUM_S, 0, 0.0),
-        (5000.0, 0.0, 0, QUANTUM_S),  # served long, but it only just came back
-        (5000.0, None, 0, QUANTUM_S),
-        (0.0, QUANTUM_S, 3, 3840.0 - QUANTUM_S),  # class 3 ends at 3840 s
-        (3000.0, QUANTUM_S, 3, 240.0),
-        (1e12, 1e6, CLASSES - 1, math.inf),  # nothing is worse than the last class
+        (0.0, 0, QUANTUM_S),  # the quantum is longer than the first class
+        (5000.0, 0, QUANTUM_S),  # served long, but it only just came back
+        (0.0, 3, 3840.0),  # class 3 ends at 3840 s
+        (3000.0, 3, 840.0),
     ],
 )
-def test_when_a_run_gives_way(served: float, for_s: float | None, waits: int, in_s: float) -> None:
-    assert yields_in_s(running("r", served=served, for_s=for_s), waits, NOW) == pytest.approx(in_s)
+def test_when_a_run_gives_way(served: float, waits: int, after_s: float) -> None:
+    assert gives_way_after_s(gang("r", served))[waits] == pytest.approx(after_s)
 
 
-@given(seconds, st.floats(0, 1e6), gpus, st.integers(0, CLASSES - 1))
-def test_it_gives_way_to_better_classes_only_and_exactly_when_it_was_said(
-    served: float, for_s: float, gpus: int, waits: int
-) -> None:
-    run = running("r", served=served, for_s=for_s, gpus=gpus)
-    in_s = yields_in_s(run, waits, NOW)
-    if yields_to(run, NOW) >= waits:
-        assert in_s <= 1e-3
-        assert service_class(run.gang, served_s(run, NOW)) > waits
-        assert for_s >= QUANTUM_S - 1e-3
-    elif math.isfinite(in_s):
-        assert yields_to(run, NOW + timedelta(seconds=in_s + 1e-2)) >= waits
-        assert yields_to(run, NOW + timedelta(seconds=in_s * 0.999 - 1e-2)) < waits
+@given(seconds, gpus)
+def test_it_gives_way_to_better_classes_only_and_as_soon_as_it_is_in_a_worse_one(served: float, gpus: int) -> None:
+    one = gang("r", served, gpus=gpus)
+    after = gives_way_after_s(one)
+    assert len(after) == CLASSES - 1, "nobody gives way to the last class"
+    assert after == sorted(after)
+    for waits, after_s in enumerate(after):
+        assert service_class(one, served + after_s + 1e-3) > waits
+        assert after_s == QUANTUM_S or service_class(one, (served + after_s) * 0.999 - 1e-3) <= waits
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), gpus, gpus)
 def test_two_gangs_on_one_place_change_it_seldom(first: float, second: float, gpus: int, others: int) -> None:
     """Both want the only place for ever. Whoever waits takes it as soon as the other gives way."""
-    here, waits, turns = running("a", served=first, gpus=gpus), gang("b", second, gpus=others), []
-    now = NOW
-    while math.isfinite(in_s := yields_in_s(here, class_of(waits), now)):
-        now += timedelta(seconds=in_s + 1e-2)
-        assert yields_to(here, now) >= class_of(waits)
-        turns.append((now - (here.started_at or now)).total_seconds())
-        out = replace(here.gang, served_s=served_s(here, now))
-        here, waits = Running(Placement(waits, ()), now, started_at=now), out
-    assert len(turns) <= 2 * CLASSES
-    assert all(turn >= QUANTUM_S for turn in turns)
+    here, waits, turns = gang("a", first, gpus=gpus), gang("b", second, gpus=others), 0
+    while class_of(waits) < CLASSES - 1:
+        ran_s = gives_way_after_s(here)[class_of(waits)] + 1e-2
+        assert ran_s >= QUANTUM_S
+        here, waits, turns = waits, replace(here, served_s=here.served_s + ran_s), turns + 1
+    assert turns <= 2 * CLASSES
+
+
+QUEUES = QueueTree({name: Queue(name, time_slices=name != "still") for name in map(QueueName, ("sliced", "other", "still"))})
+held = st.builds(
+    lambda served, for_s, gpus, queue, priority, preemptible: (served, for_s, gpus, queue, priority, preemptible),
+    st.sampled_from([0.0, 100.0, 5000.0, 1e6]),
+    st.sampled_from([None, -5.0, 0.0, 599.0, 600.0, 4000.0, 1e5]),
+    st.sampled_from([1, 4]),
+    st.sampled_from(["sliced", "sliced", "other", "still"]),
+    st.sampled_from([50, 50, 60]),
+    st.booleans(),
+)
+
+
+@given(st.lists(held, max_size=12), st.data())
+def test_slices_know_who_gives_way_to_whom_now_and_next(
+    rows: list[tuple[float, float | None, int, str, int, bool]], data: st.DataObject
+) -> None:
+    slices, there = Slices(QUEUES), {}
+    for number, (served, for_s, gpus, queue, priority, preemptible) in enumerate(rows):
+        run = running(f"r{number}", served=served, for_s=for_s, gpus=gpus)
+        of = replace(run.gang, queue=QueueName(queue), priority=priority, preemptible=preemptible)
+        there[of.id] = replace(run, placement=Placement(of, ()))
+        slices.add(replace(there[of.id], started_at=None))
+        slices.add(there[of.id])
+    for name in data.draw(st.sets(st.sampled_from(sorted(there)))) if there else ():
+        slices.drop(there.pop(name))
+    for waits in range(CLASSES):
+        told = {run.gang.id: worst for worst, run in slices.giving_way(QueueName("sliced"), 50, waits, NOW)}
+        expected, next_in = {}, []
+        for name, run in there.items():
+            if run.gang.queue != "sliced" or run.gang.priority != 50 or not run.gang.preemptible or run.started_at is None:
+                continue
+            ran_s = (NOW - run.started_at).total_seconds()
+            due = [ran_s - after_s for after_s in gives_way_after_s(run.gang)]
+            if waits < len(due):
+                if due[waits] >= 0:
+                    expected[name] = sum(since >= 0 for since in due) - 1
+                else:
+                    next_in.append(-due[waits])
+        assert told == expected
+        assert slices.next_in_s(QueueName("sliced"), 50, waits, NOW) == (
+            pytest.approx(min(next_in), abs=1e-3) if next_in else None
+        )
+    assert not list(slices.giving_way(QueueName("still"), 50, 0, NOW))

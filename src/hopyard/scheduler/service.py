@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from datetime import datetime
-from math import inf, sqrt
+from math import sqrt
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.durations import gpus_of
@@ -39,19 +39,11 @@ def service_class(gang: Gang, served_s: float) -> int:
     return bisect_right(_BEGINS_S, served_s * _weight(gang))
 
 
-def yields_to(running: Running, now: datetime) -> int:
-    """The worst class of gangs, of the same queue and priority, that a run gives way to now; -1: it gives way to none."""
-    ran_s = _ran_s(running, now)
-    return service_class(running.gang, running.gang.served_s + ran_s) - 1 if ran_s >= QUANTUM_S else -1
-
-
-def yields_in_s(running: Running, service_class: int, now: datetime) -> float:
-    """In how many seconds, if it goes on, a run will give way to gangs of this class that wait. 0.0: it does now; infinite:
-    never. A plan that leaves one waiting looks again after the smallest of these."""
-    if service_class >= len(_BEGINS_S):
-        return inf
-    after_s = _BEGINS_S[service_class] / _weight(running.gang) - running.gang.served_s  # of this attempt
-    return max(max(after_s, QUANTUM_S) - _ran_s(running, now), 0.0)
+def gives_way_after_s(gang: Gang) -> list[float]:
+    """For each class but the last, the best first: how long an attempt of the gang runs until it gives way to gangs of that class,
+    and of the same queue and priority, that wait. It does so once it is in a worse class itself, never within its quantum."""
+    weight = _weight(gang)
+    return [max(begins_s / weight - gang.served_s, QUANTUM_S) for begins_s in _BEGINS_S]
 
 
 def served_s(running: Running, now: datetime) -> float:

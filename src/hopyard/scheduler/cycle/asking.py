@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from math import inf
 
 from hopyard.domain.cluster import HoldReason, Preemption, Promise, Running
 from hopyard.domain.gang import Gang, Placement
@@ -85,7 +84,7 @@ class Asking:
         if self._find_room(gang):
             return True
         in_s = self._preemptor.slices_in_s(gang)
-        if in_s < inf:
+        if in_s is not None:
             self.look_again_at.append(self._scene.now + max(timedelta(seconds=in_s), AGAIN))
         return False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
@@ -13,7 +12,7 @@ from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Search, Victim, lost, weight
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.service import CLASSES, service_class, yields_in_s, yields_to
+from hopyard.scheduler.service import CLASSES, service_class
 
 BY_RIGHT = -CLASSES  # the tier of lower priorities and of what was lent; those that only take turns come after it
 
@@ -46,8 +45,6 @@ class Preemptor:
         self._capacity, self.accounts = capacity.copy(), accounts.copy()
         self._weight = weight(standing.snapshot.nodes.values())
         self._left: set[GangId] = set()
-        self._sliced: dict[tuple[QueueName, int], list[tuple[int, Running]]] = {}
-        self._slices_in_s: dict[tuple[QueueName, int, int], float] = {}
         self._alike: dict[_Claim, list[Victim]] = {}
         self._emptied: dict[_Claim, Capacity] = {}
         self._debtors: dict[tuple[QueueName, tuple[str, ...]], frozenset[QueueName]] = {}
@@ -165,34 +162,16 @@ class Preemptor:
         if queue.preempts_lower:
             found += [(BY_RIGHT, running) for running in self._there(gang.queue) if running.gang.priority < gang.priority]
         if queue.time_slices:
-            worse = service_class(gang, gang.served_s)
-            for yields, running in self._slices(gang.queue, gang.priority):
-                if yields < worse:
-                    break
+            waits = service_class(gang, gang.served_s)
+            for yields_to, running in self._standing.slices.giving_way(gang.queue, gang.priority, waits, self._now):
                 if running.gang.id not in self._left:
-                    found.append((-yields, running))
+                    found.append((-yields_to, running))
         return found
 
-    def _slices(self, queue: QueueName, priority: int) -> list[tuple[int, Running]]:
-        """Runs of this priority with the worst class that they give way to, largest first."""
-        key = queue, priority
-        if key not in self._sliced:
-            there = [
-                (yields_to(running, self._now), running) for running in self._there(queue) if running.gang.priority == priority
-            ]
-            self._sliced[key] = sorted((pair for pair in there if pair[0] >= 0), key=lambda pair: (-pair[0], pair[1].gang.id))
-        return self._sliced[key]
-
-    def slices_in_s(self, gang: Gang) -> float:
-        """In how many seconds another run will give way to it; infinite where none will."""
-        if not self._queues[gang.queue].time_slices:
-            return inf
-        key = gang.queue, gang.priority, service_class(gang, gang.served_s)
-        if key not in self._slices_in_s:
-            alike = [running for running in self._there(gang.queue) if running.gang.priority == gang.priority]
-            found = (yields_in_s(running, key[2], self._now) for running in alike)
-            self._slices_in_s[key] = min((in_s for in_s in found if in_s > 0), default=inf)
-        return self._slices_in_s[key]
+    def slices_in_s(self, gang: Gang) -> float | None:
+        """In how many seconds another run will give way to it; None where none will."""
+        waits = service_class(gang, gang.served_s)
+        return self._standing.slices.next_in_s(gang.queue, gang.priority, waits, self._now)
 
     def _there(self, queue: QueueName) -> list[Running]:
         return [running for running in self._standing.by_queue.get(queue, {}).values() if self._may_leave(running)]

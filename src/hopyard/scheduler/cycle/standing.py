@@ -14,6 +14,7 @@ from hopyard.scheduler.cycle.borrowed import Borrowed
 from hopyard.scheduler.cycle.changes import changed_keys, difference
 from hopyard.scheduler.cycle.fullness import Fullness
 from hopyard.scheduler.cycle.line import Line, Rank, Shape
+from hopyard.scheduler.cycle.slices import Slices
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
@@ -132,6 +133,9 @@ class Standing:
         self._unused = None
         self.ranking = rank_in(queues)
         self.line = Line(self.snapshot.pending, self.ranking)
+        self.slices = Slices(queues)
+        for running in self.snapshot.running:
+            self.slices.add(running)
         above = {queue.parent for queue in queues.queues.values()}
         self.leaves = sorted(name for name in queues.queues if name not in above)
 
@@ -182,6 +186,7 @@ class Standing:
             self._rank(running.gang, 1)
         of_queue[running.gang.id] = running
         self.borrowed.changed(running.gang.queue)
+        self.slices.add(running)
         if running.stopping:
             self.stopping[running.gang.id] = running
         else:
@@ -196,6 +201,7 @@ class Standing:
         self._count(running.gang, -1)
         self._rank(running.gang, -1)
         self.borrowed.ended(running)
+        self.slices.drop(running)
         self.fullness.freed(assignment.node for assignment in running.placement.assignments)
         if not of_queue:
             del self.by_queue[running.gang.queue]
