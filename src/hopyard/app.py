@@ -212,6 +212,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
         )
         closing.push_async_callback(parts.ingest.close)
+        closing.push_async_callback(parts.controller.resign)
         server = HttpServer(create_api(parts), parts, end, leave=lambda: write_server_file(home, url, started_at, pid=0))
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
