@@ -34,7 +34,7 @@ from hopyard.scheduler.placement.scores import GRADIENTS, SCORES
 
 MIB = 1 << 20
 ASKED_IN_ALL = 1.3
-GROWTH = 1.15  # the mix is made anew whenever so many times as many pods have come
+GROWTH = 1.2  # the mix is made anew whenever so many times as many pods have come
 SUBMITTED = datetime(2023, 7, 10, tzinfo=UTC)
 DEFAULT = "fragmentation"
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Role, Topology
+from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.fitting import Fitting, Shape
 from hopyard.scheduler.placement.free import Free
-from hopyard.scheduler.placement.ground import Bools, matches
+from hopyard.scheduler.placement.ground import NEVER, Bools, Ints, matches
 from hopyard.scheduler.placement.lacks import describe, lacks, places
 from hopyard.scheduler.placement.ranking import Rankings
 from hopyard.scheduler.placement.search import Search
@@ -160,12 +163,29 @@ def _rule_in_words(free: Free, rule: Topology, replicas: int, roles: list[Role])
 
 def _nearest(role: Role, free: Free, rows: list[int]) -> int:
     """The node that lacks the fewest kinds of resource, and of these the least, for one replica."""
+    at = np.array(rows)
+    parts = list(_parts(role.resources, free, at))
+    kinds = sum((part < 1 for part in parts), np.zeros(len(at), np.int64))
+    short = sum((np.maximum(1 - part, 0) for part in parts), np.zeros(len(at)))
+    return int(at[np.lexsort((at, short, kinds))[0]])
 
-    def distance(row: int) -> tuple[int, float, int]:
-        missing = lacks(role.resources, free, row)
-        return len(missing), sum(1 - lack.part for lack in missing), row
 
-    return min(rows, key=distance)
+def _parts(request: Resources, free: Free, rows: Ints) -> Iterator[NDArray[np.float64]]:
+    """For each resource that is asked for, how much of it is left on each of these nodes: 1 where it suffices."""
+    if request.gpus or request.shares_gpu:
+        needs = free.ground.needs(request, frozenset())[free.ground.card[rows]]
+        left = np.where(needs != NEVER, np.maximum(free.gpu[rows], 0), 0)
+        if request.gpus:
+            yield np.count_nonzero(left >= needs, axis=1) / request.gpus
+        else:
+            yield (left / needs).max(axis=1, initial=0.0)
+    if request.cpu_milli:
+        yield np.maximum(free.cpu[rows], 0) / request.cpu_milli
+    if request.memory_bytes:
+        yield np.maximum(free.memory[rows], 0) / request.memory_bytes
+    for name, amount in request.extras:
+        if amount:
+            yield np.maximum(free.extra(name, rows), 0) / amount
 
 
 def _fitting(free: Free, role: Role) -> Fitting:

@@ -150,9 +150,10 @@ class Rankings:
 
     def _rank(self, score: str, shape: Shape) -> Ranked:
         free, fitting = self._free, self.fitting(shape)
-        values, columns = np.full(len(free.cpu), NOT_HERE), np.zeros(len(free.cpu), np.int8)
-        rows = np.flatnonzero(fitting.allowed)
-        values[rows], columns[rows] = self._score(score)(free, fitting, rows)
+        if score in GRADIENTS:
+            values, columns = self._gradient(score).everywhere(free, fitting)
+        else:
+            values, columns = SCORES[score](free, fitting, np.arange(len(free.cpu)))
         if len(self._ranked) >= MOST_SHAPES:
             del self._ranked[next(iter(self._ranked))]
         found = self._ranked[score, shape] = Ranked(fitting, values, columns, len(self._changes))
@@ -169,9 +170,8 @@ class Rankings:
 
     def _since(self, seen: int) -> Ints:
         """The nodes that changed since then, each once."""
-        if len(self._changes) - seen == 1:
-            return np.array(self._changes[seen:])
-        return np.array(sorted(set(self._changes[seen:])))
+        rows = set(self._changes[seen:])
+        return np.fromiter(rows, np.int64, len(rows))
 
     def _score(self, name: str) -> Score:
         return self._gradient(name) if name in GRADIENTS else SCORES[name]

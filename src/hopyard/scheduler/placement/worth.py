@@ -32,6 +32,7 @@ Halves = NDArray[np.float32]  # of whole numbers below 2^24: exact
 TYPICAL = 40  # shapes that are looked at; others count as the one that is most like them
 TOTAL = 30  # the weights of a kind of node are whole numbers of at most about 2 to the power of this in all: sums are exact
 PLENTY = float(1 << 40)
+NOTHING_LIKE = 1000.0  # a thousandth of a card more or less makes shapes as different as that many times the CPU
 FEW = 64
 SOME = 1e-6  # of nothing there is enough for those who ask for none
 ROUNDING = 1 + 1e-9  # room for exactly n replicas is room for n, whatever division makes of it
@@ -114,7 +115,7 @@ class Worth:
 
     def limits(self, cpu: Ints, memory: Ints) -> Floats:
         """[i, m]: for how much of cards so much CPU and memory is enough, at the ratio of shape m."""
-        found = np.multiply.outer(cpu + SOME, self._per_cpu)
+        found: Floats = np.multiply.outer(cpu + SOME, self._per_cpu)
         np.minimum(found, np.multiply.outer(memory + SOME, self._per_byte), out=found)
         return found
 
@@ -125,19 +126,25 @@ class Worth:
             np.floor(found, out=found)
             found *= found >= self._least
             return found
-        return np.multiply(on_cards, limit >= self._least, dtype=np.float64)
+        fits: Floats = np.multiply(on_cards, limit >= self._least, dtype=np.float64)
+        return fits
 
 
 def _asks(ground: Ground, mix: Mix, examples: Ints) -> Iterator[Asked]:
     """Each way of asking with the column that it is on such cards, the kinds of nodes that it may use, and how often."""
+    nodes = [ground.nodes[row] for row in examples.tolist()]
+    there = {where: np.array([matches(where, node) for node in nodes], np.bool_) for where in {where for _, where, _ in mix.asks}}
+    usable: dict[tuple[object, ...], list[tuple[int, Bools]]] = {}
     for resources, where, count in mix.asks:
-        needs = ground.needs(resources, frozenset())
-        there = np.array([matches(where, ground.nodes[row]) for row in examples.tolist()], np.bool_)
-        for milli in sorted(set(needs.tolist()) - {NEVER}):
-            allowed = there & (needs[ground.card[examples]] == milli).any(axis=1)
-            column = (resources.cpu_milli, resources.memory_bytes, max(resources.gpus, 1), milli)
+        key = resources.gpu_models, resources.gpu_milli, resources.gpu_memory_bytes
+        if key not in usable:
+            needs = ground.needs(resources, frozenset())
+            of_cards = needs[ground.card[examples]]
+            usable[key] = [(milli, (of_cards == milli).any(axis=1)) for milli in sorted(set(needs.tolist()) - {NEVER})]
+        for milli, with_such in usable[key]:
+            allowed = there[where] & with_such
             if allowed.any():
-                yield column, allowed, count
+                yield (resources.cpu_milli, resources.memory_bytes, max(resources.gpus, 1), milli), allowed, count
 
 
 def _typical(asks: Sequence[Asked]) -> tuple[list[Column], dict[Column, int]]:
@@ -146,17 +153,20 @@ def _typical(asks: Sequence[Asked]) -> tuple[list[Column], dict[Column, int]]:
     for column, _, count in asks:
         gpu[column] = gpu.get(column, 0) + count * column[2] * column[3]
     chosen = sorted(gpu, key=lambda column: (-gpu[column], column))[:TYPICAL]
-    place = {column: m for m, column in enumerate(chosen)}
-    for column in gpu:
-        if column not in place:
-            place[column] = min(range(len(chosen)), key=lambda m: (_unlike(column, chosen[m]), m))
-    return chosen, place
+    if not chosen:
+        return [], {}
+    every = list(gpu)
+    asked, rest = _logarithms(every)
+    of_chosen = [every.index(column) for column in chosen]
+    unlike = np.abs(asked[:, None] - asked[of_chosen]) * NOTHING_LIKE + np.abs(rest[:, None] - rest[of_chosen]).sum(axis=2)
+    return chosen, dict(zip(every, unlike.argmin(axis=1).tolist(), strict=True))
 
 
-def _unlike(one: Column, other: Column) -> tuple[int, float]:
-    """By how much two shapes ask for different GPUs, then for how many times as much of the rest."""
-    times = ((one[0] + 1) / (other[0] + 1), (one[1] + 1) / (other[1] + 1))
-    return abs(one[2] * one[3] - other[2] * other[3]), sum(max(part, 1 / part) for part in times)
+def _logarithms(columns: Sequence[Column]) -> tuple[Floats, Floats]:
+    """Of the GPUs that each asks for, and of the rest."""
+    array = np.array(columns, np.float64).reshape(-1, 4)
+    found: Floats = np.log2(array[:, :2] + 1)
+    return array[:, 2] * array[:, 3], found
 
 
 def _even_parts(ground: Ground, examples: Ints) -> Iterator[Asked]:
