@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import itemgetter
 from typing import overload
 
 from hopyard.domain.cluster import Hold, HoldReason
@@ -35,11 +36,29 @@ class Verdict:
 NEXT = Verdict(HoldReason.BEHIND, "others were first in this turn; it is looked at again in the next")
 
 
+class Alike:
+    """What gangs of one queue, user and shape have in common. never: that they never fit. owes: where their user stands."""
+
+    __slots__ = ("_read", "never", "owes", "shared")
+
+    def __init__(self, never: Verdict | None, owes: tuple[float, ...]) -> None:
+        self.never, self.owes = never, owes
+        self.shared: Verdict | None = None
+        self._read: tuple[Sentence, str] | None = None
+
+    def read(self, verdict: Verdict) -> str:
+        """Its sentence, which is read once for all that share it."""
+        if self._read is None or self._read[0] is not verdict.sentence:
+            self._read = verdict.sentence, verdict.detail
+        return self._read[1]
+
+
 class Verdicts:
     """Why each gang waits, as things stood when the turn was over. Nothing of it changes any more.
 
-    alone: of gangs that were looked at for themselves; without a sentence, they wait for the same as those alike. in_way: of those that would fit, but in the way of others, by shape:
-    they share one. held: of those that stand back for one of their own queue. hopeless: why a gang never fits, or None.
+    alone: of gangs that were looked at for themselves; without a sentence, they wait for the same as those alike. in_way: of
+    those that would fit, but in the way of others, by shape: they share one. held: of those that stand back for one of their
+    own queue. hopeless: why a gang never fits, or None.
     """
 
     def __init__(
@@ -54,7 +73,6 @@ class Verdicts:
         self.accounts = accounts
         self._capacity, self._hopeless, self._alone, self._in_way, self._held = capacity, hopeless, alone, in_way, held
         self._never: dict[ShapeKey, Verdict | None] = {}
-        self._shared: dict[tuple[QueueName, str, ShapeKey], Verdict] = {}
         self._full: dict[tuple[ShapeKey, frozenset[str]], Verdict | None] = {}
 
     def never(self, gang: Gang) -> Verdict | None:
@@ -64,18 +82,20 @@ class Verdicts:
             self._never[key] = None if why is None else Verdict(HoldReason.NEVER_FITS, why)
         return self._never[key]
 
-    def of(self, gang: Gang) -> Verdict:
-        never = self.never(gang)
-        if never is not None:
-            return never
+    def of(self, gang: Gang, alike: Alike) -> Verdict:
+        if alike.never is not None:
+            return alike.never
         alone = self._alone.get(gang.id)
         if alone is not None and alone.sentence:
             return alone
-        key = gang.queue, gang.user, (gang.roles, gang.topology)
-        found = self._shared.get(key)
-        if found is None:
-            found = self._shared[key] = self._of_alike(gang)
-        return found if alone is None else replace(found, blocked_by=alone.blocked_by, expected_at=alone.expected_at)
+        if alike.shared is None:
+            alike.shared = self._of_alike(gang)
+        return (
+            alike.shared if alone is None else replace(alike.shared, blocked_by=alone.blocked_by, expected_at=alone.expected_at)
+        )
+
+    def alike(self, gang: Gang) -> Alike:
+        return Alike(self.never(gang), self.accounts.user_key(gang.queue, gang.user))
 
     def _of_alike(self, gang: Gang) -> Verdict:
         refused = self.accounts.refusal(gang)
@@ -137,23 +157,22 @@ class Holds(Sequence[Hold]):
         return self._made
 
     def _make(self) -> Iterator[Hold]:
-        verdicts, placed = self._verdicts, self._placed
-        queue, position = None, 0
-        for gang in sorted((gang for gang in self._pending if gang.id not in placed), key=self._order()):
-            queue, position = gang.queue, position + 1 if gang.queue == queue else 1
-            told = verdicts.of(gang)
-            yield Hold(gang.id, told.reason, told.detail, position, told.blocked_by, told.expected_at)
-
-    def _order(self) -> Callable[[Gang], Order]:
         """Those that never fit come last in their queue."""
-        verdicts, ranking = self._verdicts, self._ranking
-        users: dict[tuple[QueueName, str], tuple[float, ...]] = {}
-
-        def order(gang: Gang) -> Order:
-            key = gang.queue, gang.user
-            owes = users.get(key)
-            if owes is None:
-                owes = users[key] = verdicts.accounts.user_key(*key)
-            return gang.queue, verdicts.never(gang) is not None, ranking(gang), owes, gang.submitted_at, gang.id
-
-        return order
+        verdicts, placed = self._verdicts, self._placed
+        known: dict[object, Alike] = {}
+        order: list[tuple[Order, Gang, Alike]] = []
+        for gang in self._pending:
+            if gang.id not in placed:
+                key = gang.queue, gang.user, gang.roles, gang.topology
+                alike = known.get(key)
+                if alike is None:
+                    alike = known[key] = verdicts.alike(gang)
+                never = alike.never is not None
+                at = gang.queue, never, self._ranking(gang), alike.owes, gang.submitted_at, gang.id
+                order.append((at, gang, alike))
+        order.sort(key=itemgetter(0))
+        queue, position = None, 0
+        for _, gang, alike in order:
+            queue, position = gang.queue, position + 1 if gang.queue == queue else 1
+            told = verdicts.of(gang, alike)
+            yield Hold(gang.id, told.reason, alike.read(told), position, told.blocked_by, told.expected_at)

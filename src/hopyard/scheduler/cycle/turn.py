@@ -185,10 +185,16 @@ class Turn:
             self._pass(gang, shape, found)
 
     def _known(self, gang: Gang, shape: Shape) -> Blocked | None:
-        """What must come of it, from what came of others."""
+        """What must come of it: its queue refuses it, there is no room whoever was promised what, or those alike found none."""
+        refused = self._scene.accounts.refusal(gang)
+        if refused is not None:
+            return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+        if shape not in self._full and self._scene.capacity.place(shape.example) is None:
+            self._full[shape] = FULL
+            if self._passing:
+                self._order.grown(shape)
         if shape in self._full:
-            refused = self._scene.accounts.refusal(gang)
-            return self._full[shape] if refused is None else Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+            return FULL
         limit_s = self._in_way.get((shape, gang.queue, gang.user))
         return self._behind[shape] if limit_s is not None and self._scene.expected(gang).high_s >= limit_s else None
 
@@ -212,12 +218,7 @@ class Turn:
     def _note(self, gang: Gang, shape: Shape, found: Blocked) -> None:
         """What it means for others that this one was refused."""
         scene = self._scene
-        if found.reason in NO_ROOM:
-            if shape not in self._full and not scene.accounts.closed_models(gang):
-                self._full[shape] = found
-                if self._passing:
-                    self._order.grown(shape)
-        elif found.reason not in BY_QUOTA:
+        if found.reason not in NO_ROOM and found.reason not in BY_QUOTA:
             key, high_s = (shape, gang.queue, gang.user), scene.expected(gang).high_s
             self._in_way[key] = min(high_s, self._in_way.get(key, high_s))
             self._behind.setdefault(shape, found)

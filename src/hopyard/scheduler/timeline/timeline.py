@@ -24,9 +24,9 @@ from hopyard.scheduler.timeline.search import Spot, earliest, earliest_on
 NAMED = 3  # of what blocks a gang, so many are named
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Blocked:
-    """Why a gang does not start now: as a Hold says it, without a position."""
+    """Why a gang does not start now: as a Hold says it, without a position. Equal where they read the same."""
 
     reason: HoldReason
     sentence: Sentence
@@ -35,6 +35,13 @@ class Blocked:
     @property
     def detail(self) -> str:
         return read(self.sentence)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Blocked):
+            return NotImplemented
+        return (self.reason, self.blocked_by, self.detail) == (other.reason, other.blocked_by, other.detail)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Timeline:
