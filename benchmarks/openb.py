@@ -29,7 +29,7 @@ from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
 from hopyard.errors import HopyardError, SpecError
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.mix import Mix
+from hopyard.scheduler.placement.mix import Ask, Mix
 from hopyard.scheduler.placement.scores import GRADIENTS, SCORES
 
 MIB = 1 << 20
@@ -60,6 +60,8 @@ def read_nodes(path: Path) -> list[Node]:
         nodes.append(Node(NodeId(row["sn"]), "openb", _number(row, "cpu_milli", where), memory, cards))
     if len({node.id for node in nodes}) < len(nodes):
         raise SpecError(f"{path}: two nodes have the same name", hints=("each `sn` must stand there once",))
+    if not any(node.gpus for node in nodes):
+        raise SpecError(f"{path}: no node has a GPU", hints=("`gpu` says how many a node has",))
     return nodes
 
 
@@ -96,7 +98,7 @@ def _rows(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str]]]
                 raise SpecError(f"{path}: no column `{missing[0]}`", hints=(f"it must have {', '.join(needed)}",))
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
+        raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not rows:
         raise SpecError(f"{path}: holds no line beside the names of its columns")
     return rows
@@ -136,7 +138,7 @@ def replay(nodes: Sequence[Node], pods: Sequence[Resources], policy: str, seed: 
     """Place one pod after another."""
     total = WHOLE_GPU * sum(len(node.gpus) for node in nodes)
     gangs = [Gang(GangId(str(i)), (Role("pod", 1, request),), SUBMITTED) for i, request in enumerate(sequence(pods, seed, total))]
-    capacity, seen = Capacity.of(nodes), dict[tuple[Resources, object], int]()
+    capacity, seen = Capacity.of(nodes), dict[Ask, int]()
     asked = allocated = decisions = 0
     reached: dict[float, float] = {}
     learn_at = 1.0
@@ -165,7 +167,7 @@ def replay(nodes: Sequence[Node], pods: Sequence[Resources], policy: str, seed: 
 
 def seeds(text: str) -> list[int]:
     """ "42-51" or "1,5,7-9"."""
-    found = []
+    found: list[int] = []
     try:
         for part in text.split(","):
             first, dash, last = part.partition("-")
@@ -218,7 +220,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             if options.json:
                 print(json.dumps(asdict(lines[-1])), flush=True)
     except HopyardError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", *(f"hint: {hint}" for hint in getattr(error, "hints", ())), sep="\n", file=sys.stderr)
         return 2
     finally:
         if sys.stderr.isatty():

@@ -19,6 +19,7 @@ SMALL = {
     "log_calls": ["--calls", "200", "--points", "300", "--history", "100"],
     "datasets": ["--files", "20", "--file-bytes", "100", "--large-bytes", "9000000"],
     "store": ["--waiting", "180", "--running", "30", "--nodes", "40", "--turns", "2"],
+    "placements": ["--nodes", "20,30", "--count", "20", "--shapes", "10"],
     "footprint": ["--runs", "1", "--idle", "0.2", "--idle-repeats", "1"],
 }
 FOUND = {
@@ -31,6 +32,7 @@ FOUND = {
         *("snapshot_after_one", "snapshot_unchanged", "apply_20", "record_unchanged", "holds_again", "gang_cpu"),
         *("bare_read", "bare_commit", "snapshot_over_read", "apply_over_commit"),
     },
+    "placements": {f"{what}_{nodes}" for what in ("at", "scan", "over_scan") for nodes in (20, 30)},
     "footprint": {"help", "bare_python", "server_rss", "server_and_spawner_pss", "server_cpu"},
 }
 

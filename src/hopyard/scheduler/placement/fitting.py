@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import NEVER, Bools, Ground, Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What one replica asks for, and of which nodes and cards: replicas of one shape fit in the same places."""
 
     resources: Resources
