@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from random import Random
 
 from benchmarks.harness import Arguments, Report, main, say
 from benchmarks.peers.find import PeerPython
-from hopyard.domain.cluster import Node, Running, Snapshot
+from hopyard.domain.cluster import Node, Plan, Running, Snapshot
 from hopyard.domain.durations import history_keys
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, Version
@@ -165,43 +166,39 @@ CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
 def one_round(options: argparse.Namespace) -> dict[str, float]:
     """Seconds of each plan, bytes of memory that the process held at most, and what the first plan says."""
     before = snapshot(options)
-    held = peak_bytes()
+    found: dict[str, float] = {"of_snapshot": peak_bytes()}
     planner = Planner()
-    found: dict[str, float] = {}
-    seconds, wanted = timed(planner, before)
-    found |= {"first": seconds, "memory": peak_bytes(), "of_snapshot": held}
-    found |= {"placed": len(wanted.place), "preempted": len(wanted.preempt), "promised": len(wanted.promises)}
-    begun, before = time.perf_counter(), applied(before, wanted)
-    number = 0
-    while number < SETTLED and (number < 3 or wanted.place or wanted.preempt):  # what can start has started
-        number += 1
-        before = replace(before, now=before.now + STEP, version=Version(number))
-        _, wanted = timed(planner, before)
-        before = applied(before, wanted)
-    found["turns_to_settle"] = number
-    say(f"settled after {number} turns and {time.perf_counter() - begun:.1f} s")
-    for name, change in CHANGES.items():
-        number += 1
-        after = replace(change(before), now=before.now + STEP, version=Version(number))
-        found[name], wanted = timed(planner, after)
+
+    def timed(name: str, before: Snapshot, by: Planner = planner) -> Plan:
+        begun, worked = time.perf_counter(), time.process_time()
+        wanted = by(before)
+        found[name], found[f"{name}.cpu"] = time.perf_counter() - begun, time.process_time() - worked
         found[f"{name}.placed"] = len(wanted.place)
-        before = applied(after, wanted)
+        return wanted
+
+    wanted = timed("first", before)
+    found |= {"memory": peak_bytes(), "preempted": len(wanted.preempt), "promised": len(wanted.promises)}
+    before, turns = applied(before, wanted), 0
+    while turns < SETTLED and (turns < 3 or wanted.place or wanted.preempt):  # what can start has started
+        turns += 1
+        before = replace(before, now=before.now + STEP, version=Version(turns))
+        wanted = timed("settling", before)
+        before = applied(before, wanted)
+    say(f"settled after {turns} turns")
+    for name, change in CHANGES.items():
+        turns += 1
+        before = replace(change(before), now=before.now + STEP, version=Version(turns))
+        wanted = timed(name, before)
+        before = applied(before, wanted)
     begun = time.perf_counter()
     told = sum(1 for _ in wanted.hold)
     found |= {"holds": time.perf_counter() - begun, "held": told}
     if options.empty:
-        found["empty"], wanted = timed(Planner(), snapshot(options, empty=True))
-        found["empty.placed"] = len(wanted.place)
+        timed("empty", snapshot(options, empty=True), Planner())
     return found
 
 
-def timed(planner: Planner, before: Snapshot) -> tuple[float, object]:
-    begun = time.perf_counter()
-    wanted = planner(before)
-    return time.perf_counter() - begun, wanted
-
-
-def applied(before: Snapshot, wanted: object) -> Snapshot:
+def applied(before: Snapshot, wanted: Plan) -> Snapshot:
     """As a store would: what was placed runs, who was asked to end is gone."""
     placed = {placement.gang.id: placement for placement in wanted.place}
     gone = {one.gang for one in wanted.preempt}
@@ -234,21 +231,22 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  #
     def of(name: str) -> list[float]:
         return [one[name] for one in rounds]
 
+    def told(name: str, more: str = "") -> str:
+        cpu_s = statistics.median(of(f"{name}.cpu"))
+        return f"{rounds[0][f'{name}.placed']:.0f} placed{more}; {cpu_s:.3g} s of it on the CPU"
+
     first = rounds[0]
     report.add(
-        "first",
-        "s",
-        of("first"),
-        note=f"{first['placed']:.0f} placed, {first['preempted']:.0f} preempted, {first['promised']:.0f} promised",
+        "first", "s", of("first"), note=told("first", f", {first['preempted']:.0f} preempted, {first['promised']:.0f} promised")
     )
     report.add(
         "memory", "B", of("memory"), note=f"of the whole process, of which the snapshot {first['of_snapshot'] / 2**20:.0f} MiB"
     )
     for name in CHANGES:
-        report.add(name, "s", of(name), note=f"{first[f'{name}.placed']:.0f} placed")
+        report.add(name, "s", of(name), note=told(name))
     report.add("holds", "s", of("holds"), note=f"telling why each of {first['held']:.0f} waits, all at once; not part of a plan")
     if options.empty:
-        report.add("empty", "s", of("empty"), note=f"nothing runs: {first['empty.placed']:.0f} placed in one plan")
+        report.add("empty", "s", of("empty"), note=f"nothing runs: {told('empty')}")
     return report
 
 

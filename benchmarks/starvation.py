@@ -1,8 +1,9 @@
 """One gang that wants the whole cluster, against an endless stream of runs of one GPU.
 
-    python -m benchmarks.starvation [--gpus 64] [--takes 600] [--every 5]
+    python -m benchmarks.starvation [--gpus 64] [--takes 600] [--every 9]
 
-The stream alone would keep all GPUs in use for ever. The shortest possible wait is until the last run has ended that was running
+The stream alone keeps all GPUs in use for ever: it brings a little more than they can do. (If it brought much more, most of the
+wait would be for those that came before.) All are of one user and one queue. The shortest possible wait is until the last run has ended that was running
 when the gang came, with nothing started after it. Measured: how many times as long it waits, once with durations that the runs
 state (`--time`), once with durations that only the history tells, once with no history at all. Pure: the planner on a clock
 that jumps.
@@ -132,7 +133,7 @@ def arguments() -> Arguments:
     parser = Arguments(__doc__ or "", repeats=3)
     parser.add_argument("--gpus", type=int, default=64, help="of the cluster, and of the gang")
     parser.add_argument("--takes", type=float, default=600.0, help="seconds that a run takes, more or less")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between two small runs")
+    parser.add_argument("--every", type=float, default=9.0, help="seconds between two small runs")
     return parser
 
 
