@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from hopyard.domain.gang import Where
+from hopyard.domain.gang import ANYWHERE, Where
 from hopyard.domain.resources import WHOLE_GPU, Resources
 from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import NEVER, Bools, Ground, Ints
@@ -27,13 +28,16 @@ ALL = slice(None)
 
 class Fitting:
     """allowed: which nodes may be used, and have such cards. needs: by kind of card, as Ground.needs. need: of every card of
-    every allowed node, where that is the same for all; else None. gpus: whole cards for each replica, 0 for a share of one."""
+    every allowed node, where that is the same for all; else None. loose: what asks for as much on any node, and so is served
+    alike by the nodes that are allowed; None where that is this shape, or where nodes have cards of several kinds. gpus: whole cards for each replica, 0 for a share of one."""
 
-    __slots__ = ("allowed", "cpu", "extras", "gpus", "ground", "memory", "need", "needs", "shape")
+    __slots__ = ("allowed", "cpu", "extras", "gpus", "ground", "loose", "memory", "need", "needs", "shape")
 
     def __init__(self, ground: Ground, shape: Shape) -> None:
         request = shape.resources
         self.ground, self.shape = ground, shape
+        loose = Shape(replace(request, gpu_models=()) if request.gpu_models else request, ANYWHERE)
+        self.loose = loose if loose != shape and ground.one_kind_each else None
         self.cpu, self.memory, self.gpus = request.cpu_milli, request.memory_bytes, request.gpus
         self.extras = tuple((name, amount) for name, amount in request.extras if amount)
         self.needs: Ints | None = None

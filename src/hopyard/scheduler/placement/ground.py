@@ -24,7 +24,8 @@ class Ground:
     """Nodes in the order of their ids: row i of every array is node `nodes[i]`. Immutable, shared by all copies of a Capacity.
 
     Row i: cpu[i], memory[i], extras[name][i] what it has; gpu[i, j] 1000 for its j-th card (by index), 0 where it has fewer;
-    card[i, j] the kind of that card as an index into `cards` (model in lower case, memory), -1 where it has fewer.
+    card[i, j] the kind of that card as an index into `cards` (model in lower case, memory), -1 where it has fewer. one_kind_each:
+    whether no node has cards of several kinds.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -42,6 +43,7 @@ class Ground:
         self.card: NDArray[np.int16] = np.full((count, width), -1, np.int16)
         for row, gpus in enumerate(self.gpus):
             self.card[row, : len(gpus)] = [kind[gpu.model.casefold(), gpu.memory_bytes] for gpu in gpus]
+        self.one_kind_each = bool(((self.card == self.card[:, :1]) | (self.card < 0)).all())
         self.gpu: Ints = np.where(self.card >= 0, WHOLE_GPU, 0).astype(np.int64)
         self.open: Bools = np.array([node.open for node in self.nodes], np.bool_)
         self.extras: dict[str, Ints] = {}

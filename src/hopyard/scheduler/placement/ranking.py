@@ -150,7 +150,10 @@ class Rankings:
 
     def _rank(self, score: str, shape: Shape) -> Ranked:
         free, fitting = self._free, self.fitting(shape)
-        if score in GRADIENTS:
+        if score in GRADIENTS and fitting.loose is not None:
+            loose = self.ranked(score, fitting.loose)
+            values, columns = np.where(fitting.allowed, loose.values, NOT_HERE), loose.columns.copy()
+        elif score in GRADIENTS:
             values, columns = self._gradient(score).everywhere(free, fitting)
         else:
             values, columns = SCORES[score](free, fitting, np.arange(len(free.cpu)))
@@ -164,7 +167,13 @@ class Rankings:
         if ranked.shared:
             ranked = Ranked(ranked.fitting, ranked.values.copy(), ranked.columns.copy(), ranked.seen)
             self._ranked[key] = ranked
-        ranked.values[rows], ranked.columns[rows] = self._score(score)(self._free, ranked.fitting, rows)
+        fitting = ranked.fitting
+        if score in GRADIENTS and fitting.loose is not None:
+            loose = self.ranked(score, fitting.loose)
+            ranked.values[rows] = np.where(fitting.allowed[rows], loose.values[rows], NOT_HERE)
+            ranked.columns[rows] = loose.columns[rows]
+        else:
+            ranked.values[rows], ranked.columns[rows] = self._score(score)(self._free, fitting, rows)
         ranked.seen = len(self._changes)
         return ranked
 

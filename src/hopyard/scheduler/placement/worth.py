@@ -29,7 +29,7 @@ from hopyard.scheduler.placement.mix import Mix
 
 Floats = NDArray[np.float64]
 Halves = NDArray[np.float32]  # of whole numbers below 2^24: exact
-TYPICAL = 40  # shapes that are looked at; others count as the one that is most like them
+TYPICAL = 64  # shapes that are looked at; others count as the one that is most like them
 TOTAL = 30  # the weights of a kind of node are whole numbers of at most about 2 to the power of this in all: sums are exact
 PLENTY = float(1 << 40)
 NOTHING_LIKE = 1000.0  # a thousandth of a card more or less makes shapes as different as that many times the CPU
