@@ -31,7 +31,7 @@ class Borrowed:
 
     def changed(self, queue: QueueName) -> None:
         """Runs of this queue began, ended, or were asked to end."""
-        for level in path(self._queues, queue) or (queue,):
+        for level in path(self._queues, queue) if self._beyond else ():
             self._beyond.pop(level, None)
 
     def by(self, queue: QueueName, lender: QueueName) -> list[Running]:
