@@ -140,7 +140,7 @@ def test_a_name_that_is_none(calm: World, words: tuple[str, ...], told: tuple[st
         ("roles: [{name: a}]\n", ("hop.yaml", "roles.0.command")),
         ("roles: [{command: 7}]\n", ("hop.yaml", "roles.0.command", "7")),
         ("roles: [{command: 'unclosed \"quote'}]\n", ("hop.yaml", "roles.0.command")),
-        ("roles: [{command: ls, replicas: many}]\n", ("hop.yaml", "roles.0.replicas", "many", " from 1 to 4096")),
+        ("roles: [{command: ls, replicas: many}]\n", ("hop.yaml", "roles.0.replicas", "many", "2-8")),
         ("roles: [{command: ls, replicas: 0}]\n", ("hop.yaml", "roles.0.replicas", "`0`", " from 1 to 4096")),
         ("roles: [{command: ls, resources: {memory: lots}}]\n", ("hop.yaml", "roles.0.resources.memory", "lots", "8G")),
         ("roles: [{command: ls, resources: {cpus: -2}}]\n", ("hop.yaml", "roles.0.resources.cpus", "-2")),
