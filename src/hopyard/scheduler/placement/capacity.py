@@ -142,7 +142,7 @@ class Capacity:
         elif mine.ground is theirs.ground:
             here = there = slice(None)
         else:
-            theirs, here = _aligned(theirs, mine.ground), slice(None)
+            theirs, here = theirs.aligned(mine.ground), slice(None)
             there = here
         before = mine.copy()
         width = min(mine.gpu.shape[1], theirs.gpu.shape[1])  # a node's cards stand in the same columns wherever it is
@@ -278,23 +278,3 @@ class Capacity:
         from hopyard.scheduler.placement.explain import why_not
 
         return why_not(self._free, gang)
-
-
-def _aligned(free: Free, ground: Ground) -> Free:
-    """The same, in the rows of another ground; of nodes and cards that are not there nothing is free."""
-    found = Free.whole(ground)
-    found.cpu[:], found.memory[:], found.gpu[:] = 0, 0, 0
-    for name in found.extras:
-        found.extras[name][:] = 0
-    for row, node in enumerate(ground.nodes):
-        there = free.ground.row.get(node.id)
-        if there is None or (node.open and not free.ground.open[there]):
-            continue
-        found.cpu[row], found.memory[row] = free.cpu[there], free.memory[there]
-        for column, gpu in enumerate(ground.gpus[row]):
-            if (other := free.ground.column[there].get(gpu.index)) is not None:
-                found.gpu[row, column] = free.gpu[there, other]
-        for name in found.extras:
-            if name in free.extras:
-                found.extras[name][row] = free.extras[name][there]
-    return found

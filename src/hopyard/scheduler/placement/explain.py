@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Role, Topology
-from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.fitting import Fitting, Shape
 from hopyard.scheduler.placement.free import Free
-from hopyard.scheduler.placement.ground import NEVER, Bools, Ints, matches
+from hopyard.scheduler.placement.ground import Bools, Ints, matches
 from hopyard.scheduler.placement.lacks import describe, lacks, places
 from hopyard.scheduler.placement.ranking import Rankings
 from hopyard.scheduler.placement.search import Search
@@ -92,7 +89,7 @@ def _nothing_free(free: Free, gang: Gang, role: Role) -> str:
     able = np.flatnonzero(_fitting(whole, role).fits(whole))
     if not len(able):
         return f"needs {describe(request)}{where}; the nodes that have that are not ready"
-    row = _nearest(role, free, able.tolist())
+    row = _nearest(role, free, able)
     missing = lacks(request, free, row)
     each = "" if gang.size == 1 else " for each replica"
     asked = " and ".join(lack.asked for lack in missing) or describe(request)
@@ -109,7 +106,7 @@ def _on_no_node(whole: Free, gang: Gang, role: Role) -> str:
     elsewhere = _elsewhere(whole, role) if where else ""
     if not allowed:
         return f"{who} a node{where}; there is none{elsewhere}"
-    row = _nearest(role, whole, allowed)
+    row = _nearest(role, whole, np.array(allowed))
     node, missing = ground.nodes[row], lacks(request, whole, row)
     asked = " and ".join(lack.asked for lack in missing) or describe(request)
     has = ", ".join(f"{lack.has} ({lack.short})" for lack in missing)
@@ -161,31 +158,20 @@ def _rule_in_words(free: Free, rule: Topology, replicas: int, roles: list[Role])
     return f"{plural(-(-replicas // rule.slice), 'slice')} of {rule.slice}, each in one {rule.level}; there is room for {held}"
 
 
-def _nearest(role: Role, free: Free, rows: list[int]) -> int:
+def _nearest(role: Role, free: Free, rows: Ints) -> int:
     """The node that lacks the fewest kinds of resource, and of these the least, for one replica."""
-    at = np.array(rows)
-    parts = list(_parts(role.resources, free, at))
-    kinds = sum((part < 1 for part in parts), np.zeros(len(at), np.int64))
-    short = sum((np.maximum(1 - part, 0) for part in parts), np.zeros(len(at)))
-    return int(at[np.lexsort((at, short, kinds))[0]])
-
-
-def _parts(request: Resources, free: Free, rows: Ints) -> Iterator[NDArray[np.float64]]:
-    """For each resource that is asked for, how much of it is left on each of these nodes: 1 where it suffices."""
+    request, parts = role.resources, []
+    asked = [(free.cpu[rows], request.cpu_milli), (free.memory[rows], request.memory_bytes)]
+    asked += [(free.extra(name, rows), amount) for name, amount in request.extras]
+    parts = [np.clip(left / amount, 0, 1) for left, amount in asked if amount]
     if request.gpus or request.shares_gpu:
         needs = free.ground.needs(request, frozenset())[free.ground.card[rows]]
-        left = np.where(needs != NEVER, np.maximum(free.gpu[rows], 0), 0)
-        if request.gpus:
-            yield np.count_nonzero(left >= needs, axis=1) / request.gpus
-        else:
-            yield (left / needs).max(axis=1, initial=0.0)
-    if request.cpu_milli:
-        yield np.maximum(free.cpu[rows], 0) / request.cpu_milli
-    if request.memory_bytes:
-        yield np.maximum(free.memory[rows], 0) / request.memory_bytes
-    for name, amount in request.extras:
-        if amount:
-            yield np.maximum(free.extra(name, rows), 0) / amount
+        left = np.maximum(free.gpu[rows], 0)
+        whole = np.count_nonzero(left >= needs, axis=1) / max(request.gpus, 1)
+        parts.append(np.clip(whole if request.gpus else (left / needs).max(axis=1), 0, 1))
+    kinds = sum((part < 1 for part in parts), np.zeros(len(rows), np.int64))
+    lacking = sum((1 - part for part in parts), np.zeros(len(rows)))
+    return int(rows[np.lexsort((rows, lacking, kinds))[0]])
 
 
 def _fitting(free: Free, role: Role) -> Fitting:

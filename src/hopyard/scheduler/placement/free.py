@@ -27,6 +27,24 @@ class Free:
         extras = {name: left.copy() for name, left in self.extras.items()}
         return Free(self.ground, self.cpu.copy(), self.memory.copy(), self.gpu.copy(), extras)
 
+    def aligned(self, ground: Ground) -> Free:
+        """The same, in the rows of another ground; of nodes and cards that are not there, or closed here, nothing is free."""
+        found = Free.whole(ground)
+        for left in (found.cpu, found.memory, found.gpu, *found.extras.values()):
+            left[:] = 0
+        for row, node in enumerate(ground.nodes):
+            there = self.ground.row.get(node.id)
+            if there is None or (node.open and not self.ground.open[there]):
+                continue
+            found.cpu[row], found.memory[row] = self.cpu[there], self.memory[there]
+            for column, gpu in enumerate(ground.gpus[row]):
+                if (other := self.ground.column[there].get(gpu.index)) is not None:
+                    found.gpu[row, column] = self.gpu[there, other]
+            for name in found.extras:
+                if name in self.extras:
+                    found.extras[name][row] = self.extras[name][there]
+        return found
+
     def differs(self, other: Free) -> Ints:
         """The nodes of the same ground that have other amounts left."""
         found = (self.cpu != other.cpu) | (self.memory != other.memory) | (self.gpu != other.gpu).any(axis=1)

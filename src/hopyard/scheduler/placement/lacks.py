@@ -14,13 +14,12 @@ from hopyard.scheduler.reasons import cpus, gpus, plural, size
 @dataclass(frozen=True, slots=True)
 class Lack:
     """asked: how much of one resource is needed. has: how much of it the node has in all; free: how much of that is left;
-    short: by how much that is too little. part: how much of what is asked is left, 0 to 1."""
+    short: by how much that is too little."""
 
     asked: str
     has: str
     free: str
     short: str
-    part: float
 
 
 def lacks(request: Resources, free: Free, row: int) -> list[Lack]:
@@ -31,19 +30,19 @@ def lacks(request: Resources, free: Free, row: int) -> list[Lack]:
     if request.cpu_milli and request.cpu_milli > cpu:
         left = f"{max(cpu, 0) / 1000:g} of {cpus(total_cpu)} are free"
         short = f"{cpus(request.cpu_milli - max(cpu, 0))} too few"
-        found.append(Lack(cpus(request.cpu_milli), cpus(total_cpu), left, short, max(cpu, 0) / request.cpu_milli))
+        found.append(Lack(cpus(request.cpu_milli), cpus(total_cpu), left, short))
     if request.memory_bytes and request.memory_bytes > memory:
         left = f"{size(memory)} of {size(total_memory)} memory are free"
         short = f"{size(request.memory_bytes - max(memory, 0))} too little"
         asked, has = (f"{size(amount)} of memory" for amount in (request.memory_bytes, total_memory))
-        found.append(Lack(asked, has, left, short, max(memory, 0) / request.memory_bytes))
+        found.append(Lack(asked, has, left, short))
     for name, amount in request.extras:
         have = int(free.extras[name][row]) if name in free.extras else 0
         total = int(free.ground.extras[name][row]) if name in free.extras else 0
         if amount > have:
             left = f"{max(have, 0)} of {total} {name} {'is' if have == 1 else 'are'} free"
             short = f"{amount - max(have, 0)} too few"
-            found.append(Lack(f"{amount} {name}", f"{total or 'no'} {name}", left, short, max(have, 0) / amount))
+            found.append(Lack(f"{amount} {name}", f"{total or 'no'} {name}", left, short))
     return found
 
 
@@ -93,11 +92,10 @@ def _of_cards(request: Resources, free: Free, row: int) -> Lack:
     if request.gpus:
         whole = sum(left >= need for need, left, _ in needs)
         left = f"{whole} of {len(needs)} {'is' if whole == 1 else 'are'} free"
-        return Lack(_cards(request), has, left, f"{request.gpus - whole} too few", whole / request.gpus)
-    most = max((max(left, 0) / need for need, left, _ in needs), default=0.0)
+        return Lack(_cards(request), has, left, f"{request.gpus - whole} too few")
     roomiest = max((max(left, 0) for _, left, _ in needs), default=0) / WHOLE_GPU
     short = "each is too small" if request.gpu_memory_bytes and not needs else "too little"
-    return Lack(_cards(request), has, f"at most {roomiest:g} of one of {len(needs)} is free", short, min(most, 1.0))
+    return Lack(_cards(request), has, f"at most {roomiest:g} of one of {len(needs)} is free", short)
 
 
 def _has_cards(request: Resources, free: Free, row: int, usable: int) -> str:

@@ -17,6 +17,7 @@ from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import Ints
 from hopyard.scheduler.placement.legal import obeys_topology
 from hopyard.scheduler.placement.ranking import Rankings
+from hopyard.scheduler.placement.roles import parts, role_orders, weight
 
 USUAL_LEVELS = ("rack", "zone")  # a gang that says nothing about closeness stays within one of these where it can
 
@@ -136,7 +137,7 @@ class Search:
         able = rows[possible]
         if not len(able):
             return None
-        heaviest = max(gang.roles, key=_weight)
+        heaviest = max(gang.roles, key=weight)
         choice = self._choice(heaviest, heaviest.replicas if len(gang.roles) == 1 else 1)
         for row in choice.in_order(able):
             found = self._roles(gang.roles, np.array([row]))
@@ -158,12 +159,12 @@ class Search:
     def _slices(self, gang: Gang, rule: Topology, rows: Ints) -> Found:
         """Slices of several roles, one after another: each a small gang in one domain of the level, in as few as possible."""
         domains, _ = self._free.ground.domains(rule.level)
-        parts = list(_parts(gang, rule.slice))
+        slices = list(parts(gang, rule.slice))
         room = sum(self._fitting(role).room(self._free, role.replicas, rows) for role in gang.roles)
         usable = np.unique(domains[rows][room > 0]).tolist()
-        for most_domains in range(len(parts) if rule.rule is Closeness.SPREAD else 1, min(len(parts), len(usable)) + 1):
-            most = -(-len(parts) // most_domains) if rule.rule is not Closeness.NEAR else len(parts)
-            found = self._put_slices(gang, parts, most_domains, most, usable, {d: rows[domains[rows] == d] for d in usable})
+        for most_domains in range(len(slices) if rule.rule is Closeness.SPREAD else 1, min(len(slices), len(usable)) + 1):
+            most = -(-len(slices) // most_domains) if rule.rule is not Closeness.NEAR else len(slices)
+            found = self._put_slices(gang, slices, most_domains, most, usable, {d: rows[domains[rows] == d] for d in usable})
             if found is not None:
                 return found
         return None
@@ -171,7 +172,7 @@ class Search:
     def _put_slices(
         self,
         gang: Gang,
-        parts: Sequence[tuple[list[int], Gang]],
+        slices: Sequence[tuple[list[int], Gang]],
         most_domains: int,
         most: int,
         usable: Sequence[int],
@@ -180,7 +181,7 @@ class Search:
         """At most so many domains, with at most so many slices each."""
         placed, used = [Assignment(0, NodeId(""))] * gang.size, dict[int, int]()
         taken: list[tuple[Role, Assignment]] = []
-        for ranks, part in parts:
+        for ranks, part in slices:
             fresh = [d for d in usable if d not in used] if len(used) < most_domains else []
             for domain in [*(d for d, held in used.items() if held < most), *fresh]:
                 found = self._roles(part.roles, rows[domain])
@@ -200,7 +201,7 @@ class Search:
     def _roles(self, roles: Sequence[Role], rows: Ints) -> Found:
         """Role by role, in the first order that works."""
         first = list(accumulate((role.replicas for role in roles), initial=0))
-        for order in _role_orders(roles):
+        for order in role_orders(roles):
             placed = [Assignment(0, NodeId(""))] * first[-1]
             taken: list[tuple[Role, Assignment]] = []
             used: set[int] = set()
@@ -289,33 +290,3 @@ class Search:
             )
         values = self._rankings.ranked(self._score, Shape(request, role.where, self._closed)).values
         return Choice(values, self._preference, used or set())
-
-
-def _parts(gang: Gang, slice: int) -> Iterator[tuple[list[int], Gang]]:
-    """The slices of consecutive ranks, each as a gang of its own that asks for no topology."""
-    replicas = list(gang.requests())
-    for start in range(0, len(replicas), slice):
-        piece = replicas[start : start + slice]
-        roles: dict[int, tuple[Role, int]] = {}
-        for _, role in piece:
-            roles[id(role)] = role, roles.get(id(role), (role, 0))[1] + 1
-        small = tuple(replace(role, replicas=count, min_replicas=0, topology=None) for role, count in roles.values())
-        yield [rank for rank, _ in piece], replace(gang, roles=small, topology=None)
-
-
-def _weight(role: Role) -> tuple[int, int, int]:
-    return role.resources.gpus, role.resources.memory_bytes, role.resources.cpu_milli
-
-
-def _role_orders(roles: Sequence[Role]) -> list[tuple[int, ...]]:
-    """Orders to try: a role that wants a certain model always before one that takes any, then by each resource."""
-    if len(roles) == 1:
-        return [(0,)]
-    orders = []
-    for weight in ("gpus", "memory_bytes", "cpu_milli"):
-        key = [
-            (not r.resources.gpu_models, -getattr(r.resources, weight), -r.resources.gpus, -r.resources.cpu_milli, i)
-            for i, r in enumerate(roles)
-        ]
-        orders.append(tuple(sorted(range(len(roles)), key=key.__getitem__)))
-    return list(dict.fromkeys(orders))
