@@ -114,7 +114,9 @@ def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(seed
     queues = TREES[seed % len(TREES)]
     nodes = [machine(f"n{i}", random.choice([4, 4, 2]), cpus=16, rack=f"r{i % 2}") for i in range(4)]
     coming = demand(queues, random, 60)
-    life = Life(World({node.id: node for node in nodes}, queues), {one.id: random.choice([20.0, 200.0, 2000.0]) for one in coming})
+    life = Life(
+        World({node.id: node for node in nodes}, queues), {one.id: random.choice([20.0, 200.0, 2000.0]) for one in coming}
+    )
     for number, one in enumerate(coming):
         life.until(one.submitted_at)
         life.world.submit(one)
@@ -129,7 +131,9 @@ def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(seed
     left = {
         one.id
         for one in life.world.pending.values()
-        if never_fits(one, nodes) is None and not beyond_limits(queues, life.world.nodes, []) and not too_much_for_its_queue(one, queues)
+        if never_fits(one, nodes) is None
+        and not beyond_limits(queues, life.world.nodes, [])
+        and not too_much_for_its_queue(one, queues)
     }
     assert not left
     for (victim, preemptor), times in life.preempted.items():

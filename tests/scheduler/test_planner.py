@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId
+from hopyard.scheduler.cycle import asking, promises, turn
 from hopyard.scheduler.cycle.planner import Planner, plan
 
 from .worlds import World, bookings, gangs, machine, seconds, trees, worlds
 
-histories = settings(max_examples=60, deadline=None)
-EVENTS = ("submit", "submit", "submit", "end", "end", "leave", "time", "time", "save", "lose", "cordon", "join", "drop", "tree", "reserve", "cancel", "edit")
+histories = settings(max_examples=50, deadline=None)
+EVENTS = (
+    "submit",
+    "submit",
+    "submit",
+    "end",
+    "end",
+    "leave",
+    "time",
+    "time",
+    "save",
+    "lose",
+    "cordon",
+    "join",
+    "drop",
+    "tree",
+    "reserve",
+    "cancel",
+    "edit",
+)
 
 
 def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
@@ -41,7 +61,9 @@ def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
         if event == "drop":
             del world.nodes[node.id]
         else:
-            world.nodes[node.id] = replace(node, ready=not node.ready) if event == "lose" else replace(node, cordoned=not node.cordoned)
+            world.nodes[node.id] = (
+                replace(node, ready=not node.ready) if event == "lose" else replace(node, cordoned=not node.cordoned)
+            )
     elif event == "join":
         joined = machine(f"n{data.draw(st.integers(0, 7))}", data.draw(st.sampled_from([2, 8])))
         world.nodes[joined.id] = joined
@@ -77,3 +99,21 @@ def test_it_forgets_nothing_when_nothing_changes(world: World) -> None:
     snapshot = world.snapshot()
     planner = Planner()
     assert planner(snapshot) == planner(snapshot) == plan(snapshot)
+
+
+@histories
+@given(worlds(most_pending=12), st.data())
+def test_so_it_does_where_not_all_can_be_looked_at_in_one_turn(world: World, data: st.DataObject) -> None:
+    """As in a large cluster: one promise, one look for victims a turn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(promises, "PROMISES", 1)
+        patch.setattr(asking, "LOOKS", (1, 1))
+        patch.setattr(turn, "LOOKS_EACH", 1)
+        planner = Planner()
+        for count in range(data.draw(st.integers(2, 6))):
+            snapshot = world.snapshot()
+            remembered = planner(snapshot)
+            assert remembered == plan(snapshot)
+            world.apply(remembered)
+            for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
+                happen(world, event, data, count)

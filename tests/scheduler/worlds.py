@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from hopyard.scheduler.cycle.planner import plan
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 GIB = 1024**3
 USERS = ("ada", "bob", "cy")
+T = TypeVar("T")
 
 
 def seconds(count: float) -> timedelta:
@@ -284,13 +286,13 @@ def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> 
     world.turn()
     world.pending.clear()
     world.promises.clear()
-    for one in list(world.running.values()):
-        if one.stopping or draw(st.integers(0, 9)) == 0:
-            del world.running[one.gang.id]
+    for run in list(world.running.values()):
+        if run.stopping or draw(st.integers(0, 9)) == 0:
+            del world.running[run.gang.id]
             continue
         started = T0 - seconds(draw(st.sampled_from([1000, 500, 20])))
         saved = draw(st.sampled_from([None, T0 - seconds(10)]))
-        world.running[one.gang.id] = replace(one, started_at=started, saved_at=saved)
+        world.running[run.gang.id] = replace(run, started_at=started, saved_at=saved)
     world.now = T0
     world.submit(*(draw(gangs(f"g{i}", queues)) for i in range(draw(st.integers(0, most_pending)))))
     if reserved and draw(st.integers(0, 2)) == 0:
@@ -304,8 +306,8 @@ def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> 
 def shuffled(snapshot: Snapshot, random: Random) -> Snapshot:
     """The same, told in another order."""
 
-    def mixed(items: object) -> list:  # type: ignore[type-arg]
-        found = list(items)  # type: ignore[call-overload]
+    def mixed(items: Iterable[T]) -> list[T]:
+        found = list(items)
         random.shuffle(found)
         return found
 
