@@ -11,7 +11,7 @@ from hopyard.domain.gang import Closeness
 from hopyard.scheduler.placement.domains import divide
 
 rooms = st.lists(st.integers(0, 7), min_size=1, max_size=4)
-many = settings(max_examples=400, deadline=None)
+many = settings(max_examples=600, deadline=None)
 
 
 def divisions(slices: list[int], room: list[int], used: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:

@@ -46,53 +46,51 @@ def _few(slice: int, slices: int, last: int, room: Sequence[int], *, even: bool)
     held = 0
     for number, domain in enumerate(order, start=1):
         held += room[domain] // slice
-        chosen = order[:number]
-        small = None
-        if held < slices:
-            small = _for_small(slice, slices, last, room, order, number, held)
-            if small is None:
-                continue
-            if small not in chosen:
-                chosen = [*order[: number - 1], small]
-        return _fill(slice, slices, last, room, order, chosen, small, even=even)
+        ways = [_way(order[:number], None, slice, slices, room, even=even)] if held >= slices else []
+        if even or not ways:
+            for small in _for_small(slice, slices, last, room, order, number, held):
+                chosen = order[:number] if small in order[:number] else [*order[: number - 1], small]
+                ways.append(_way(chosen, small, slice, slices, room, even=even))
+        if ways:
+            counts, with_small = min(ways, key=lambda way: sum(count**2 for count in way[0].values())) if even else ways[0]
+            return _fill(counts, with_small, slice, last, room, order)
     return None
 
 
 def _for_small(
     slice: int, slices: int, last: int, room: Sequence[int], order: Sequence[int], number: int, held: int
-) -> int | None:
-    """The domain that takes the last, smaller slice beside whole ones, where the first `number` domains of the order, or all
-    but one of them and this, hold all others."""
+) -> list[int]:
+    """Domains that could take the last, smaller slice beside whole ones, where the first `number` domains of the order, or all
+    but one of them and this, hold all others; one for each number of whole slices that there is room for."""
     if last == slice:
-        return None
+        return []
     without = held - room[order[number - 1]] // slice
+    found: dict[int, int] = {}
     for place, domain in enumerate(order):
         others = held if place < number else without + room[domain] // slice
         if others >= slices - 1 and room[domain] % slice >= last:
-            return domain
-    return None
+            found.setdefault(room[domain] // slice, domain)
+    return list(found.values())
+
+
+Way = tuple[
+    dict[int, int], int | None
+]  # how many slices each domain takes, and which of them takes the small one beside whole ones
+
+
+def _way(chosen: Sequence[int], small: int | None, slice: int, slices: int, room: Sequence[int], *, even: bool) -> Way:
+    limits = {d: room[d] // slice + (d == small) for d in chosen}
+    return (_evenly(limits, slices) if even else _greedily(limits, slices)), small
 
 
 def _fill(
-    slice: int,
-    slices: int,
-    last: int,
-    room: Sequence[int],
-    order: Sequence[int],
-    chosen: Sequence[int],
-    small: int | None,
-    *,
-    even: bool,
+    counts: dict[int, int], small: int | None, slice: int, last: int, room: Sequence[int], order: Sequence[int]
 ) -> list[Share]:
-    whole = slices if small is None else slices - 1
-    limits = {d: room[d] // slice for d in chosen}
-    counts = _evenly(limits, whole) if even else _greedily(limits, whole)
-    counts = {d: n for d, n in _tightest(counts, order, room, slice, keep=small).items() if n or d == small}
-    shares = [Share(d, n * slice) for d, n in counts.items() if d != small]
-    if small is not None:
-        shares.append(Share(small, counts.get(small, 0) * slice + last))
-    elif last < slice:
-        shares[-1] = Share(shares[-1].domain, shares[-1].count - (slice - last))
+    """Those that take as many slices may change places; the last slice is the smallest."""
+    tightest = {d: count for d, count in _tightest(counts, order, room, slice, keep=small).items() if count}
+    shares = [Share(d, count * slice) for d, count in tightest.items() if d != small]
+    shares += [Share(small, tightest[small] * slice)] if small is not None else []
+    shares[-1] = Share(shares[-1].domain, shares[-1].count - (slice - last))
     return shares
 
 
