@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from hopyard.domain.amounts import placed
 from hopyard.domain.cluster import Node, Running
@@ -60,7 +61,7 @@ class Borrowed:
             for one in there.values()
             if not one.stopping
         ]
-        return sorted(found, key=lambda one: (one.placed_at, one.gang.id))
+        return sorted(found, key=_as_placed)
 
     def _after(self, sure: Amounts, runs: Iterable[Running]) -> Iterable[GangId]:
         covered = dict.fromkeys(self._named, 0)
@@ -87,3 +88,9 @@ class Borrowed:
         of_queue = self._uses.get(running.gang.queue, {})
         of_queue.pop(running.gang.id, None)
         self.changed(running.gang.queue)
+
+
+def _as_placed(running: Running) -> tuple[datetime, int, datetime, GangId]:
+    """Of those that were placed at one time, whoever comes first in a queue."""
+    gang = running.gang
+    return running.placed_at, -gang.priority, gang.submitted_at, gang.id
