@@ -1,0 +1,93 @@
+"""A study: one search over a space, and how its trials are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Space
+
+
+class Goal(StrEnum):
+    MIN = "min"
+    MAX = "max"
+
+
+class Parallel(StrEnum):
+    TRIALS = "trials"  # every trial is a run of its own, through the queue
+    MOP = "mop"  # trials hop between the workers of one gang, each of which keeps a partition of the data
+
+
+@dataclass(frozen=True, slots=True)
+class SearcherSpec:
+    """name: a built-in one (`search.registry`), or `module:attribute` / `file.py:attribute` of the user's own, which is called
+    with (space, goal, trials, max_epochs, seed, **options)."""
+
+    name: str = "random"
+    options: Mapping[str, ParamValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """How a dataset version is split, once: equal plans of equal data give equal partitions, byte for byte.
+
+    parts: W. validation: share of the rows kept apart for evaluation, split into W partitions likewise; or the folder or file
+    prefix that holds them (`validation_from`). stratify: column (or "folder" of image folders) whose values are spread alike over partitions.
+    columns: only these (() all). files: glob of the files that belong to it ("" all of the data).
+    """
+
+    parts: int
+    seed: int = 0
+    validation: float = 0.0
+    validation_from: str = ""
+    stratify: str = ""
+    columns: tuple[str, ...] = ()
+    files: str = ""
+    format: str = ""  # "" told from the files: parquet npy npz images tar text
+
+
+@dataclass(frozen=True, slots=True)
+class MopSpec:
+    """What only MOP needs. trainable: `file.py:Name` or `module:Name` in the code: a class, an instance, or a module
+    (`file.py` alone) with init, train and evaluate. dataset: the name that the run mounts. deterministic: bit for bit
+    repeatable on the CPU (one thread a worker unless `threads` says otherwise). hybrid: trials fewer than workers may use several
+    workers at once."""
+
+    trainable: str
+    workers: int
+    dataset: str
+    partitions: PartitionPlan
+    deterministic: bool = True
+    threads: int = 0
+    hybrid: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StudySpec:
+    """All that decides what a study does: the same spec on the same data gives the same study.
+
+    metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of what `evaluate` returns). trials: how
+    many at most; None where the searcher knows (grid, Hyperband). concurrent: how many are trained at a time (trials), or are
+    alive at a time (mop; 0: twice the workers). max_epochs: the largest budget of a trial. budget_param: (trials) the
+    parameter through which a trial's script is told its budget.
+    trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run is this with its params and budget.
+    """
+
+    name: str
+    space: Space
+    metric: str
+    goal: Goal
+    parallel: Parallel
+    searcher: SearcherSpec = SearcherSpec()
+    trials: int | None = None
+    concurrent: int = 0
+    max_epochs: int = 1
+    seed: int = 0
+    budget_param: str = "epochs"
+    trial: Mapping[str, Any] | None = None
+    mop: MopSpec | None = None
+    tensorboard: bool = False
+    mlflow: str = ""  # tracking URI of an MLflow server to mirror to

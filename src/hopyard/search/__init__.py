@@ -1,0 +1,1 @@
+"""Pure: searchers. Ask for the next trial, tell what came of it."""

@@ -1,0 +1,1 @@
+"""Studies at work: inside the user's processes, with the standard library and what the user has. Design page 0003."""
