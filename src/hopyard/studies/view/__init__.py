@@ -1,0 +1,1 @@
+"""Pure: what a study's journal says, for people and for programs."""

@@ -1,0 +1,208 @@
+"""How a study stands: its journal, folded record by record.
+
+Made to be fed as the journal grows; a record that is met a second time, or of a kind that this version does not know, changes
+nothing. Records are those of design page 0003, section 3, as they stand in the journal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from hopyard.domain.study import Goal
+
+Record = Mapping[str, Any]
+
+
+class TrialState(StrEnum):
+    TRAINING = "training"
+    PAUSED = "paused"  # its state is kept; the searcher may go on with it
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class TrialView:
+    """One trial. epoch: finished ones. value, best: of the study's metric; points: (epoch, value) as reported.
+    start_from: whose state it began with, where that was another's. metrics: all that was reported last. where: the workers
+    that it was on last. run: of a trial that is a run of its own."""
+
+    id: str
+    params: dict[str, Any] = field(default_factory=dict)
+    state: TrialState = TrialState.TRAINING
+    epoch: int = 0
+    budget: int = 0
+    value: float | None = None
+    best: float | None = None
+    best_epoch: int = 0
+    points: list[tuple[int, float]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    start_from: str | None = None
+    where: tuple[str, ...] = ()
+    run: str = ""
+    error: str = ""
+    traceback: str = ""
+
+    @property
+    def number(self) -> int:
+        return int(self.id) if self.id.isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One unit of work on one worker, from began_at to ended_at (unix seconds). kind: train or evaluate."""
+
+    worker: str
+    trial: str
+    epoch: int
+    partition: int
+    kind: str
+    began_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNote:
+    """What was noticed of a worker: lost, slow, joined."""
+
+    worker: str
+    event: str
+    detail: str
+
+
+@dataclass(slots=True)
+class StudyView:
+    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    trials: dict[str, TrialView] = field(default_factory=dict)
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[WorkerNote] = field(default_factory=list)
+    asked: int = 0
+    hops: int = 0
+    hop_bytes: int = 0
+    resumed: int = 0
+    done: bool = False
+    _hops_seen: set[Any] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> StudyView:
+        view = cls()
+        for record in records:
+            view.take(record)
+        return view
+
+    @property
+    def goal(self) -> Goal:
+        return Goal(self.spec.get("goal", "max"))
+
+    @property
+    def metric(self) -> str:
+        return str(self.spec.get("metric", ""))
+
+    def take(self, record: Record) -> None:
+        """Fold one record in."""
+        match record.get("kind"):
+            case "study":
+                self.resumed += bool(self.spec)
+                self.spec = dict(record["spec"])
+            case "asked":
+                self._asked(record["answer"])
+            case "told":
+                self._told(record)
+            case "run":
+                self._trial(record["trial"]).run = str(record["run"])
+            case "hop":
+                self._hop(record)
+            case "evaluated":
+                self._bar(record, "evaluate", [(record.get("partition", 0), record.get("worker", ""))])
+            case "failed":
+                trial = self._trial(record["trial"])
+                trial.state, trial.error = TrialState.FAILED, str(record.get("error", ""))
+                trial.traceback = str(record.get("traceback", ""))
+            case "worker":
+                self.notes.append(WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", ""))))
+            case "done":
+                self.done = True
+
+    def ranked(self) -> list[TrialView]:
+        """All trials, the best first; those without a value last, in order of their numbers."""
+        sign = -1.0 if self.goal is Goal.MAX else 1.0
+        return sorted(
+            self.trials.values(), key=lambda t: (t.best is None, 0.0 if t.best is None else sign * t.best, t.number)
+        )
+
+    def best(self) -> TrialView | None:
+        return next((trial for trial in self.ranked() if trial.best is not None), None)
+
+    def counts(self) -> dict[TrialState, int]:
+        """How many trials are in each state."""
+        found = dict.fromkeys(TrialState, 0)
+        for trial in self.trials.values():
+            found[trial.state] += 1
+        return found
+
+    def _trial(self, trial: Any) -> TrialView:
+        name = str(trial)
+        if name not in self.trials:
+            self.trials[name] = TrialView(name)
+        return self.trials[name]
+
+    def _asked(self, answer: Any) -> None:
+        if not isinstance(answer, Mapping):  # nothing to propose, now or ever
+            return
+        self.asked += 1
+        trial = self._trial(answer["trial"])
+        trial.params, trial.budget, trial.state = dict(answer["params"]), int(answer["budget"]), TrialState.TRAINING
+        origin = answer.get("start_from")
+        if origin is not None and str(origin) != trial.id:
+            trial.start_from = str(origin)
+
+    def _told(self, record: Record) -> None:
+        report, verdict = record["report"], record["verdict"]
+        trial = self._trial(report["trial"])
+        value, step = report.get("value"), int(report["step"])
+        trial.metrics |= dict(record.get("metrics") or {})
+        if value is not None and math.isfinite(value) and (not trial.points or trial.points[-1][0] < step):
+            trial.points.append((step, value))
+            trial.value = value
+            better = trial.best is None or (value > trial.best if self.goal is Goal.MAX else value < trial.best)
+            if better:
+                trial.best, trial.best_epoch = value, step
+        trial.epoch = max(trial.epoch, step)
+        trial.state = self._state_after(trial, report.get("outcome", "running"), verdict)
+
+    @staticmethod
+    def _state_after(trial: TrialView, outcome: str, verdict: str) -> TrialState:
+        if outcome == "failed":
+            return TrialState.FAILED
+        if outcome == "completed" or (verdict == "continue" and trial.epoch >= trial.budget):
+            return TrialState.COMPLETED
+        if verdict == "pause":
+            return TrialState.PAUSED
+        if outcome == "stopped" or verdict == "stop":
+            return trial.state if trial.state is TrialState.COMPLETED else TrialState.STOPPED
+        return trial.state
+
+    def _hop(self, record: Record) -> None:
+        if record["n"] in self._hops_seen:
+            return
+        self._hops_seen.add(record["n"])
+        workers = [str(worker) for worker in record["workers"]]
+        self.hops += 1
+        self.hop_bytes += int(record.get("bytes") or 0)
+        self._trial(record["trial"]).where = tuple(workers)
+        self._bar(record, "train", list(zip(record["partitions"], workers, strict=False)))
+
+    def _bar(self, record: Record, kind: str, places: list[tuple[int, str]]) -> None:
+        for partition, worker in places:
+            self.bars.append(
+                Bar(
+                    str(worker), str(record["trial"]), int(record["epoch"]), int(partition), kind,
+                    float(record["began_at"]), float(record["ended_at"]),
+                )
+            )  # fmt: skip

@@ -1,0 +1,88 @@
+"""A study's journal, folded into how it stands."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.studies.view.standing import StudyView, TrialState
+
+SPEC = {"kind": "study", "spec": {"name": "digits", "metric": "acc", "goal": "max", "parallel": "mop"}}
+
+
+def asked(trial: str, *, budget: int = 2, start_from: str | None = None, **params: Any) -> dict[str, Any]:
+    return {"kind": "asked", "answer": {"trial": trial, "params": params, "budget": budget, "start_from": start_from}}
+
+
+def told(trial: str, step: int, value: float | None, verdict: str = "continue", outcome: str = "running") -> dict[str, Any]:
+    return {
+        "kind": "told",
+        "report": {"trial": trial, "step": step, "value": value, "outcome": outcome},
+        "verdict": verdict,
+        "metrics": {} if value is None else {"acc": value},
+    }
+
+
+def hop(n: int, trial: str, worker: str = "0", *, epoch: int = 0, partition: int = 0, at: float = 0.0, size: int = 10) -> dict[str, Any]:
+    return {
+        "kind": "hop", "n": n, "trial": trial, "epoch": epoch, "partitions": [partition], "workers": [worker],
+        "began_at": at, "ended_at": at + 1.0, "start_from": None, "state": f"s{n}", "bytes": size, "fetch_s": 0.0, "save_s": 0.0,
+    }  # fmt: skip
+
+
+def test_a_trial_that_does_all_its_epochs_has_completed() -> None:
+    view = StudyView.of([SPEC, asked("0", lr=0.1), told("0", 1, 0.5), told("0", 2, 0.4)])
+    trial = view.trials["0"]
+    assert (trial.state, trial.epoch, trial.value, trial.best, trial.best_epoch) == (TrialState.COMPLETED, 2, 0.4, 0.5, 1)
+    assert trial.params == {"lr": 0.1}
+    assert trial.points == [(1, 0.5), (2, 0.4)]
+
+
+def test_a_paused_trial_goes_on_when_it_is_asked_again() -> None:
+    records = [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause")]
+    assert StudyView.of(records).trials["0"].state is TrialState.PAUSED
+    view = StudyView.of([*records, asked("0", budget=3, start_from="0")])
+    assert (view.trials["0"].state, view.trials["0"].budget, view.trials["0"].start_from) == (TrialState.TRAINING, 3, None)
+
+
+def test_a_trial_that_began_from_another_says_whose_state_it_had() -> None:
+    view = StudyView.of([SPEC, asked("0"), asked("1", start_from="0")])
+    assert view.trials["1"].start_from == "0"
+
+
+def test_stopped_and_failed_trials() -> None:
+    failed = {"kind": "failed", "trial": "1", "error": "ValueError: no", "traceback": "…"}
+    view = StudyView.of([SPEC, asked("0"), told("0", 1, 0.2, "stop"), asked("1"), failed, told("1", 0, None, "stop", "failed")])
+    assert view.trials["0"].state is TrialState.STOPPED
+    assert (view.trials["1"].state, view.trials["1"].error) == (TrialState.FAILED, "ValueError: no")
+    assert view.counts()[TrialState.FAILED] == 1
+
+
+def test_the_final_word_on_a_completed_trial_leaves_it_completed() -> None:
+    view = StudyView.of([SPEC, asked("0", budget=1), told("0", 1, 0.5), told("0", 1, 0.5, "stop", "stopped")])
+    assert view.trials["0"].state is TrialState.COMPLETED
+
+
+def test_ranks_by_goal_and_those_without_a_value_last() -> None:
+    records = [asked("0"), told("0", 1, 0.5), asked("1"), told("1", 1, 0.9), asked("2"), told("2", 1, math.nan)]
+    assert [t.id for t in StudyView.of([SPEC, *records]).ranked()] == ["1", "0", "2"]
+    least = {"kind": "study", "spec": SPEC["spec"] | {"goal": "min"}}  # type: ignore[operator]
+    assert [t.id for t in StudyView.of([least, *records]).ranked()] == ["0", "1", "2"]
+
+
+def test_a_second_study_record_is_a_driver_that_began_again() -> None:
+    assert StudyView.of([SPEC, asked("0"), SPEC]).resumed == 1
+
+
+def test_unknown_records_change_nothing() -> None:
+    assert StudyView.of([SPEC, {"kind": "from-the-future", "x": 1}]).trials == {}
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_hops_told_twice_count_once(numbers: list[int]) -> None:
+    view = StudyView.of([SPEC, *(hop(n, "0", size=7) for n in numbers)])
+    assert view.hops == len(set(numbers)) == len(view.bars)
+    assert view.hop_bytes == 7 * view.hops
