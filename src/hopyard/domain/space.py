@@ -17,8 +17,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """A real number from low to high, both included. log: uniform in its logarithm (low > 0). step: a multiple of step above
-    low (quantised); not together with log. points: how many values a grid takes of it, evenly (in the logarithm)."""
+    """A real number from low to high, both included. log: uniform in its logarithm (low > 0). step: rounded to the nearest
+    multiple of step above low (quantised), after log. points: how many values a grid takes of it, evenly (in the logarithm)."""
 
     low: float
     high: float
