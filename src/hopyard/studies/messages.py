@@ -4,7 +4,8 @@ A unit is what a worker does at a time: training a trial on a partition (a hop),
 that no other unit of the study ever has, so late and repeated news is told from new; news of a unit repeats all that identifies
 it, so that a driver that was killed and started again understands what an earlier one asked for.
 
-A state is named by its digest. `sources` are addresses (`host:port`) of those who serve it, best first; () where it lies on the
+A state is named by the unit that made it (letters, digits, `.`, `_`, `-`, at most 128): hashing 50 MB takes longer than a hop may,
+so `Named` tells its digest later, while the next unit is under way. `sources` are addresses (`host:port`) of those who serve it, best first; () where it lies on the
 shelf that the worker shares. The driver serves states too.
 
 From a worker: first `Hello`, then, again, all news that was not acknowledged yet, in order; `Beat` every second whatever it does.
@@ -82,7 +83,7 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A hop ended well: `state` is on its shelf. began_at, ended_at: seconds since 1970, of the training alone. fetch_s: until
-    the state before was there and decoded; save_s: until the new one was encoded, named and on the shelf. fetched_bytes: what
+    the state before was there and decoded; save_s: until the new one was encoded and on the shelf. fetched_bytes: what
     came over the network. In a group every member says this, all with the same state."""
 
     unit: UnitId
@@ -97,6 +98,15 @@ class Finished:
     fetch_s: float = 0.0
     save_s: float = 0.0
     fetched_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The digest (BLAKE2b, 64 hex digits) of the state that a unit made: once for each unit that finished, soon after."""
+
+    unit: UnitId
+    state: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +230,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The news of these units is in the journal: it need not be told again."""
+    """The news of these units is in the journal: it need not be told again. named: those whose `Named` is, too."""
 
     units: tuple[UnitId, ...]
+    named: tuple[UnitId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +243,7 @@ class End:
     reason: str = ""
 
 
-FromWorker = Hello | Ready | Finished | Evaluated | Failed | Progress | Beat
+FromWorker = Hello | Ready | Finished | Named | Evaluated | Failed | Progress | Beat
 FromDriver = Open | Train | Evaluate | Prefetch | Cancel | Drop | Acknowledge | End
 Message = FromWorker | FromDriver
 
