@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from hopyard.domain.run import ParamValue
+from hopyard.domain.suggest import hints_for
+from hopyard.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number from low to high, both included. log, step, points: as of `Uniform`."""
+    """A whole number from low to high, both included. log: only with a step of 1. step, points: as of `Uniform`; without log
+    and points, a grid takes every step."""
 
     low: int
     high: int
@@ -40,6 +44,8 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
+    """Always this. A study tells its trials, searchers leave it alone."""
+
     value: ParamValue
 
 
@@ -70,3 +76,70 @@ class Space:
     def active(self, parameter: Parameter, chosen: Mapping[str, ParamValue]) -> bool:
         """Whether it exists where these were chosen of those before it."""
         return all(c.parameter in chosen and chosen[c.parameter] in c.values for c in parameter.conditions)
+
+
+def check_space(space: Space, path: str = "space") -> None:
+    """Raise SpecError, naming the parameter's path and what would do, unless every parameter has a point and depends only on
+    values that parameters before it can have."""
+    if not space.parameters:
+        raise SpecError(
+            f"{path}: there is nothing to search", hints=("name at least one parameter, such as `lr: {log: [1e-4, 1e-1]}`",)
+        )
+    before: dict[str, Domain] = {}
+    for parameter in space.parameters:
+        here = f"{path}.{parameter.name}"
+        if not parameter.name:
+            raise SpecError(f"{path}: a parameter has no name")
+        if parameter.name in before:
+            raise SpecError(f"{here}: named twice")
+        _check_domain(parameter.domain, here)
+        for condition in parameter.conditions:
+            _check_condition(condition, parameter.name, before, here)
+        before[parameter.name] = parameter.domain
+
+
+def _check_domain(domain: Domain, path: str) -> None:
+    if isinstance(domain, Constant):
+        return
+    if isinstance(domain, Choice):
+        if not domain.values:
+            raise SpecError(f"{path}: a choice of nothing", hints=("name at least one value",))
+        if any(isinstance(value, float) and not isfinite(value) for value in domain.values):
+            raise SpecError(f"{path}: a value is not finite")
+        return
+    span = f"from {domain.low} to {domain.high}"
+    if not (isfinite(domain.low) and isfinite(domain.high)):
+        raise SpecError(f"{path}: the range {span} is not finite")
+    if domain.low > domain.high:
+        raise SpecError(f"{path}: the range {span} has no point", hints=("the lower bound comes first",))
+    if domain.log and domain.low <= 0:
+        raise SpecError(f"{path}: the logarithm of {domain.low} does not exist", hints=("a logarithmic range begins above 0",))
+    if domain.step is not None and not (isfinite(domain.step) and domain.step > 0):
+        raise SpecError(f"{path}: a step of {domain.step}", hints=("a step is larger than 0",))
+    if domain.log and domain.step not in (None, 1 if isinstance(domain, Integer) else None):
+        raise SpecError(
+            f"{path}: a step of {domain.step} in a logarithmic range", hints=("leave out one of them, or list the values",)
+        )
+    if domain.points is not None and domain.points < 1:
+        raise SpecError(f"{path}: {domain.points} points", hints=("a grid takes at least one point",))
+
+
+def _check_condition(condition: Condition, name: str, before: Mapping[str, Domain], path: str) -> None:
+    on = condition.parameter
+    if on not in before:
+        why = "itself" if on == name else f"`{on}`, which does not stand before it"
+        raise SpecError(f"{path}: depends on {why}", hints=hints_for(on, before, what="before it"))
+    if not condition.values or not any(_can_be(before[on], value) for value in condition.values):
+        shown = ", ".join(str(value) for value in condition.values) or "nothing"
+        raise SpecError(f"{path}: exists only where `{on}` is {shown}, which it never is")
+
+
+def _can_be(domain: Domain, value: ParamValue) -> bool:
+    if isinstance(domain, Constant):
+        return value == domain.value
+    if isinstance(domain, Choice):
+        return value in domain.values
+    if isinstance(value, str | None):
+        return False
+    whole = isinstance(domain, Uniform) or float(value).is_integer()
+    return whole and domain.low <= value <= domain.high

@@ -1,0 +1,65 @@
+"""From a study's spec to its searcher. A built-in one is imported only when it is asked for, so that what it needs (Optuna) is
+needed only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from hopyard.domain.run import ParamValue
+from hopyard.domain.searchers import check_options, get_searcher, is_own, needs_trials
+from hopyard.domain.space import check_space
+from hopyard.domain.study import StudySpec
+from hopyard.errors import SpecError
+from hopyard.interfaces.searcher import Searcher
+
+Factory = Callable[..., Any]  # called with (space, goal, trials, max_epochs, seed, **options), all by name
+Load = Callable[[str], Factory]  # finds `file.py:Name` or `module:Name` of the user's; raises SpecError where there is none
+
+
+def build(spec: StudySpec, load: Load) -> Searcher:
+    """The searcher of a study, fresh. Raises SpecError for anything of the spec that it cannot work with, with path and hint."""
+    check_space(spec.space)
+    if spec.max_epochs < 1:
+        raise SpecError(f"max_epochs: `{spec.max_epochs}` is out of range", hints=("allowed: at least 1",))
+    name, options = spec.searcher.name, spec.searcher.options
+    if not is_own(name):
+        options = check_options(name, options)
+    if spec.trials is None and needs_trials(name, options):
+        raise SpecError(f"trials: `{name}` goes on for ever", hints=("say how many: `trials: 100`",))
+    if spec.trials is not None and spec.trials < 1:
+        raise SpecError(f"trials: `{spec.trials}` is out of range", hints=("allowed: at least 1",))
+    if is_own(name) or not get_searcher(name).wraps:
+        return _make(spec, name, options, load)
+    kind = get_searcher(name)
+    own = {key: value for key, value in options.items() if key in kind.options}
+    inner_name = str(own.pop(kind.wraps))
+    inner_options = {key: value for key, value in options.items() if key not in kind.options}
+    if not is_own(inner_name):
+        inner_options = check_options(inner_name, inner_options)
+    return _make(spec, name, {**own, "inner": _make(spec, inner_name, inner_options, load)}, load)
+
+
+def _make(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue], load: Load) -> Searcher:
+    factory = load(name) if is_own(name) else _find(get_searcher(name).target)
+    said = {"space": spec.space, "goal": spec.goal, "trials": spec.trials, "max_epochs": spec.max_epochs, "seed": spec.seed}
+    if not is_own(name):
+        return factory(**said, **options)  # type: ignore[no-any-return]
+    try:
+        made = factory(**said, **options)
+    except TypeError as error:
+        hint = "it is called with space, goal, trials, max_epochs, seed and the options, all by name"
+        raise SpecError(f"searcher.name: `{name}` cannot be made: {error}", hints=(hint,)) from error
+    lacking = [method for method in ("ask", "tell") if not callable(getattr(made, method, None))]
+    if lacking:
+        raise SpecError(
+            f"searcher.name: `{name}` made a {type(made).__name__}, which has no {' and no '.join(lacking)}",
+            hints=("a searcher has ask() and tell(report): see docs/searchers.md",),
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def _find(target: str) -> Factory:
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
