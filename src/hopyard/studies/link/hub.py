@@ -1,0 +1,119 @@
+"""The driver's end: many workers, one queue of what they say."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.studies.link.listener import Listener
+from hopyard.studies.link.wire import Broken, Buffer, Wire
+
+PAYLOAD_LIMIT = 64 << 20  # states do not come this way
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection that has proven the secret; who it is, it says in its first frame. connection: a number never used again."""
+
+    connection: int
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    connection: int
+    head: Mapping[str, Any]
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """After this nothing comes from it. why: for people."""
+
+    connection: int
+    why: str
+
+
+HubEvent = Opened | Came | Closed
+
+
+class Hub:
+    """Listens on host:port (port 0: any free one) until `close`. `wait`, `send` and `end` are for any thread and never wait for a
+    worker for long: one that does not read what it is told is cut off. A driver that was killed listens on the same port again
+    at once."""
+
+    def __init__(self, secret: bytes, *, host: str = "", port: int = 0) -> None:
+        self._events: queue.SimpleQueue[HubEvent | None] = queue.SimpleQueue()
+        self._wires: dict[int, Wire] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._listener = Listener(secret, self._read, host=host, port=port, payload_limit=PAYLOAD_LIMIT)
+        self.port = self._listener.port
+
+    def wait(self, timeout_s: float) -> list[HubEvent]:
+        """All that happened since, in order; waits for the first up to `timeout_s`. Also ends early after `wake`."""
+        events: list[HubEvent] = []
+        try:
+            first = self._events.get(timeout=max(timeout_s, 0.0)) if timeout_s > 0 else self._events.get_nowait()
+            if first is not None:
+                events.append(first)
+            while True:
+                more = self._events.get_nowait()
+                if more is not None:
+                    events.append(more)
+        except queue.Empty:
+            return events
+
+    def wake(self) -> None:
+        self._events.put(None)
+
+    def send(self, connection: int, head: Mapping[str, Any], payload: Buffer = b"") -> bool:
+        """Whether it could be sent; if not, a `Closed` of this connection comes or came."""
+        with self._lock:
+            wire = self._wires.get(connection)
+        if wire is None:
+            return False
+        try:
+            wire.send(head, payload)
+        except OSError:
+            return False
+        return True
+
+    def silent_s(self, connection: int) -> float:
+        """Seconds since anything came from it; infinity where it is closed."""
+        with self._lock:
+            wire = self._wires.get(connection)
+        return time.monotonic() - wire.heard_at if wire is not None else float("inf")
+
+    def end(self, connection: int) -> None:
+        """Close it; its `Closed` comes as of any other."""
+        with self._lock:
+            wire = self._wires.get(connection)
+        if wire is not None:
+            wire.close()
+
+    def _read(self, wire: Wire) -> None:
+        with self._lock:
+            number = next(self._numbers)
+            self._wires[number] = wire
+        self._events.put(Opened(number, wire.peer))
+        why = ""
+        try:
+            while True:
+                head, payload = wire.receive()
+                self._events.put(Came(number, head, payload))
+        except Broken as broken:
+            why = str(broken)
+        finally:
+            wire.close()
+            with self._lock:
+                del self._wires[number]
+            self._events.put(Closed(number, why))
+
+    def close(self) -> None:
+        self._listener.close()

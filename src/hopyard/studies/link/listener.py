@@ -1,0 +1,102 @@
+"""Accepts connections on one port, and gives each that has proven the secret to a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from hopyard.errors import AuthError
+from hopyard.studies.link.proof import PROOF_S, accept
+from hopyard.studies.link.wire import PAYLOAD_BYTES, Wire
+
+log = logging.getLogger("hopyard.studies.link")
+
+_UNPROVEN = 128  # connections that have proven nothing yet; more are closed at once
+
+
+class Listener:
+    """serve: called on a thread of its own for each proven connection, which is closed when it returns. host "" means all
+    addresses, port 0 any free one. Raises OSError where the port is taken."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        serve: Callable[[Wire], None],
+        *,
+        host: str = "",
+        port: int = 0,
+        payload_limit: int = PAYLOAD_BYTES,
+        proof_s: float = PROOF_S,
+    ) -> None:
+        if not secret:
+            raise ValueError("a link without a secret would let anybody in")
+        self._secret, self._serve = secret, serve
+        self._payload_limit, self._proof_s = payload_limit, proof_s
+        self._sock = _listen(host, port)
+        self.port = int(self._sock.getsockname()[1])
+        self._unproven = threading.Semaphore(_UNPROVEN)
+        self._lock = threading.Lock()
+        self._wires: set[Wire] = set()
+        self._closed = False
+        self._thread = threading.Thread(target=self._accept, name="link-accept", daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                sock, peer = self._sock.accept()
+            except OSError as failed:
+                if self._closed:
+                    return
+                log.warning("a connection could not be accepted: %s", failed)  # too many open files, most likely
+                threading.Event().wait(0.1)
+                continue
+            if not self._unproven.acquire(blocking=False):
+                log.warning("refused %s: too many connections that have proven nothing", peer[0])
+                sock.close()
+                continue
+            threading.Thread(target=self._run, args=(sock, str(peer[0])), name="link-serve", daemon=True).start()
+
+    def _run(self, sock: socket.socket, peer: str) -> None:
+        try:
+            wire = accept(sock, self._secret, timeout_s=self._proof_s, payload_limit=self._payload_limit)
+        except (AuthError, OSError) as refused:
+            log.warning("refused %s: %s", peer, refused)
+            return
+        finally:
+            self._unproven.release()
+        with self._lock:
+            self._wires.add(wire)
+        try:
+            if not self._closed:
+                self._serve(wire)
+        except OSError as lost:
+            log.info("%s: %s", wire.peer, lost)
+        finally:
+            wire.close()
+            with self._lock:
+                self._wires.discard(wire)
+
+    def close(self) -> None:
+        """No new connections, and the end of all that there are."""
+        self._closed = True
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._sock.close()
+        with self._lock:
+            wires = list(self._wires)
+        for wire in wires:
+            wire.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Over IPv6 and IPv4 alike where the system can, since names may stand for either."""
+    if not host and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=512)
