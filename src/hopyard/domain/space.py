@@ -32,8 +32,8 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number from low to high, both included. log: only with a step of 1. step, points: as of `Uniform`; without log
-    and points, a grid takes every step."""
+    """A whole number from low to high, both included. log, step, points: as of `Uniform`; without log and points, a grid takes
+    every step."""
 
     low: int
     high: int
@@ -116,10 +116,6 @@ def _check_domain(domain: Domain, path: str) -> None:
         raise SpecError(f"{path}: the logarithm of {domain.low} does not exist", hints=("a logarithmic range begins above 0",))
     if domain.step is not None and not (isfinite(domain.step) and domain.step > 0):
         raise SpecError(f"{path}: a step of {domain.step}", hints=("a step is larger than 0",))
-    if domain.log and domain.step not in (None, 1 if isinstance(domain, Integer) else None):
-        raise SpecError(
-            f"{path}: a step of {domain.step} in a logarithmic range", hints=("leave out one of them, or list the values",)
-        )
     if domain.points is not None and domain.points < 1:
         raise SpecError(f"{path}: {domain.points} points", hints=("a grid takes at least one point",))
 

@@ -41,9 +41,10 @@ def at(domain: Domain, share: float) -> ParamValue:
             return value
         case Choice(values):
             return values[_pick(len(values), share)]
-        case Integer(low, high, log=True):
+        case Integer(low, high, log=True, step=step):
             # Half a number more at both ends, so that the first and the last have a whole part of the way as well.
-            return min(high, max(low, round(_between(low - 0.5, high + 0.5, share))))
+            near = min(high, max(low, round(_between(low - 0.5, high + 0.5, share))))
+            return low + step * min((high - low) // step, round((near - low) / step))
         case Integer(low, high, step=step):
             return low + step * _pick((high - low) // step + 1, share)
         case Uniform():
@@ -52,13 +53,21 @@ def at(domain: Domain, share: float) -> ParamValue:
 
 def _real(domain: Uniform, share: float) -> float:
     low, high = domain.low, domain.high
-    if domain.log:
+    if domain.log and domain.step is not None:
+        value = quantised(domain, round((_between(low, high, share) - low) / domain.step))
+    elif domain.log:
         value = tidy(_between(low, high, share))
     elif domain.step is not None:
-        value = tidy(low + domain.step * _pick(steps(low, high, domain.step) + 1, share))
+        value = quantised(domain, _pick(steps(low, high, domain.step) + 1, share))
     else:
         value = low + share * (high - low)
     return min(high, max(low, value))
+
+
+def quantised(domain: Uniform, number: int) -> float:
+    """The value that lies `number` steps above low, or the last one."""
+    assert domain.step is not None
+    return tidy(domain.low + domain.step * min(number, steps(domain.low, domain.high, domain.step)))
 
 
 def steps(low: float, high: float, step: float) -> int:
