@@ -1,0 +1,43 @@
+"""NumPy, which everything here stands on, and the arrays that move between the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopyard.errors import SpecError
+
+try:
+    import numpy as np
+    from numpy.typing import NDArray
+except ImportError as lacking:
+    raise SpecError("numpy is not installed in this interpreter", hints=("pip install numpy",)) from lacking
+
+__all__ = ["Array", "Columns", "bytes_of", "joined", "np", "objects"]
+
+Array = NDArray[Any]
+Columns = Mapping[str, Array]
+
+
+def objects(values: list[Any]) -> Array:
+    """A one-dimensional array of these, whatever they are."""
+    made = np.empty(len(values), dtype=object)
+    made[:] = values if not values or not isinstance(values[0], np.ndarray) else None
+    if values and isinstance(values[0], np.ndarray):
+        for at, value in enumerate(values):
+            made[at] = value
+    return made
+
+
+def joined(parts: list[Array]) -> Array:
+    """One after the other along the first axis; an array of objects where their rows differ in shape."""
+    if len({(part.shape[1:], part.dtype == object) for part in parts}) <= 1:
+        return np.concatenate(parts)
+    return objects([row for part in parts for row in part])
+
+
+def bytes_of(array: Array) -> int:
+    """What it holds in memory, objects with what they hold."""
+    if array.dtype != object:
+        return int(array.nbytes)
+    return int(array.nbytes) + sum(int(getattr(value, "nbytes", 0)) or len(value) if hasattr(value, "__len__") else 32 for value in array)
