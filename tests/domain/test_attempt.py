@@ -81,6 +81,29 @@ def test_the_cause_is_told(ends: tuple[Exit | None, ...], phase: AttemptPhase, k
     assert (exit.kind if exit else None) == kind
 
 
+@pytest.mark.parametrize(
+    ("ends", "phase", "kind"),
+    [
+        ((None, BAD, LOST), AttemptPhase.RUNNING, None),
+        ((GOOD, BAD, None), AttemptPhase.STOPPING, None),
+        ((GOOD, BAD, LOST), AttemptPhase.SUCCEEDED, ExitKind.EXIT_CODE),
+        ((LOST, GOOD, None), AttemptPhase.STOPPING, ExitKind.LOST),
+        ((LOST, OOM, GOOD), AttemptPhase.LOST, ExitKind.LOST),
+    ],
+)
+def test_only_essential_replicas_count(ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None) -> None:
+    found, exit = summarise(status(*ends), size=len(ends), optional={1, 2})
+    assert found is phase
+    assert (exit.kind if exit else None) == kind
+
+
+@given(gangs(), st.sets(st.integers(1, 4)))
+def test_a_gang_with_optional_replicas_is_over_when_all_have_exited(gang: tuple[AttemptStatus, int], optional: set[int]) -> None:
+    told, size = gang
+    phase, _ = summarise(told, size=size, optional={rank for rank in optional if rank < size})
+    assert phase.live == (sum(r.exit is not None for r in told.replicas) < size)
+
+
 def test_the_replica_to_blame_is_named_only_among_several() -> None:
     assert summarise(status(BAD), size=1)[1] == BAD
     assert summarise(status(PEER, OOM), size=2)[1] == Exit(OOM.kind, OOM.code, "replica 1: used 1.2 GiB of 1.0 GiB memory")

@@ -22,6 +22,7 @@ roles:
     pool: [fast, slow]
     labels: {rack: a}                          # only nodes with these
     topology: same:node
+    essential: false                           # the gang goes on without it, and ends with those that are
 ```
 """
 
@@ -44,7 +45,7 @@ TOP_KEYS = (
     "name", "project", "datasets", "params", "env", "tags", "requirements", "python", "queue", "priority", "preemptible", "topology", "time",
     "roles",
 )  # fmt: skip
-ROLE_KEYS = ("name", "replicas", "command", "resources", "pool", "labels", "topology")
+ROLE_KEYS = ("name", "replicas", "command", "resources", "pool", "labels", "topology", "essential")
 RESOURCE_KEYS = ("cpus", "memory", "gpus", "gpu_memory", "extras")
 
 
@@ -102,6 +103,7 @@ def _role(given: Section) -> RoleRequest:
         pools=_pools(given),
         labels=_labels(given.section("labels")),
         topology=given.amount("topology", asks.parse_topology),
+        essential=_flag(given, "essential", default=True),
         **_gpus(asked),
     )
 

@@ -37,6 +37,7 @@ class RoleRequest:
     pools: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     topology: TopologyAsk | None = None
+    essential: bool = True
 
     def spec(self) -> dict[str, Any]:
         """The RoleSpec as JSON."""
@@ -58,6 +59,7 @@ class RoleRequest:
             "resources": resources,
             "where": {"pools": self.pools, "labels": self.labels},
             "topology": None if self.topology is None else self.topology.spec(),
+            "essential": self.essential,
         }
 
 

@@ -17,9 +17,9 @@ from hopyard.controller.launcher import Launcher
 from hopyard.controller.launches import Composer
 from hopyard.controller.leader import LEASE, Leadership
 from hopyard.controller.turns import HOLDS_EVERY, LONGEST_PAUSE, Turns
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Node, Observation, Plan, Snapshot
-from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
 from hopyard.errors import NotFound
 from hopyard.interfaces.clock import Clock
@@ -132,11 +132,22 @@ class Controller:
             recorded = await self._cluster.record_status(AttemptStatus(attempt, (status,)), now=self._clock.now())
             self._said[attempt, status.rank] = status
             await self._react(recorded)
-            if status.exit is not None and not status.exit.ok and attempt in self._live:
-                self._endings.ask(attempt, preempt=status.exit.kind is ExitKind.PREEMPTED)  # a gang ends together
+            if status.exit is not None and attempt in self._live and await self._ends_gang(attempt, status.exit, status.rank):
+                self._endings.ask(attempt, preempt=status.exit.kind is ExitKind.PREEMPTED)
         if attempt not in self._live:
             await self._look_what_lives()
         return attempt in self._endings or attempt not in self._live
+
+    async def _ends_gang(self, attempt: AttemptId, exit: Exit, rank: int) -> bool:
+        """Whether the rest of a gang ends because this replica did: it ended badly, or was the last essential one."""
+        run = await self._runs.get(split_attempt(attempt)[0])
+        optional = run.optional_ranks()
+        if not exit.ok:
+            return rank not in optional
+        if not optional:
+            return False
+        said = await self._cluster.replicas(attempt)
+        return all(one.exit is not None for one in said.replicas if one.rank not in optional)
 
     def preempts(self, attempt: AttemptId) -> bool:
         """Whether an attempt that should end is to save a checkpoint first, because it makes room for another."""

@@ -46,6 +46,7 @@ class Composer:
                         environment=spec.environment,
                         time_limit_s=spec.time_limit_s,
                         restore=restore,
+                        essential=role.essential,
                     )
                 )
         return Launch(attempt, placement, tuple(replicas))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -96,16 +97,17 @@ _BLAME = (
 )
 
 
-def summarise(status: AttemptStatus, *, size: int) -> tuple[AttemptPhase, Exit | None]:
-    """The phase of a gang of `size` replicas from what its replicas say.
+def summarise(status: AttemptStatus, *, size: int, optional: Collection[int] = ()) -> tuple[AttemptPhase, Exit | None]:
+    """The phase of a gang of `size` replicas from what its replicas say. optional: the ranks that are not essential.
 
-    It runs when all run, succeeds when all succeed; once any ended badly the whole has failed (the engine ends the others),
-    and the exit is that of the replica to blame, with its rank named when there are several.
-    A gang is over only when every replica has exited: until then a bad exit shows as STOPPING.
+    It runs when all run, succeeds when all essential ones succeed; once one of those ended badly the whole has failed (the engine
+    ends the others), and the exit is that of the replica to blame, with its rank named when there are several. How the others
+    end is of no matter.
+    A gang is over only when every replica has exited: until then a bad exit, or the last essential one, shows as STOPPING.
     """
     replicas = {r.rank: r for r in status.replicas if 0 <= r.rank < size}.values()
     exits = [(r.rank, r.exit) for r in replicas if r.exit is not None]
-    bad = [(rank, e) for rank, e in exits if not e.ok]
+    bad = [(rank, e) for rank, e in exits if not e.ok and rank not in optional]
     if bad:
         rank, worst = min(bad, key=lambda pair: (_BLAME.index(pair[1].kind), pair[0]))
         reason = worst.reason if size == 1 else f"replica {rank}: {worst.reason}"
@@ -119,5 +121,7 @@ def summarise(status: AttemptStatus, *, size: int) -> tuple[AttemptPhase, Exit |
         return AttemptPhase.FAILED, told
     if len(exits) == size:
         return AttemptPhase.SUCCEEDED, Exit(ExitKind.EXIT_CODE, 0, "finished")
+    if optional and sum(rank not in optional for rank, _ in exits) == size - len(optional):
+        return AttemptPhase.STOPPING, None
     begun = sum(r.phase is not ReplicaPhase.PREPARING for r in replicas)
     return (AttemptPhase.RUNNING if begun == size else AttemptPhase.STARTING), None

@@ -24,7 +24,7 @@ class _Order(IntEnum):
 class Before:
     """A live attempt, the newest of its run, and what of the run decides its fate.
 
-    lost: how many attempts before it were lost. preempted: it was asked to make room.
+    lost: how many attempts before it were lost. preempted: it was asked to make room. optional: ranks that are not essential.
     """
 
     attempt: AttemptId
@@ -36,6 +36,7 @@ class Before:
     stop_requested: bool
     max_attempts: int
     preempted: bool = False
+    optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def lost(reason: str) -> Exit:
 def take_in(before: Before, news: AttemptStatus) -> After | None:
     """The attempt after `news`; None when it changes nothing."""
     replicas = merge(before.replicas, news.replicas, size=before.size)
-    told, exit = summarise(AttemptStatus(before.attempt, replicas), size=before.size)
+    told, exit = summarise(AttemptStatus(before.attempt, replicas), size=before.size, optional=before.optional)
     if not told.live:
         return end(before, told, exit or lost(VANISHED), replicas=replicas)
     phase = _onward(before.phase, told)

@@ -50,6 +50,8 @@ class Role:
     """`replicas` replicas of one kind, each with the same request.
 
     min_replicas: an elastic role may start with fewer, down to this many; 0 means exactly `replicas`.
+    essential: the gang ends with the first of these replicas that ends badly, and when all of them have ended; one that is
+    not essential may end as it likes.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Role:
     min_replicas: int = 0
     where: Where = ANYWHERE
     topology: Topology | None = None
+    essential: bool = True
 
     @property
     def fewest(self) -> int:
@@ -94,6 +97,12 @@ class Gang:
     @property
     def elastic(self) -> bool:
         return any(role.fewest < role.replicas for role in self.roles)
+
+    def optional_ranks(self) -> frozenset[int]:
+        """Those of replicas that are not essential."""
+        if all(role.essential for role in self.roles):
+            return frozenset()
+        return frozenset(rank for rank, role in self.requests() if not role.essential)
 
     def sized(self, counts: Sequence[int]) -> Gang:
         """This gang with `counts[i]` replicas of role i, and no longer elastic."""

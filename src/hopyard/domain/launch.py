@@ -42,6 +42,7 @@ class ReplicaLaunch:
     environment: Environment = Environment()
     time_limit_s: float | None = None
     restore: Restore | None = None
+    essential: bool = True  # as of `domain.gang.Role`
 
 
 @dataclass(frozen=True, slots=True)

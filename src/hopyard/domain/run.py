@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 
 from hopyard.domain.attempt import Exit
 from hopyard.domain.gang import ANYWHERE, Gang, Role, Topology, Where
@@ -50,7 +51,7 @@ class RoleSpec:
     """One kind of replica. `command` is an argument vector; it is run in the folder of the code.
 
     A command whose first word is `python` gets the interpreter of the run's environment.
-    min_replicas, where, topology: as of `domain.gang.Role`.
+    min_replicas, where, topology, essential: as of `domain.gang.Role`.
     """
 
     command: tuple[str, ...]
@@ -60,6 +61,7 @@ class RoleSpec:
     min_replicas: int = 0
     where: Where = ANYWHERE
     topology: Topology | None = None
+    essential: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,10 @@ class RunSpec:
 
     def gang_roles(self) -> tuple[Role, ...]:
         """What of its roles decides where replicas go."""
-        return tuple(Role(role.name, role.replicas, role.resources, role.min_replicas, role.where, role.topology) for role in self.roles)
+        return tuple(
+            Role(role.name, role.replicas, role.resources, role.min_replicas, role.where, role.topology, role.essential)
+            for role in self.roles
+        )
 
     @property
     def script(self) -> str:
@@ -257,3 +262,11 @@ class Run:
     preemptions: int = 0
     served_s: float = 0.0
     offline: bool = False  # recorded by plain `python main.py`, synced later
+
+    def optional_ranks(self) -> frozenset[int]:
+        """Replicas of its newest attempt that are not essential, by rank."""
+        counts = [role.replicas for role in self.spec.roles] if self.attempt is None or not self.attempt.counts else self.attempt.counts
+        ranks = iter(range(sum(counts)))
+        return frozenset(
+            rank for role, count in zip(self.spec.roles, counts, strict=True) for rank in islice(ranks, count) if not role.essential
+        )

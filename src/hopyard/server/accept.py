@@ -65,6 +65,8 @@ def check_spec(spec: RunSpec) -> None:
         if not role.command or not role.command[0]:
             raise SpecError(f"roles.{at}.command: it names no program")
         check_role(role, f"roles.{at}")
+    if not any(role.essential for role in spec.roles):
+        raise SpecError("roles: none is essential", hints=("a run ends with its essential replicas: leave out `essential: false` of one role",))
     if spec.size > MAX_REPLICAS:
         raise SpecError(f"roles: {spec.size} replicas in all, at most {MAX_REPLICAS} may start together", hints=("split the work into several runs",))
     check_topology(spec.topology, "topology")

@@ -88,6 +88,7 @@ class RoleIn(In):
     min_replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] = 0
     where: WhereIn = msgspec.field(default_factory=WhereIn)
     topology: TopologyIn | None = None
+    essential: bool = True
 
 
 class DatasetRefIn(In):

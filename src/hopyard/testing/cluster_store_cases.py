@@ -11,7 +11,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Hold, HoldReason, Observation
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, attempt_id
 from hopyard.domain.resources import Resources
-from hopyard.domain.run import ResumeFrom, RunPhase
+from hopyard.domain.run import ResumeFrom, RoleSpec, RunPhase
 from hopyard.errors import NotFound
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.testing.stores import (
@@ -163,6 +163,21 @@ class PlanCases:
 
 class LifeCases:
     """From start to end."""
+
+    async def test_a_replica_that_is_not_essential_decides_nothing(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node()])
+        roles = (RoleSpec(("python", "lead.py"), "lead"), RoleSpec(("python", "work.py"), "work", 2, essential=False))
+        run = await submit(stores, roles=roles)
+        attempt = await start(stores, run.id, "n1", "n1", "n1")
+        for rank in range(3):
+            await stores.cluster.record_status(running(attempt, rank), now=at(1))
+        await stores.cluster.record_status(exited(attempt, 1, kind=ExitKind.LOST), now=at(2))
+        assert await phases(stores, run.id) == ("running", "running")
+        assert await stores.cluster.record_status(exited(attempt, 0), now=at(3)) == Recorded(changed=(run.id,))
+        assert await phases(stores, run.id) == ("stopping", "stopping")
+        told = await stores.cluster.record_status(exited(attempt, 2, kind=ExitKind.STOPPED), now=at(4))
+        assert told.ended == (Ended(run.id, attempt),)
+        assert await phases(stores, run.id) == ("succeeded", "succeeded")
 
     async def test_a_run_that_ends_before_it_was_heard_of_has_a_duration(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)

@@ -69,8 +69,10 @@ class EngineBench:
         code: str | None = None,
         env: Mapping[str, str] | None = None,
         gpus: tuple[int, ...] = (),
+        optional: tuple[int, ...] = (),
     ) -> Launch:
-        """A gang with one replica per script (the text of a Python program), or one replica with `command`."""
+        """A gang with one replica per script (the text of a Python program), or one replica with `command`. optional: ranks that
+        are not essential."""
         asked = resources or Resources(cpu_milli=500)
         commands = [command] if command else [("python", "-c", script) for script in scripts]
         name, run = AttemptId(attempt), split_attempt(AttemptId(attempt))[0]
@@ -94,6 +96,7 @@ class EngineBench:
                 env=env or {},
                 environment=self.environment,
                 time_limit_s=time_limit_s,
+                essential=rank not in optional,
             )
             for rank, words in enumerate(commands)
         )
@@ -350,6 +353,32 @@ class EngineContract(ABC):
             phase, told = summarise(status, size=2)
             assert phase is AttemptPhase.FAILED
             assert told == Exit(ExitKind.EXIT_CODE, 7, "replica 1: exit code 7")
+
+        self.play(tmp_path, scenario)
+
+    def test_a_replica_that_is_not_essential_may_end_as_it_likes(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", WAITS, "raise SystemExit(7)", "import os; os.kill(os.getpid(), 9)", optional=(1, 2))
+            await bench.output("a.1", b"up")
+            seen = await bench.until(
+                lambda o: (s := status_of(o, "a.1")) is not None and sum(r.exit is not None for r in s.replicas) == 2
+            )
+            status = status_of(await bench.engine.observe(), "a.1")
+            assert status == status_of(seen, "a.1")
+            assert status is not None
+            assert summarise(status, size=3, optional=(1, 2)) == (AttemptPhase.RUNNING, None)
+
+        self.play(tmp_path, scenario)
+
+    def test_a_gang_ends_with_its_last_essential_replica(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", "print('done')", WAITS, "print('done too')", "raise SystemExit(7)", optional=(1, 3))
+            ended = await bench.exits("a.1")
+            assert [one.ok for one in ended] == [True, False, True, False]
+            assert ended[1].kind is ExitKind.STOPPED
+            status = status_of(await bench.engine.observe(), "a.1")
+            assert status is not None
+            assert summarise(status, size=4, optional=(1, 3)) == (AttemptPhase.SUCCEEDED, Exit(ExitKind.EXIT_CODE, 0, "finished"))
 
         self.play(tmp_path, scenario)
 

@@ -295,21 +295,31 @@ class LocalEngine:
         return Exit(ExitKind.LOST, 1, f"lost: its replica died on node {self._node.id}")
 
     def _end_peers(self, attempt: Path) -> None:
-        """Once a replica of a gang has ended badly the others are asked to end, though its streams may still be on their way."""
+        """Once an essential replica of a gang has ended badly, or all of them have ended, the others are asked to end, though its
+        streams may still be on their way."""
         states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
         if len(states) < 2:
             return
-        bad = next(((f.rank, s.exit) for f, s in states if s is not None and s.exit is not None and not s.exit.ok), None)
-        if bad is None:
-            return
-        rank, ended = bad
-        if ended.kind is ExitKind.PREEMPTED:
-            order = StopOrder(self._grace.total_seconds(), ExitKind.PREEMPTED, f"preempted with replica {rank}")
+        ended = [(folder, state.exit) for folder, state in states if state is not None and state.exit is not None]
+        counting = [(folder.rank, exit) for folder, exit in ended if self._is_essential(folder)]
+        grace_s = self._grace.total_seconds()
+        bad = next(((rank, exit) for rank, exit in counting if not exit.ok), None)
+        if bad is not None and bad[1].kind is ExitKind.PREEMPTED:
+            order = StopOrder(grace_s, ExitKind.PREEMPTED, f"preempted with replica {bad[0]}")
+        elif bad is not None:
+            order = StopOrder(grace_s, ExitKind.PEER_FAILED, f"ended because replica {bad[0]} failed")
+        elif counting and not any(self._is_essential(folder) for folder, state in states if state is None or state.exit is None):
+            order = StopOrder(grace_s, reason="ended with its gang")
         else:
-            order = StopOrder(self._grace.total_seconds(), ExitKind.PEER_FAILED, f"ended because replica {rank} failed")
+            return
         for folder, state in states:
             if (state is None or state.exit is None) and not folder.has_stop():
                 folder.request_stop(order)
+
+    @staticmethod
+    def _is_essential(folder: ReplicaFolder) -> bool:
+        spec = folder.read_spec()
+        return spec is None or spec.launch.essential
 
     async def _adopt(self, dead: Sequence[ReplicaFolder]) -> None:
         now = time.monotonic()

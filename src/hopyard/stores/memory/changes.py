@@ -43,6 +43,7 @@ class Changes:
             stop_requested=run.stop_requested,
             max_attempts=run.spec.max_attempts,
             preempted=attempt.preempted_for is not None,
+            optional=attempt.placement.gang.optional_ranks(),
         )
 
     def make(self, run: RunRow, after: After | None) -> None:

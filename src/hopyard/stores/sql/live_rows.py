@@ -84,6 +84,7 @@ class LiveAttempt:
             stop_requested=self.stop_requested,
             max_attempts=self.max_attempts,
             preempted=self.preempted_for is not None,
+            optional=self.placement.gang.optional_ranks(),
         )
 
 
