@@ -29,6 +29,6 @@ class ReleasesTrials(Protocol):
     """Of a searcher that knows early which paused trials it will never come back to."""
 
     def released(self) -> frozenset[TrialId]:
-        """Paused trials that will not be proposed again, nor copied: their state may be dropped. It only grows, and a trial of
-        it stays paused for `tell`."""
+        """Paused trials that will not be proposed again, nor copied: their state may be dropped. For `tell`
+        they stay paused."""
         ...

@@ -41,38 +41,41 @@ def at(domain: Domain, share: float) -> ParamValue:
             return value
         case Choice(values):
             return values[_pick(len(values), share)]
-        case Integer(low, high, log=True, step=step):
+        case Integer(low, high, log=True):
             # Half a number more at both ends, so that the first and the last have a whole part of the way as well.
-            near = min(high, max(low, round(_between(low - 0.5, high + 0.5, share))))
-            return low + step * min((high - low) // step, round((near - low) / step))
-        case Integer(low, high, step=step):
-            return low + step * _pick((high - low) // step + 1, share)
+            return onto(domain, log_between(low - 0.5, high + 0.5, share))
+        case Integer():
+            return quantised(domain, _pick(last_step(domain) + 1, share))
+        case Uniform(low, high, log=True):
+            return onto(domain, log_between(low, high, share))
+        case Uniform(low, high, step=None):
+            return min(high, max(low, low + share * (high - low)))
         case Uniform():
-            return _real(domain, share)
+            return quantised(domain, _pick(last_step(domain) + 1, share))
 
 
-def _real(domain: Uniform, share: float) -> float:
-    low, high = domain.low, domain.high
-    if domain.log and domain.step is not None:
-        value = quantised(domain, round((_between(low, high, share) - low) / domain.step))
-    elif domain.log:
-        value = tidy(_between(low, high, share))
-    elif domain.step is not None:
-        value = quantised(domain, _pick(steps(low, high, domain.step) + 1, share))
-    else:
-        value = low + share * (high - low)
-    return min(high, max(low, value))
+def onto(domain: Uniform | Integer, value: float) -> float | int:
+    """The value of the domain that is next to this one."""
+    if domain.step is None:
+        return min(domain.high, max(domain.low, tidy(value)))
+    return quantised(domain, round((value - domain.low) / domain.step))
 
 
-def quantised(domain: Uniform, number: int) -> float:
-    """The value that lies `number` steps above low, or the last one."""
-    assert domain.step is not None
-    return tidy(domain.low + domain.step * min(number, steps(domain.low, domain.high, domain.step)))
+def quantised(domain: Uniform | Integer, number: int) -> float | int:
+    """The value that lies `number` steps above low; the first or last one where there are none so far."""
+    if domain.step is None:
+        raise ValueError("a range without steps")
+    number = max(0, min(number, last_step(domain)))
+    if isinstance(domain, Integer):
+        return domain.low + domain.step * number
+    return min(domain.high, tidy(domain.low + domain.step * number))
 
 
-def steps(low: float, high: float, step: float) -> int:
-    """How often `step` fits between them, where 0.1 fits three times into 0.3."""
-    return floor((high - low) / step + 1e-9)
+def last_step(domain: Uniform | Integer) -> int:
+    """How many steps lead from its lowest value to its highest; 0.1 fits three times into 0.3. A range without steps has none."""
+    if isinstance(domain, Integer):
+        return (domain.high - domain.low) // domain.step
+    return 0 if domain.step is None else floor((domain.high - domain.low) / domain.step + 1e-9)
 
 
 def tidy(value: float) -> float:
@@ -80,7 +83,8 @@ def tidy(value: float) -> float:
     return float(f"{value:.12g}")
 
 
-def _between(low: float, high: float, share: float) -> float:
+def log_between(low: float, high: float, share: float) -> float:
+    """The value `share` of the way from low to high in their logarithms."""
     return exp(log(low) + share * (log(high) - log(low)))
 
 

@@ -1,0 +1,103 @@
+"""Grid search: every combination once; where a parameter does not exist, it makes no combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Choice, Constant, Integer, Parameter, Space, Uniform
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import Proposal, SearchState, Verdict
+from hopyard.errors import SpecError
+from hopyard.search.draw import last_step, log_between, onto, quantised, unit
+from hopyard.search.tracked import Tracked, TrackingSearcher
+
+LARGEST = 100_000  # combinations; far beyond what anybody trains, and small enough to lay out
+
+
+class Grid(TrackingSearcher):
+    """points: how many values to take of a range that says none itself. The last parameter changes fastest; shuffle: in an order
+    drawn from the seed. trials: only so many of the first. Raises SpecError where a range has no number of points, or all together
+    make more than `LARGEST` combinations."""
+
+    def __init__(
+        self,
+        *,
+        space: Space,
+        goal: Goal,
+        trials: int | None,
+        max_epochs: int,
+        seed: int,
+        points: int | None = None,
+        shuffle: bool = False,
+    ) -> None:
+        super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed)
+        self._points = tuple(combinations(space, points))
+        if shuffle:
+            order = sorted(range(len(self._points)), key=lambda number: (unit(seed, number, "", purpose="shuffle"), number))
+            self._points = tuple(self._points[number] for number in order)
+
+    def _next(self) -> Proposal | SearchState:
+        wanted = len(self._points) if self._limit is None else min(self._limit, len(self._points))
+        return self._fresh(self._max_epochs) if len(self._trials) < wanted else SearchState.DONE
+
+    def _params(self, number: int) -> Mapping[str, ParamValue]:
+        return self._points[number]
+
+    def _reached(self, _trial: Tracked) -> Verdict:
+        return Verdict.CONTINUE
+
+
+def combinations(space: Space, points: int | None = None) -> list[dict[str, ParamValue]]:
+    """Every combination of the points of the parameters that exist together, each once. Raises SpecError as `Grid`."""
+    axes = {parameter.name: axis(parameter, points) for parameter in space.parameters}
+    found = list(islice(_combine(space, axes, 0, {}), LARGEST + 1))
+    if len(found) > LARGEST:
+        raise SpecError(
+            f"space: a grid of more than {LARGEST:,} combinations",
+            hints=("take fewer points (`points: 3`), or another searcher: `random`, `tpe`",),
+        )
+    return found
+
+
+def _combine(
+    space: Space, axes: Mapping[str, list[ParamValue]], depth: int, chosen: dict[str, ParamValue]
+) -> Iterator[dict[str, ParamValue]]:
+    if depth == len(space.parameters):
+        yield dict(chosen)
+        return
+    parameter = space.parameters[depth]
+    if not space.active(parameter, chosen):
+        yield from _combine(space, axes, depth + 1, chosen)
+        return
+    for value in axes[parameter.name]:
+        yield from _combine(space, axes, depth + 1, {**chosen, parameter.name: value})
+
+
+def axis(parameter: Parameter, points: int | None) -> list[ParamValue]:
+    """The values that a grid takes of one parameter, in order, each once."""
+    match parameter.domain:
+        case Constant(value):
+            return [value]
+        case Choice(values):
+            return list({(type(value), value): value for value in values}.values())
+        case Integer() | Uniform() as domain:
+            count = points if domain.points is None else domain.points
+            if domain.points is None and domain.step is not None and not domain.log:
+                count = min(LARGEST, last_step(domain)) + 1
+    if count is None:
+        raise SpecError(
+            f"space.{parameter.name}: a grid does not know how many points to take of it",
+            hints=("say `points: 5` here, or `points: 5` among the options of the searcher for all ranges",),
+        )
+    return list(dict.fromkeys(_even(domain, number / (count - 1) if count > 1 else 0.5) for number in range(count)))
+
+
+def _even(domain: Uniform | Integer, share: float) -> ParamValue:
+    """The value that lies `share` of the way from the lowest to the highest, both of them reached."""
+    if domain.log:
+        return onto(domain, log_between(domain.low, domain.high, share))
+    if domain.step is not None:
+        return quantised(domain, round(share * last_step(domain)))
+    return onto(domain, domain.low + share * (domain.high - domain.low))

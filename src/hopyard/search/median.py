@@ -1,0 +1,95 @@
+"""The median stopping rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.1), around any searcher."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from statistics import median
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.space import Space
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
+from hopyard.interfaces.searcher import ReleasesTrials, Searcher
+
+
+@dataclass(slots=True)
+class _Curve:
+    """What was told of a trial, by ascending step. sums[i]: of the losses up to the i-th. budget: 0 while it is not training."""
+
+    budget: int
+    steps: list[int] = field(default_factory=list)
+    sums: list[float] = field(default_factory=list)
+    best: float = 0.0
+    stopped: bool = False
+
+    def add(self, step: int, loss: float) -> None:
+        self.best = min(self.best, loss) if self.steps else loss
+        self.sums.append(loss + (self.sums[-1] if self.sums else 0.0))
+        self.steps.append(step)
+
+    def mean(self, step: int) -> float | None:
+        """Of its losses up to `step`; None unless it got as far."""
+        if not self.steps or self.steps[-1] < step:
+            return None
+        count = bisect(self.steps, step)
+        return self.sums[count - 1] / count if count else None
+
+
+class MedianStopping:
+    """Stops a trial, below its budget, whose best loss so far is worse than the median of the others' mean losses up to the same
+    step. The others: all that got as far (the paper has completed ones only, of which a short study has none in time).
+
+    inner proposes; what it answers stands, and a trial stopped here is told to it as STOPPED. grace: steps that each trial gets.
+    least: others that there must be.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: Space,  # noqa: ARG002 - as every searcher is made
+        goal: Goal,
+        trials: int | None,  # noqa: ARG002
+        max_epochs: int,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        inner: Searcher,
+        grace: int = 1,
+        least: int = 5,
+    ) -> None:
+        self._goal, self._inner, self._grace, self._least = goal, inner, grace, least
+        self._curves: dict[TrialId, _Curve] = {}
+
+    def ask(self) -> Proposal | SearchState:
+        answer = self._inner.ask()
+        if isinstance(answer, Proposal):
+            self._curves.setdefault(answer.trial, _Curve(0)).budget = answer.budget
+        return answer
+
+    def tell(self, report: Report, /) -> Verdict:
+        curve = self._curves.get(report.trial)
+        if curve is not None and curve.stopped:
+            return Verdict.STOP
+        if curve is not None and self._falls_behind(curve, report):
+            curve.stopped, curve.budget = True, 0
+            return self._inner.tell(replace(report, outcome=TrialOutcome.STOPPED))
+        verdict = self._inner.tell(report)
+        if curve is not None and (verdict is not Verdict.CONTINUE or report.step >= curve.budget):
+            curve.budget = 0
+        return verdict
+
+    def released(self) -> frozenset[TrialId]:
+        return self._inner.released() if isinstance(self._inner, ReleasesTrials) else frozenset()
+
+    def _falls_behind(self, curve: _Curve, report: Report) -> bool:
+        """Notes the report, where it is news of a trial that is training."""
+        if report.outcome is not TrialOutcome.RUNNING or report.value is None or not isfinite(report.value) or not curve.budget:
+            return False
+        step = min(report.step, curve.budget)
+        if curve.steps and step <= curve.steps[-1]:
+            return False
+        curve.add(step, -report.value if self._goal is Goal.MAX else report.value)
+        if not self._grace < step < curve.budget:
+            return False
+        others = [mean for other in self._curves.values() if other is not curve and (mean := other.mean(step)) is not None]
+        return len(others) >= self._least and curve.best > median(others)

@@ -1,0 +1,56 @@
+"""Bring a searcher back to where it was, by making the same calls again and comparing every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hopyard.domain.trial import Asked, Proposal, StudyEvent, Told
+from hopyard.errors import Conflict
+from hopyard.interfaces.searcher import Searcher
+
+_HINT = "was the searcher, its options, the space or the seed changed since the study began? Start it anew under another name"
+
+
+def replay(fresh: Searcher, events: Iterable[StudyEvent]) -> int:
+    """Make the calls of `events`, in this order, on a searcher that was asked nothing yet; returns how many there were.
+
+    Raises Conflict with the number of the event (from 0) at the first one that is answered differently.
+    """
+    number = -1
+    for number, event in enumerate(events):
+        try:
+            differs = _differs(fresh, event)
+        except Conflict as error:
+            raise Conflict(
+                f"the study cannot be continued: event {number}, {_shown(event)}: {error.message}", hints=(_HINT,)
+            ) from error
+        if differs:
+            raise Conflict(f"the study cannot be continued: event {number}, {_shown(event)}; now it is {differs}", hints=(_HINT,))
+    return number + 1
+
+
+def _differs(searcher: Searcher, event: StudyEvent) -> str:
+    """What the searcher answered, "" where it is what it answered then."""
+    match event:
+        case Asked(was):
+            now = searcher.ask()
+            return "" if now == was else _told(now)
+        case Told(report, verdict):
+            said = searcher.tell(report)
+            return "" if said == verdict else said.value
+
+
+def _shown(event: StudyEvent) -> str:
+    match event:
+        case Asked(answer):
+            return f"asked, was answered {_told(answer)}"
+        case Told(report, verdict):
+            return f"told {report.value} of trial {report.trial} at step {report.step} ({report.outcome.value}), was answered {verdict.value}"
+
+
+def _told(answer: object) -> str:
+    if not isinstance(answer, Proposal):
+        return str(answer)
+    params = ", ".join(f"{name}={value!r}" for name, value in answer.params.items())
+    start = "" if answer.start_from is None else f" from trial {answer.start_from}"
+    return f"trial {answer.trial} up to {answer.budget}{start} with {params}"

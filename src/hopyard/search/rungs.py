@@ -1,0 +1,120 @@
+"""Rungs: the budgets at which trials are compared, and one bracket of trials that climb them together.
+
+Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization" (AISTATS 2016), and Li et al.,
+"Hyperband" (JMLR 2018).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from math import inf
+
+from hopyard.domain.trial import Verdict
+from hopyard.errors import SpecError
+
+
+def rung_budgets(max_epochs: int, min_epochs: int, eta: int) -> tuple[int, ...]:
+    """Epochs in all at each rung, lowest first: as many as fit between the two, each eta times the one before (rounded down),
+    the last `max_epochs`. Raises SpecError where there would be only one."""
+    if min_epochs > max_epochs:
+        raise SpecError(
+            f"searcher.options.min_epochs: {min_epochs} epochs at the lowest rung are more than max_epochs, {max_epochs}",
+            hints=("choose fewer, or a larger max_epochs",),
+        )
+    last = 0
+    while min_epochs * eta ** (last + 1) <= max_epochs:
+        last += 1
+    if last == 0:
+        raise SpecError(
+            f"max_epochs: with {max_epochs} and a lowest rung of {min_epochs} there is no rung to compare trials at before the end",
+            hints=(f"max_epochs has to be at least {min_epochs * eta} (min_epochs x eta), or take the searcher `random`",),
+        )
+    return tuple(max_epochs // eta ** (last - rung) for rung in range(last + 1))
+
+
+def rung_sizes(trials: int, rungs: int, eta: int) -> tuple[int, ...]:
+    """How many of `trials` are at each rung: one in eta goes on, and at least one."""
+    return tuple(max(1, trials // eta**rung) for rung in range(rungs))
+
+
+class Bracket:
+    """Trials (by number) that climb the rungs together: when none trains at a rung any more, the best go on to the next.
+
+    A trial that failed counts as the worst of its rung, so that it holds up nobody. Ties end on the number.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], budgets: tuple[int, ...]) -> None:
+        self._sizes, self.budgets = sizes, budgets
+        self._rung = 0
+        self._fresh = sizes[0]  # not yet begun
+        self._training: set[int] = set()
+        self._ready: list[int] = []  # go on to `_rung`, best first
+        self._ranking: list[tuple[float, int]] = []  # of `_rung`
+        self._gone: set[int] = set()  # cannot go on, though they have a rank
+        self.released: set[int] = set()  # among others who do not go on
+
+    @property
+    def budget(self) -> int:
+        return self.budgets[self._rung]
+
+    @property
+    def wants_fresh(self) -> bool:
+        return self._fresh > 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether it proposes nothing more, ever."""
+        return not self._fresh and not self._ready and (not self._training or self._last)
+
+    @property
+    def _last(self) -> bool:
+        return self._rung == len(self.budgets) - 1
+
+    def begin_fresh(self, number: int) -> None:
+        self._fresh -= 1
+        self._training.add(number)
+
+    def begin_ready(self) -> int | None:
+        """The next one that goes on, None where all wait for others."""
+        if not self._ready:
+            return None
+        number = self._ready.pop(0)
+        self._training.add(number)
+        return number
+
+    def reached(self, number: int, loss: float) -> Verdict:
+        """It has this loss at the budget of its rung."""
+        goes_on = self._rank(number, loss)
+        verdict = Verdict.CONTINUE if self._last else Verdict.PAUSE if goes_on else Verdict.STOP
+        self._climb()
+        return verdict
+
+    def _rank(self, number: int, loss: float) -> bool:
+        """Note its loss; whether it can still go on. Whoever it pushed out of the best is released."""
+        self._training.discard(number)
+        entry = loss, number
+        at = bisect(self._ranking, entry)
+        self._ranking.insert(at, entry)
+        if self._last:
+            return False
+        going = self._sizes[self._rung + 1]
+        if at < going < len(self._ranking):
+            self.released.add(self._ranking[going][1])
+        return at < going
+
+    def ended(self, number: int, loss: float | None) -> None:
+        """It ended by itself with this loss, or without one; or it was paused, and is lost."""
+        if number in self._training:
+            self._rank(number, inf if loss is None else loss)
+        elif number in self._ready:
+            self._ready.remove(number)
+        self._gone.add(number)
+        self._climb()
+
+    def _climb(self) -> None:
+        """To the next rung, once nobody is left at this one."""
+        while not (self._fresh or self._training or self._ready or self._last):
+            going = self._ranking[: self._sizes[self._rung + 1]]
+            self._ready = [number for loss, number in going if loss < inf and number not in self._gone]
+            self._ranking = []
+            self._rung += 1
