@@ -10,6 +10,8 @@ from typing import Any
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 
+DEFAULT_BUDGET_PARAM = "epochs"
+
 
 class Goal(StrEnum):
     MIN = "min"
@@ -86,7 +88,7 @@ class StudySpec:
     concurrent: int = 0
     max_epochs: int = 1
     seed: int = 0
-    budget_param: str = "epochs"
+    budget_param: str = DEFAULT_BUDGET_PARAM
     trial: Mapping[str, Any] | None = None
     mop: MopSpec | None = None
     tensorboard: bool = False

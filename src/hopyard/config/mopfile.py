@@ -1,0 +1,134 @@
+"""The part of `search.yaml` that only model hopper parallelism has: trainable, workers, dataset, partitions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from hopyard.config.reader import Section, shown
+from hopyard.config.runspec import parse_dataset
+from hopyard.config.suggest import hints_for
+from hopyard.config.values import read_flag
+from hopyard.domain.run import MAX_REPLICAS
+from hopyard.domain.study import MopSpec, PartitionPlan
+
+WORKER = ("python", "-u", "-m", "hopyard.studies")
+PARTITION_KEYS = ("parts", "validation", "validation_from", "stratify", "columns", "files", "seed", "format")
+FORMATS = ("parquet", "npy", "npz", "images", "tar", "text")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME = re.compile(r"[^\W\d]\w*")
+_MOST_PARTS, _MOST_THREADS, _LARGEST_SEED = MAX_REPLICAS, 1024, 2**63 - 1
+
+
+def read_mop(top: Section, folder: Path) -> MopSpec:
+    """`folder`: of the code, where a trainable's file is looked up. Raises SpecError."""
+    if not top.has("workers"):
+        raise top.fail("workers", "missing", "how many replicas train, each with its partition of the data: `workers: 4`")
+    workers = top.whole("workers", 1, low=1, high=MAX_REPLICAS - 1)
+    return MopSpec(
+        trainable=_trainable(top, folder),
+        workers=workers,
+        dataset=read_dataset(top)[0],
+        partitions=_plan(top, workers),
+        deterministic=read_flag(top, "deterministic", default=True),
+        threads=top.whole("threads", 0, low=1, high=_MOST_THREADS),
+        hybrid=read_flag(top, "hybrid", default=True),
+    )
+
+
+def read_dataset(top: Section) -> tuple[str, int]:
+    """The name and the version of the study's dataset, 0 for the newest. Raises SpecError."""
+    text = top.text("dataset")
+    if not text:
+        raise top.fail("dataset", "missing", "the data that is split between the workers: `dataset: mnist`, as `hop dataset push mnist PATH` named it")
+    return top.checked("dataset", lambda: parse_dataset(text, what="dataset"))
+
+
+def _plan(top: Section, workers: int) -> PartitionPlan:
+    given = top.section("partitions").only(*PARTITION_KEYS)
+    parts = given.whole("parts", workers, low=1, high=_MOST_PARTS)
+    if parts < workers:
+        raise given.fail("parts", f"{parts} partitions for {workers} workers: some would have nothing to train on", f"at least as many as workers: `parts: {workers}`")
+    validation = _share(given)
+    source = given.text("validation_from") or (str(given.values["validation"]) if isinstance(given.values.get("validation"), str) else "")
+    if validation and source:
+        raise given.fail("validation_from", "a share of the rows is kept for validation already", "keep one of the two")
+    kind = given.text("format")
+    if kind and kind not in FORMATS:
+        raise given.fail("format", f"there is no format {shown(kind)}", *hints_for(kind, FORMATS))
+    return PartitionPlan(
+        parts=parts,
+        seed=given.whole("seed", top.whole("seed", 0, low=0, high=_LARGEST_SEED), low=0, high=_LARGEST_SEED),
+        validation=validation,
+        validation_from=source,
+        stratify=given.text("stratify"),
+        columns=_columns(given),
+        files=given.text("files"),
+        format=kind,
+    )
+
+
+def _share(given: Section) -> float:
+    value = given.values.get("validation")
+    if value is None or isinstance(value, str):  # a text is the folder or file that holds it
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise given.fail("validation", f"{shown(value)} is not a share of the rows", "from 0 to below 1: `validation: 0.2`; or the folder or file that holds it")
+    return float(value)
+
+
+def _columns(given: Section) -> tuple[str, ...]:
+    found: list[str] = []
+    for at, column in given.items("columns"):
+        if not isinstance(column, str) or not column:
+            raise given.fail(f"columns.{at}", f"{shown(column)} is not the name of a column", f'write it in quotes: "{column}"')
+        if column in found:
+            raise given.fail(f"columns.{at}", f"{shown(column)} is named twice")
+        found.append(column)
+    return tuple(found)
+
+
+def _trainable(top: Section, folder: Path) -> str:
+    """`file.py:Name`, `file.py` or `module:Name`; of a file of the code, it is looked up whether it has the name."""
+    text = top.text("trainable")
+    if not text:
+        raise top.fail("trainable", "missing", "what trains, with init, train and evaluate: `trainable: train.py:Digits`")
+    place, colon, name = text.partition(":")
+    if (colon and not _NAME.fullmatch(name)) or not (place.endswith(".py") or _MODULE.fullmatch(place)):
+        raise top.fail("trainable", f"{shown(text)} names nothing", "written file.py:Name, module:Name, or file.py alone")
+    if not place.endswith(".py"):
+        return text
+    path = folder / place
+    if Path(place).is_absolute() or ".." in Path(place).parts:
+        raise top.fail("trainable", f"{shown(place)} is not inside the folder of the code", "the path counts from the folder that travels with the study")
+    if not path.is_file():
+        near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        raise top.fail("trainable", f"{shown(place)} does not exist", *hints_for(path.name, near, what="files there")[:2])
+    names = _top_names(top, path)
+    wanted = (name,) if name else ("init", "train")
+    for one in wanted:
+        if names is not None and one not in names:
+            hints = hints_for(one, sorted(n for n in names if not n.startswith("_")), what="names there") if name else (f"name a class in it: {place}:Name",)
+            raise top.fail("trainable", f"{place} has no `{one}`", *hints)
+    return text
+
+
+def _top_names(top: Section, path: Path) -> frozenset[str] | None:
+    """The names that a file binds at its top level; None where they cannot be told without running it."""
+    try:
+        tree = ast.parse(path.read_bytes(), filename=path.name)
+    except (SyntaxError, ValueError) as broken:
+        line = f" (line {broken.lineno})" if isinstance(broken, SyntaxError) and broken.lineno else ""
+        raise top.fail("trainable", f"{path.name} is not Python{line}: {getattr(broken, 'msg', broken)}") from None
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            return None
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)

@@ -1,0 +1,253 @@
+"""`search.yaml`: a study described in a file, or the same as a mapping in Python.
+
+```yaml
+name: digits                    # of the study; the file's name where it has none
+metric: val_acc                 # what trials report: hop.log(val_acc=…, step=epoch)
+goal: max                       # or mode:; told by the metric's name where that is clear (loss, acc)
+parallel: trials                # every trial a run of its own; or mop: trials hop between workers
+searcher: {name: asha, eta: 4}  # or its name alone
+trials: 50
+concurrent: 4
+epochs: 27                      # the largest budget of a trial
+seed: 0
+space:
+  lr: loguniform(1e-5, 1e-1)
+  batch_size: [16, 32, 64]
+
+script: train.py                # parallel: trials: or command:, or roles: of a gang
+budget_param: epochs            # the parameter that tells a trial how many epochs it may do
+
+trainable: train.py:Digits      # parallel: mop
+workers: 4
+dataset: mnist
+partitions: {validation: 0.2, stratify: label}
+
+resources: {cpus: 2}            # of a trial, or of a worker
+queue: research                 # and all else that hop.yaml knows of a run
+```
+docs/search.md says all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopyard.config import mopfile
+from hopyard.config.goals import read_goal
+from hopyard.config.params import check_key
+from hopyard.config.reader import Section, read_yaml, section, shown
+from hopyard.config.rolefile import read_role, read_roles
+from hopyard.config.runfile import RUN_KEYS, read_request
+from hopyard.config.runspec import RoleRequest, RunRequest, script_command
+from hopyard.config.space import space_of
+from hopyard.config.studyrequest import StudyRequest, driver_role
+from hopyard.config.suggest import hints_for
+from hopyard.config.values import read_flag, read_name, read_param
+from hopyard.domain.ids import slug
+from hopyard.domain.run import ParamValue
+from hopyard.domain.searchers import check_options, get_searcher, is_own, needs_trials
+from hopyard.domain.space import Space
+from hopyard.domain.study import DEFAULT_BUDGET_PARAM, MopSpec, Parallel, SearcherSpec, StudySpec
+from hopyard.errors import SpecError
+
+STUDY_KEYS = (
+    "name", "metric", "goal", "mode", "parallel", "searcher", "space", "trials", "concurrent", "epochs", "max_epochs", "seed",
+    "tensorboard", "mlflow",
+)  # fmt: skip
+TRIAL_KEYS = ("command", "script", "arguments", "roles", "budget_param", "replicas")
+ROLE_KEYS = ("resources", "pool", "labels")
+MOP_KEYS = ("trainable", "workers", "dataset", "partitions", "deterministic", "threads", "hybrid")
+KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KEYS, *RUN_KEYS)))
+_MOST_TRIALS, _MOST_EPOCHS, _MOST_AT_A_TIME, _LARGEST_SEED = 10**6, 10**6, 4096, 2**63 - 1
+_DEFAULT_SEARCHER = "random"
+
+
+def read_searchfile(path: Path, folder: Path) -> StudyRequest:
+    """The study that `path` describes; `folder` is the code's and names the project where the file does not.
+
+    Raises SpecError with the path of what is wrong, and what would do.
+    """
+    return read_search(read_yaml(path), base=path.parent, folder=folder, name=slug(path.resolve().stem, fallback="search"))
+
+
+def search_of(given: Mapping[str, Any], folder: Path, *, where: str = "search", name: str = "search") -> StudyRequest:
+    """As `read_searchfile`, of a mapping with the same keys. Raises SpecError."""
+    return read_search(section(where, "", dict(given)), base=folder, folder=folder, name=name)
+
+
+def read_search(top: Section, *, base: Path, folder: Path, name: str) -> StudyRequest:
+    """`base`: what paths of the file count from. `name`: of the study where it says none. Raises SpecError."""
+    top.only(*KEYS)
+    parallel = _parallel(top)
+    _check_keys(top, parallel)
+    searcher, space = read_searcher(top), _space(top)
+    spec = StudySpec(
+        name=read_name(top, "name") or name,
+        space=space,
+        metric=_metric(top),
+        goal=read_goal(top),
+        parallel=parallel,
+        searcher=searcher,
+        trials=_trials(top, searcher),
+        concurrent=top.whole("concurrent", 0, low=1, high=_MOST_AT_A_TIME),
+        max_epochs=_epochs(top),
+        seed=top.whole("seed", 0, low=0, high=_LARGEST_SEED),
+        budget_param=_budget_param(top, space),
+        mop=mopfile.read_mop(top, folder) if parallel is Parallel.MOP else None,
+        tensorboard=read_flag(top, "tensorboard", default=False),
+        mlflow=_mlflow(top),
+    )
+    run = replace(read_request(top, (), base=base, folder=folder), label=spec.name)
+    _check_params(top, run, space)
+    if spec.mop is not None:
+        return StudyRequest(spec, _mop_run(top, run, spec.mop))
+    trial = replace(run, roles=_trial_roles(top, folder), label="")
+    own = replace(run, roles=(driver_role(),), datasets=(), params={}, topology=None, time_limit_s=None)
+    return StudyRequest(spec, own, trial)
+
+
+def read_searcher(top: Section) -> SearcherSpec:
+    """`searcher: NAME`, `searcher: {name: NAME, OPTION: VALUE}`. Raises SpecError for what no searcher has."""
+    given = top.values.get("searcher")
+    if given is None:
+        return SearcherSpec(_DEFAULT_SEARCHER)
+    if isinstance(given, str):
+        return _checked_searcher(top, given, {})
+    own = top.section("searcher")
+    name = own.text("name")
+    if not name:
+        raise top.fail("searcher", "it has no name", "for example searcher: {name: asha, eta: 4}")
+    options: dict[str, ParamValue] = {}
+    for key in own.values:
+        if key == "options":
+            inner = own.section("options")
+            options |= {one: read_param(inner, one) for one in inner.values}
+        elif key != "name":
+            options[key] = read_param(own, key)
+    return _checked_searcher(top, name, options)
+
+
+def _checked_searcher(top: Section, name: str, options: Mapping[str, ParamValue]) -> SearcherSpec:
+    try:
+        if not is_own(name):
+            get_searcher(name)
+            check_options(name, options)
+    except SpecError as wrong:  # its path is that of a spec: options stand beside the name in a file
+        raise SpecError(f"{top.file}: {wrong.message.replace('searcher.options.', 'searcher.', 1)}", hints=wrong.hints) from wrong
+    return SearcherSpec(name, options)
+
+
+def _parallel(top: Section) -> Parallel:
+    text = top.text("parallel")
+    if not text:
+        return Parallel.MOP if top.has("trainable") else Parallel.TRIALS
+    try:
+        return Parallel(text)
+    except ValueError:
+        raise top.fail("parallel", f"{shown(text)} is no way to train trials", *hints_for(text, list(Parallel))) from None
+
+
+def _check_keys(top: Section, parallel: Parallel) -> None:
+    """Refuse what belongs to the other way."""
+    others, way = (TRIAL_KEYS, Parallel.TRIALS) if parallel is Parallel.MOP else (MOP_KEYS, Parallel.MOP)
+    for key in others:
+        if key in top.values:
+            hint = f"write `parallel: {way}`, or leave it out"
+            if key == "dataset":
+                hint = "trials mount datasets: `datasets: [mnist]`"
+            raise top.fail(key, f"it is of `parallel: {way}`, and this study is `parallel: {parallel}`", hint)
+
+
+def _space(top: Section) -> Space:
+    if "space" not in top.values:
+        raise top.fail("space", "missing", "what is searched: `space: {lr: [0.1, 0.01]}`")
+    return space_of(top.values["space"] if top.values["space"] is not None else {}, where=f"{top.file}: space")
+
+
+def _metric(top: Section) -> str:
+    text = top.text("metric")
+    if not text:
+        raise top.fail("metric", "missing", "the name that trials report: `metric: val_acc`")
+    if len(text) > 256 or "\0" in text or text != text.strip():
+        raise top.fail("metric", f"{shown(text)} is not the name of a metric")
+    return text
+
+
+def _trials(top: Section, searcher: SearcherSpec) -> int | None:
+    if top.has("trials"):
+        return top.whole("trials", 1, low=1, high=_MOST_TRIALS)
+    if needs_trials(searcher.name, searcher.options):
+        raise top.fail("trials", "missing", f"`{searcher.name}` goes on for ever: say how many: `trials: 100`")
+    return None
+
+
+def _epochs(top: Section) -> int:
+    if top.has("epochs") and top.has("max_epochs"):
+        raise top.fail("max_epochs", "it means the same as `epochs`", "keep one of the two")
+    return top.whole("max_epochs" if top.has("max_epochs") else "epochs", 1, low=1, high=_MOST_EPOCHS)
+
+
+def _budget_param(top: Section, space: Space) -> str:
+    name = top.text("budget_param") or DEFAULT_BUDGET_PARAM
+    if "budget_param" in top.values:
+        top.checked("budget_param", lambda: check_key(name, what="budget_param"))
+    for parameter in space.parameters:
+        if parameter.name == name and _parallel(top) is Parallel.TRIALS:
+            hint = "say how many epochs with `epochs:`, and leave it out of the space; or tell trials by another name: `budget_param: …`"
+            raise SpecError(f"{top.file}: space.{name}: the study tells trials their `{name}` itself", hints=(hint,))
+    return name
+
+
+def _mlflow(top: Section) -> str:
+    text = top.text("mlflow")
+    if text and not text.startswith(("http://", "https://")):
+        raise top.fail("mlflow", f"{shown(text)} is not the address of an MLflow server", "for example mlflow: http://mlflow.example.com:5000")
+    return text
+
+
+def _check_params(top: Section, run: RunRequest, space: Space) -> None:
+    for parameter in space.parameters:
+        if parameter.name in run.params:
+            raise top.fail(f"params.{parameter.name}", f"`{parameter.name}` is searched, and fixed as well", "keep it in `space` or in `params`")
+
+
+def _trial_roles(top: Section, folder: Path) -> tuple[RoleRequest, ...]:
+    ways = [key for key in ("command", "script", "roles") if top.has(key)]
+    if not ways:
+        raise top.fail("script", "missing", "what a trial runs: `script: train.py`, or `command: torchrun train.py`")
+    if len(ways) > 1:
+        raise top.fail(ways[1], f"`{ways[0]}` says what a trial runs already", "keep one of the two")
+    if ways == ["roles"]:
+        for key in (*ROLE_KEYS, "replicas", "arguments"):
+            if top.has(key):
+                raise top.fail(key, "every role has its own", f"write it in the role: roles: [{{command: …, {key}: …}}]")
+        return read_roles(top)
+    values = {key: top.values[key] for key in ("command", "replicas", *ROLE_KEYS) if key in top.values}
+    if ways == ["script"]:
+        script = top.text("script")
+        words = _arguments(top)
+        values["command"] = list(top.checked("script", lambda: script_command(script, words, folder=folder)))
+    elif top.has("arguments"):
+        raise top.fail("arguments", "they belong to a script", "write them in the command")
+    return (read_role(Section(top.file, "", values)),)
+
+
+def _arguments(top: Section) -> list[str]:
+    words = [word for _, word in top.items("arguments")]
+    for at, word in enumerate(words):
+        if isinstance(word, bool) or not isinstance(word, (str, int, float)):
+            raise top.fail(f"arguments.{at}", f"{shown(word)} is not a word", f'write it in quotes: "{word}"')
+    return [str(word) for word in words]
+
+
+def _mop_run(top: Section, run: RunRequest, mop: MopSpec) -> RunRequest:
+    """The gang: a driver, and workers that it can lose. The dataset is mounted beside others that the run names."""
+    worker = read_role(Section(top.file, "", {"command": list(mopfile.WORKER), **{k: top.values[k] for k in ROLE_KEYS if k in top.values}}))
+    name, version = mopfile.read_dataset(top)
+    if any(name == other for other, _ in run.datasets):
+        raise top.fail("datasets", f"`{name}` is the study's dataset already", "leave it out of `datasets`")
+    roles = (driver_role(), replace(worker, name="worker", replicas=mop.workers, essential=False))
+    return replace(run, roles=roles, datasets=((name, version), *run.datasets))
