@@ -100,7 +100,7 @@ class Saved:
 class Records(Protocol):
     """The journal, for whoever writes to it."""
 
-    def write(self, kind: str, **fields: Any) -> None:
+    def write(self, kind: str, /, **fields: Any) -> None:
         """Append one record, before its effect."""
         ...
 
@@ -115,7 +115,8 @@ class Ground:
     letters, digits, `.`, `_` and `-`. saved: the checkpoint that this attempt began with, None where there is none.
     dataset: the mounted folder of the study's dataset, None where it has none. secret: known to the replicas of this
     attempt alone. listen: host and port where workers look for the driver.
-    stopping: whether the driver was asked to leave; `wait` should return soon then.
+    stopping: whether the driver was asked to leave; `wait` should return soon then. best: the trial whose report was the best so far,
+    None before the first; when the study is over, its state is worth keeping.
     """
 
     spec: StudySpec
@@ -128,3 +129,4 @@ class Ground:
     secret: bytes
     listen: tuple[str, int]
     stopping: Callable[[], bool]
+    best: Callable[[], TrialId | None] = lambda: None

@@ -1,0 +1,86 @@
+"""The journal of a study: what was decided and what happened, in order, before its effect.
+
+One JSON object a line, with `t` (unix seconds) and, last, `crc`: CRC-32 of the line up to it, in hexadecimal digits. It is a
+stream of the driver's replica: shipped as it grows, and read back over all attempts. A file begins with an empty line, so that half a
+line that an attempt left at its end spoils none of the next one's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import StorageFull
+
+STREAM = "journal"
+_CRC = b',"crc":"'
+_TAIL = len(_CRC) + 8 + len(b'"}')
+
+
+def encode_record(record: dict[str, Any]) -> bytes:
+    """One line, its end included."""
+    text = json.dumps(record, separators=(",", ":")).encode()[:-1]
+    return text + _CRC + b'%08x"}\n' % zlib.crc32(text)
+
+
+def read_records(data: bytes) -> Iterator[dict[str, Any]]:
+    """The whole records in `data`, without their `crc`. Lines that are torn or damaged are passed over."""
+    for line in data.split(b"\n"):
+        text, mark = line[:-_TAIL], line[-_TAIL:]
+        if not text or not mark.startswith(_CRC) or mark[len(_CRC) : -2] != b"%08x" % zlib.crc32(text):
+            continue
+        try:
+            found = json.loads(text + b"}")
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield found
+
+
+class Journal:
+    """Appends to the file of this attempt. `past`: the whole records that are in it already, from an earlier process.
+
+    Raises OSError where the file cannot be made.
+    """
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = threading.Lock()
+        data = _read(self._file)
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):  # what a process left that was killed as it wrote; it was never shipped
+            os.ftruncate(self._file, whole)
+        self.past = list(read_records(data[:whole]))
+        if not whole:
+            os.write(self._file, b"\n")
+
+    def write(self, kind: str, /, **fields: Any) -> None:
+        """Append one record. Raises StorageFull: what cannot be written down must not be done."""
+        line = encode_record({"kind": kind, **fields, "t": round(time.time(), 6)})
+        with self._lock:
+            try:
+                written = os.write(self._file, line)
+            except OSError as failed:
+                raise StorageFull(f"the study's journal cannot be written: {failed.strerror}") from failed
+            if written != len(line):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                raise StorageFull("the study's journal cannot be written: no space left on the disk")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _read(descriptor: int) -> bytes:
+    parts = []
+    at = 0
+    while part := os.pread(descriptor, 1024 * 1024, at):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
