@@ -40,19 +40,19 @@ class Listener:
         self._unproven = threading.Semaphore(_UNPROVEN)
         self._lock = threading.Lock()
         self._wires: set[Wire] = set()
-        self._closed = False
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="link-accept", daemon=True)
         self._thread.start()
 
     def _accept(self) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 sock, peer = self._sock.accept()
             except OSError as failed:
-                if self._closed:
+                if self._closed.is_set():
                     return
                 log.warning("a connection could not be accepted: %s", failed)  # too many open files, most likely
-                threading.Event().wait(0.1)
+                self._closed.wait(0.1)
                 continue
             if not self._unproven.acquire(blocking=False):
                 log.warning("refused %s: too many connections that have proven nothing", peer[0])
@@ -71,7 +71,7 @@ class Listener:
         with self._lock:
             self._wires.add(wire)
         try:
-            if not self._closed:
+            if not self._closed.is_set():
                 self._serve(wire)
         except OSError as lost:
             log.info("%s: %s", wire.peer, lost)
@@ -82,7 +82,7 @@ class Listener:
 
     def close(self) -> None:
         """No new connections, and the end of all that there are."""
-        self._closed = True
+        self._closed.set()
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._sock.close()

@@ -1,0 +1,89 @@
+"""Arrays and scalars of NumPy in an encoded state. NumPy is never imported here: what is of it can only exist where it was."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hopyard.studies.states import tags
+from hopyard.studies.states.leaf import Leaf
+
+if TYPE_CHECKING:
+    from hopyard.studies.states.decode import Reader
+    from hopyard.studies.states.encode import Writer
+
+_SIMPLE = "biufcSUmM"  # kinds of dtypes that their own short text says all of
+
+
+def write(writer: Writer, value: Any) -> bool:
+    """Whether it was one. Subclasses of arrays, and dtypes of other packages, are objects like any other."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    if isinstance(value, numpy.generic) and value.dtype.kind in _SIMPLE and type(value).__module__ == "numpy":
+        writer.head += tags.SCALAR
+        _write_array(writer, numpy.asarray(value))
+        return True
+    if type(value) is not numpy.ndarray:
+        return False
+    if value.dtype.kind == "O":
+        if not writer.occurs_again(value):
+            writer.head += tags.OBJECT_ARRAY
+            writer.write(value.shape)
+            writer.write(value.ravel().tolist())
+        return True
+    if not _known(value.dtype):
+        return False
+    if not writer.occurs_again(value):
+        writer.head += tags.ARRAY
+        _write_array(writer, value)
+    return True
+
+
+def _known(dtype: Any) -> bool:
+    if dtype.names is not None:
+        return dtype.subdtype is None and all(_known(part[0]) for part in dtype.fields.values())
+    return (dtype.subdtype is None or _known(dtype.base)) and dtype.base.kind in _SIMPLE
+
+
+def _write_array(writer: Writer, value: Any) -> None:
+    """dtype, shape, whether in Fortran's order, bytes in the order of memory."""
+    import numpy
+
+    writer.write(value.dtype.str if value.dtype.names is None else value.dtype.descr)
+    writer.write(value.shape)
+    backwards = bool(value.flags.f_contiguous and not value.flags.c_contiguous)
+    writer.write(backwards)
+    if not value.flags.f_contiguous and not value.flags.c_contiguous:
+        value = numpy.ascontiguousarray(value)
+    writer.leaf(Leaf(value.nbytes, value, address=value.__array_interface__["data"][0]))
+
+
+def read_array(reader: Reader) -> Any:
+    import numpy
+
+    said, shape, backwards = reader.read(), reader.read(), reader.read()
+    dtype = numpy.dtype(said if isinstance(said, str) else [_field(one) for one in said])
+    count = 1
+    for one in shape:
+        count *= one
+    flat = numpy.frombuffer(reader.leaf(count * dtype.itemsize), dtype=dtype, count=count)
+    return flat.reshape(shape, order="F" if backwards else "C")
+
+
+def _field(said: Any) -> Any:
+    return tuple([_field(one) for one in part] if isinstance(part, list) else part for part in said)
+
+
+def read_scalar(reader: Reader) -> Any:
+    return read_array(reader)[()]
+
+
+def read_objects(reader: Reader) -> Any:
+    import numpy
+
+    shape = reader.read()
+    made = numpy.empty(shape, dtype=object)
+    reader.remember(made)
+    made.reshape(-1)[:] = reader.read()
+    return made

@@ -1,0 +1,49 @@
+"""A run of bytes in an encoded state, and how it gets there."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_copy = ctypes.memmove  # lets other threads run meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a state is written to: a view of the whole, and the address at which it begins."""
+
+    view: memoryview
+    address: int
+
+
+class Leaf:
+    """size: bytes. offset: from the begin of the payload, once it has a place. holder: keeps the memory alive."""
+
+    __slots__ = ("_address", "_fill", "holder", "offset", "size")
+
+    def __init__(self, size: int, holder: Any, *, address: int = 0, fill: Callable[[memoryview], None] | None = None) -> None:
+        """Its bytes lie at `address` in memory, or `fill` writes them."""
+        self.size, self.holder, self.offset = size, holder, 0
+        self._address, self._fill = address, fill
+
+    @classmethod
+    def of_bytes(cls, data: bytes | bytearray | memoryview) -> Leaf:
+        def fill(view: memoryview) -> None:
+            view[:] = data
+
+        return cls(len(data), data, fill=fill)
+
+    def write(self, target: Target, offset: int) -> None:
+        if self._fill is None:
+            _copy(target.address + offset, self._address, self.size)
+        else:
+            self._fill(target.view[offset : offset + self.size])
+
+    def to_bytes(self) -> bytes:
+        if self._fill is None:
+            return ctypes.string_at(self._address, self.size)
+        data = bytearray(self.size)
+        self._fill(memoryview(data))
+        return bytes(data)
