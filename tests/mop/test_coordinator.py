@@ -1,154 +1,30 @@
-"""The coordinator against a cluster that loses workers, fails hops, repeats and delays news."""
+"""What the coordinator's rule brings about: makespans, order, groups, stragglers, hints."""
 
 from __future__ import annotations
 
-from collections import Counter
-
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.coordinator import MopCoordinator
-from hopyard.mop.events import (
-    CancelHop,
-    EpochFinished,
-    Event,
-    HopFailed,
-    HopFinished,
-    TrainHop,
-    TrialAdmitted,
-    TrialFinished,
-    TrialWithdrawn,
-    WorkerJoined,
-    WorkerLost,
-)
+from hopyard.mop.events import EvaluateState, Hint, HopFinished, Instruction, TrainHop, TrialAdmitted, WorkerJoined, WorkersToSpare
 from hopyard.mop.makespan import bound, play_epoch
 
-PARTITIONS = frozenset(PartitionId(i) for i in range(3))
 ONE = frozenset({PartitionId(0)})
-
-
-class Cluster(RuleBasedStateMachine):
-    """Holds its own idea of what is true, and compares every instruction with it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.coordinator = MopCoordinator(PARTITIONS)
-        self.flying: dict[int, TrainHop] = {}
-        self.cancelled: list[int] = []
-        self.held: dict[WorkerId, frozenset[PartitionId]] = {}
-        self.wanted: dict[TrialId, int] = {}
-        self.state: dict[TrialId, str] = {}
-        self.epochs: Counter[TrialId] = Counter()
-        self.visits: Counter[tuple[TrialId, int, PartitionId]] = Counter()
-        self.told: list[Event] = []
-        self.said: list[list[object]] = []
-        self.count = 0
-
-    def tell(self, event: Event) -> None:
-        self.told.append(event)
-        out = self.coordinator.handle(event)
-        self.said.append(list(out))
-        for said in out:
-            match said:
-                case TrainHop():
-                    assert said.partition in self.held[said.worker], "a worker trains on what it holds"
-                    assert said.worker not in {hop.worker for hop in self.flying.values()}, "a worker runs one hop"
-                    assert said.trial not in {hop.trial for hop in self.flying.values()}, "a trial is on one worker"
-                    assert said.start_from == self.state[said.trial], "a hop goes on from the last good state"
-                    assert self.visits[said.trial, said.epoch, said.partition] == 0, "a partition is visited once an epoch"
-                    assert said.epoch == self.epochs[said.trial]
-                    self.flying[said.hop] = said
-                case CancelHop(hop):
-                    del self.flying[hop]
-                    self.cancelled.append(hop)
-                case EpochFinished(trial, epoch, checkpoint):
-                    assert (epoch, checkpoint) == (self.epochs[trial], self.state[trial])
-                    assert all(self.visits[trial, epoch, partition] == 1 for partition in PARTITIONS)
-                    self.epochs[trial] += 1
-                case TrialFinished(trial):
-                    assert self.wanted.pop(trial) == self.epochs[trial]
-
-    @rule(epochs=st.integers(1, 2), cost=st.sampled_from([None, 0.5, 2.0]))
-    def admit(self, epochs: int, cost: float | None) -> None:
-        trial = TrialId(f"t{self.count}")
-        self.count += 1
-        self.wanted[trial], self.state[trial] = epochs, "new"
-        self.tell(TrialAdmitted(trial, epochs, "new", cost))
-
-    @precondition(lambda self: self.wanted)
-    @rule(data=st.data())
-    def admit_again(self, data: st.DataObject) -> None:
-        self.tell(TrialAdmitted(data.draw(st.sampled_from(sorted(self.wanted))), 1, "another"))
-
-    @precondition(lambda self: self.wanted)
-    @rule(data=st.data())
-    def withdraw(self, data: st.DataObject) -> None:
-        trial = data.draw(st.sampled_from(sorted(self.wanted)))
-        del self.wanted[trial]
-        self.tell(TrialWithdrawn(trial))
-        assert trial not in {hop.trial for hop in self.flying.values()}
-
-    @rule(
-        worker=st.sampled_from("wxyz"),
-        held=st.frozensets(st.sampled_from(sorted(PARTITIONS)), min_size=1),
-        speed=st.sampled_from([None, 2.0]),
-    )
-    def join(self, worker: str, held: frozenset[PartitionId], speed: float | None) -> None:
-        self.held[WorkerId(worker)] = held
-        self.tell(WorkerJoined(WorkerId(worker), held, speed))
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def lose(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.held)))
-        del self.held[worker]
-        self.tell(WorkerLost(worker))
-        assert worker not in {hop.worker for hop in self.flying.values()}
-
-    @precondition(lambda self: self.flying)
-    @rule(data=st.data(), well=st.booleans(), seconds=st.sampled_from([0.0, 0.1, 7.0]))
-    def end(self, data: st.DataObject, well: bool, seconds: float) -> None:
-        self.end_hop(data.draw(st.sampled_from(sorted(self.flying))), well, seconds)
-
-    def end_hop(self, number: int, well: bool, seconds: float = 1.0) -> None:
-        hop = self.flying.pop(number)
-        if well:
-            self.visits[hop.trial, hop.epoch, hop.partition] += 1
-            self.state[hop.trial] = f"after {number}"
-            self.tell(HopFinished(number, f"after {number}", seconds))
-        else:
-            self.tell(HopFailed(number))
-
-    @precondition(lambda self: self.cancelled)
-    @rule(well=st.booleans())
-    def late_news(self, well: bool) -> None:
-        number = self.cancelled.pop()
-        self.tell(HopFinished(number, "stale", 1.0) if well else HopFailed(number))
-
-    @invariant()
-    def nobody_who_could_go_together_is_left_apart(self) -> None:
-        busy = {hop.worker for hop in self.flying.values()}
-        moving = {hop.trial for hop in self.flying.values()}
-        for trial in self.wanted.keys() - moving:
-            lacks = {partition for partition in PARTITIONS if not self.visits[trial, self.epochs[trial], partition]}
-            assert all(worker in busy or not lacks & held for worker, held in self.held.items())
-
-    def teardown(self) -> None:
-        self.held[WorkerId("last")] = PARTITIONS
-        self.tell(WorkerJoined(WorkerId("last"), PARTITIONS))
-        while self.flying:
-            self.end_hop(min(self.flying), well=True)
-        assert not self.wanted, "with one worker that holds everything, all trials end"
-        again = MopCoordinator(PARTITIONS)
-        assert [again.handle(event) for event in self.told] == self.said, "equal events, equal instructions"
-
-
-TestCluster = Cluster.TestCase
-TestCluster.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-
 amounts = st.floats(0.1, 20.0)
+
+
+def workers(count: int) -> list[WorkerJoined]:
+    return [WorkerJoined(WorkerId(f"w{i}"), frozenset({PartitionId(i)})) for i in range(count)]
+
+
+def trials(*names: str, epochs: int = 1) -> list[TrialAdmitted]:
+    return [TrialAdmitted(TrialId(name), epochs, f"new {name}") for name in names]
+
+
+def hops(said: list[Instruction]) -> list[TrainHop]:
+    return [one for one in said if isinstance(one, TrainHop)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,11 +49,59 @@ def test_a_square_of_equal_units_is_a_latin_square() -> None:
 def test_what_was_learnt_decides_who_goes_first() -> None:
     """Two trials are slow where they were first; in the next epoch they go first."""
     coordinator = MopCoordinator(ONE)
-    out = coordinator.handle(WorkerJoined(WorkerId("w"), ONE), *(TrialAdmitted(TrialId(t), 2, "new") for t in "abc"))
+    out = coordinator.handle(*workers(1), *trials("a", "b", "c", epochs=2))
     seconds = {"a": 1.0, "b": 9.0, "c": 3.0}
     order = []
-    while hops := [said for said in out if isinstance(said, TrainHop)]:
-        (hop,) = hops
+    while begun := hops(out):
+        (hop,) = begun
         order.append((hop.epoch, hop.trial))
         out = coordinator.handle(HopFinished(hop.hop, "next", seconds[hop.trial]))
     assert [trial for epoch, trial in order if epoch == 1] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, [4]), (2, [2, 2]), (3, [2, 1, 1]), (4, [1, 1, 1, 1]), (5, [1, 1, 1, 1])])
+def test_workers_to_spare_are_shared_out_among_the_trials_that_wait(count: int, parts: list[int]) -> None:
+    coordinator = MopCoordinator(PartitionId(i) for i in range(4))
+    said = coordinator.handle(*workers(4), *trials(*"abcde"[:count]), WorkersToSpare(True))
+    assert [len(hop.partitions) for hop in hops(said)] == parts
+    assert sorted(worker for hop in hops(said) for worker in hop.workers) == [f"w{i}" for i in range(4)]
+
+
+def test_a_group_that_visits_all_ends_the_epoch() -> None:
+    coordinator = MopCoordinator([PartitionId(0), PartitionId(1)], validation=[PartitionId(0)])
+    (hop,) = hops(coordinator.handle(*workers(2), *trials("a", epochs=2), WorkersToSpare(True)))
+    assert hop.partitions == (0, 1)
+    (again,) = hops(coordinator.handle(HopFinished(hop.hop, "after", 1.0)))
+    assert (again.epoch, again.start_from, again.partitions) == (1, "after", (0, 1))
+
+
+def test_one_that_evaluates_goes_on_training_elsewhere() -> None:
+    coordinator = MopCoordinator([PartitionId(0), PartitionId(1)], validation=[PartitionId(0)])
+    first, second = workers(2)
+    judge = WorkerJoined(first.worker, first.partitions, None, ONE)
+    (hop,) = hops(coordinator.handle(judge, second, *trials("a", epochs=2)))
+    (hop,) = hops(coordinator.handle(HopFinished(hop.hop, "s1", 1.0)))
+    evaluation, hop = coordinator.handle(HopFinished(hop.hop, "s2", 1.0))[-2:]
+    assert isinstance(evaluation, EvaluateState) and isinstance(hop, TrainHop)
+    assert (evaluation.checkpoint, evaluation.worker, hop.start_from, hop.workers) == ("s2", "w0", "s2", ("w1",))
+
+
+def test_a_straggler_leaves_to_a_faster_one_what_that_one_does_sooner() -> None:
+    """And takes part where there is enough for both."""
+    slow, fast = WorkerJoined(WorkerId("slow"), ONE, 1.0), WorkerJoined(WorkerId("fast"), ONE, 10.0)
+    coordinator = MopCoordinator(ONE)
+    (hop,) = hops(coordinator.handle(slow, fast, *trials("a", "b")))
+    assert hop.workers == ("fast",)
+    (hop,) = hops(coordinator.handle(HopFinished(hop.hop, "s", 0.1)))
+    assert hop.workers == ("fast",)
+    many = MopCoordinator(ONE).handle(slow, fast, *trials(*(f"t{i:02d}" for i in range(30))))
+    assert {hop.workers for hop in hops(many)} == {("slow",), ("fast",)}
+
+
+def test_a_hint_names_what_is_asked_for_next() -> None:
+    coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
+    out = coordinator.handle(*workers(2), *trials("a", "b", "c", "d"))
+    first, second = hops(out)
+    assert coordinator.hints({first.hop: 5.0, second.hop: 0.0}) == [Hint(WorkerId("w0"), "new c"), Hint(WorkerId("w1"), "new d")]
+    (after,) = hops(coordinator.handle(HopFinished(first.hop, "s", 6.0)))
+    assert (after.workers, after.start_from) == (("w0",), "new c")

@@ -1,305 +1,343 @@
 """The model-hopper coordinator: no socket, no clock, no chance.
 
-Laws: a trial is on at most one worker; a worker runs at most one hop; in an epoch a trial is on each partition exactly once;
-no idle worker and waiting trial that could go together are left apart.
+Laws: a trial is on at most one worker, or one group of workers; a worker does at most one unit; in an epoch a trial is on each
+partition exactly once; a state is evaluated on each validation partition once an epoch; no idle worker and waiting trial that
+could go together are left apart, except that a straggler leaves to a much faster worker what that one will have done sooner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
-from hopyard.mop import lookahead
+from hopyard.mop import dispatch, lookahead
 from hopyard.mop.estimate import Estimates
+from hopyard.mop.evaluations import Evaluation, Evaluations
 from hopyard.mop.events import (
-    CancelHop,
+    CancelUnit,
+    EpochEvaluated,
     EpochFinished,
+    EvaluateState,
+    EvaluationFinished,
+    EvaluationWanted,
     Event,
-    HopFailed,
+    Hint,
     HopFinished,
     Instruction,
     TrainHop,
     TrialAdmitted,
     TrialFinished,
     TrialWithdrawn,
+    UnitFailed,
     WorkerJoined,
     WorkerLost,
+    WorkersToSpare,
 )
+from hopyard.mop.hints import likely_next
+from hopyard.mop.queue import Queue, Trial
+from hopyard.mop.roster import Numbering, Roster, Worker, positions
+
+_SURPRISE = 0.1  # a learnt speed that moved by more than this share puts the queue in order anew
 
 
-@dataclass(slots=True)
-class _Trial:
-    """todo: partitions that it has not finished in this epoch. weight: what a hop of it counts in a worker's load.
-    number: in the order of admission. waits: it could hop now. stamp: how often it began to wait; what bears an older one is out of date."""
-
-    id: TrialId
-    epochs: int
-    checkpoint: str
-    todo: set[PartitionId]
-    weight: float
-    epoch: int = 0
-    hop: TrainHop | None = None
-    number: int = 0
-    waits: bool = False
-    stamp: int = 0
-
-
-@dataclass(slots=True)
-class _Worker:
-    id: WorkerId
-    partitions: frozenset[PartitionId]
-    hop: TrainHop | None = None
+@dataclass(frozen=True, slots=True)
+class _Evaluating:
+    evaluation: Evaluation
+    at: int
+    worker: Worker
 
 
 class MopCoordinator:
-    """`partitions`: all of the training data, each of which an epoch visits once.
+    """`partitions`: all of the training data, each of which an epoch visits once. `validation`: those that a state is evaluated on.
 
     The rule is longest remaining trial first, each to the idle worker that has most work left: what is long in either
     direction bounds the whole (open shop). Where all times are known before, a few biased variants of the rule are tried first.
-    Events that came together are better given together: one decision over all of them. biases: factors by which trials count
-    as longer; None finds them by looking ahead.
+    Evaluations go before hops: they decide which hops are worth it. Events that came together are better given together: one
+    decision over all of them. biases: factors by which trials count as longer; None finds them by looking ahead.
     """
 
-    def __init__(self, partitions: Iterable[PartitionId], *, biases: Mapping[TrialId, float] | None = None) -> None:
-        self.partitions = frozenset(partitions)
-        self._biases, self._looks_ahead = dict(biases or {}), biases is None
-        self._positions = {partition: at for at, partition in enumerate(sorted(self.partitions))}
-        self._admitted = 0
-        self._trials: dict[TrialId, _Trial] = {}
-        self._workers: dict[WorkerId, _Worker] = {}
-        self._holders: dict[PartitionId, set[WorkerId]] = {partition: set() for partition in self.partitions}
-        self._left: dict[PartitionId, float] = dict.fromkeys(self.partitions, 0.0)  # weight of the hops not yet begun
-        self._hops: dict[int, TrainHop] = {}
-        # By partition, the trials that lack it and could hop, longest remaining first; those out of date are dropped when met.
-        self._waiting: dict[PartitionId, list[tuple[float, TrialId, int]]] = {partition: [] for partition in self.partitions}
-        self._idle: set[WorkerId] = set()
-        self._next_hop = 0
+    def __init__(
+        self,
+        partitions: Iterable[PartitionId],
+        *,
+        validation: Iterable[PartitionId] = (),
+        biases: Mapping[TrialId, float] | None = None,
+    ) -> None:
+        self._train, self._validation = Numbering(partitions), Numbering(validation)
+        self._looks_ahead = biases is None
         self._estimates = Estimates()
-        self._slowness: dict[PartitionId, float] = {}  # seconds per cost, of the fastest holder
+        self._roster = Roster(len(self._train.partitions), self._estimates)
+        self._queue = Queue(self._roster, self._estimates, dict(biases or {}))
+        self._evaluations = Evaluations()
+        self._trials: dict[TrialId, Trial] = {}
+        self._hops: dict[int, TrainHop] = {}
+        self._evaluating: dict[int, _Evaluating] = {}
+        self._admitted = self._next_unit = 0
+        self._used_speed: dict[WorkerId, float] = {}  # that the queue's present order goes by
+        self._spare = False
+        self._out: list[Instruction] = []
+        self._take_in = {
+            HopFinished: self._finish,
+            EvaluationFinished: self._finish_evaluation,
+            UnitFailed: self._fail,
+            TrialAdmitted: self._admit,
+            TrialWithdrawn: self._withdraw,
+            EvaluationWanted: self._want,
+            WorkerJoined: self._join,
+            WorkerLost: self._lose,
+            WorkersToSpare: self._set_spare,
+        }
+
+    def speed(self, worker: WorkerId) -> float:
+        """Cost done a second, as given or learnt; 1 where nothing is known."""
+        return self._estimates.speed(worker)
 
     def handle(self, *events: Event) -> list[Instruction]:
         """Take in what happened, in this order, and say what to do."""
-        out: list[Instruction] = []
+        self._out = out = list[Instruction]()
         for event in events:
-            out += self._take_in(event)
-        if self._looks_ahead and not self._hops and any(isinstance(event, TrialAdmitted) for event in events):
+            self._take_in[type(event)](event)  # type: ignore[operator]
+        if self._looks_ahead and not self._next_unit:
             self._look_ahead()
-        return out + self._dispatch()
+        if self._roster.idle:
+            self._dispatch()
+        else:
+            self._queue.news.clear()
+        return out
+
+    def hints(self, running: Mapping[int, float]) -> list[Hint]:
+        """Which state each busy worker will most likely need next, where one can be told. running: how many seconds each hop that
+        is on its way has taken so far."""
+        return likely_next(self._roster, self._queue, self._evaluations, self._estimates, self._hops, running)
 
     def _look_ahead(self) -> None:
         """Before the first hop, where all times are known: try the rule under several small biases, keep the best."""
-        costs = {trial: self._estimates.given_cost(trial) for trial in self._trials}
-        speeds = {
-            worker.id: self._estimates.given_speed(worker.id) for worker in self._workers.values() if len(worker.partitions) == 1
-        }
-        if len(speeds) != len(self.partitions) or len(self._workers) != len(speeds):
-            return
+        trials, workers = self._trials.values(), list(self._roster)
+        costs = {trial.id: self._estimates.given_cost(trial.id) for trial in trials}
+        speeds = {worker.id: self._estimates.given_speed(worker.id) for worker in workers}
+        all_singly = self._roster.covers_singly() and all(trial.todo == self._train.all for trial in trials)
         known_costs = {trial: cost for trial, cost in costs.items() if cost is not None}
         known_speeds = {worker: speed for worker, speed in speeds.items() if speed is not None}
-        if len(known_costs) == len(costs) and len(known_speeds) == len(speeds):
-            self._biases = lookahead.best_biases(MopCoordinator, known_costs, known_speeds)
-            for trial in self._trials.values():
-                if trial.waits:
-                    self._wait(trial)
-
-    def _take_in(self, event: Event) -> list[Instruction]:
-        match event:
-            case TrialAdmitted():
-                self._admit(event)
-            case TrialWithdrawn(trial):
-                return self._withdraw(trial)
-            case WorkerJoined():
-                return self._join(event)
-            case WorkerLost(worker):
-                return self._lose(worker)
-            case HopFinished():
-                return self._finish(event)
-            case HopFailed(hop):
-                self._release(hop, begun_again=True)
-        return []
+        if all_singly and trials and len(known_costs) == len(costs) and len(known_speeds) == len(speeds):
+            self._queue.biases = lookahead.best_biases(MopCoordinator, known_costs, known_speeds)
+            self._queue.reorder()
 
     # -- trials ---------------------------------------------------------------------------------------------------
 
     def _admit(self, event: TrialAdmitted) -> None:
-        """One that is there already is left as it is: the news was repeated."""
-        if event.trial in self._trials or event.epochs < 1 or not self.partitions:
+        """One that is there already is at most extended: the news was repeated."""
+        present = self._trials.get(event.trial)
+        if present is not None:
+            if event.epochs > present.epochs:
+                self._count(present, self._train.all, event.epochs - present.epochs)
+                present.epochs = event.epochs
+                if present.entry is not None:
+                    self._queue.remove(present)
+                    self._queue.put(present)
+            return
+        todo = self._train.all & ~self._train.mask(event.visited)
+        if event.epochs <= event.epoch or not todo:
             return
         if event.cost is not None:
             self._estimates.give_cost(event.trial, event.cost)
-        trial = _Trial(
-            event.trial, event.epochs, event.checkpoint, set(self.partitions), event.cost or 1.0, number=self._admitted
-        )
+        trial = Trial(event.trial, event.epochs, event.checkpoint, todo, event.cost or 1.0, self._admitted, event.epoch)
         self._admitted += 1
         self._trials[trial.id] = trial
-        for partition in self.partitions:
-            self._left[partition] += trial.weight * trial.epochs
-        self._wait(trial)
+        self._count(trial, todo, 1)
+        self._count(trial, self._train.all, trial.epochs - trial.epoch - 1)
+        self._queue.put(trial)
 
-    def _withdraw(self, trial_id: TrialId) -> list[Instruction]:
-        trial = self._trials.get(trial_id)
+    def _count(self, trial: Trial, mask: int, times: int) -> None:
+        """Its hops on these partitions are more, or (times < 0) fewer, by so many an each."""
+        if times:
+            for at in positions(mask):
+                self._roster.left[at] += trial.weight * times
+
+    def _withdraw(self, event: TrialWithdrawn) -> None:
+        for unit in [unit for unit, one in self._evaluating.items() if one.evaluation.trial == event.trial]:
+            self._free(self._evaluating.pop(unit).worker)
+            self._out.append(CancelUnit(unit))
+        self._evaluations.withdraw(event.trial)
+        trial = self._trials.get(event.trial)
         if trial is None:
-            return []
-        out = [] if trial.hop is None else self._cancel(trial.hop)
-        for partition in self.partitions:
-            self._left[partition] -= trial.weight * (trial.epochs - trial.epoch - (partition not in trial.todo))
+            return
+        if trial.hop is not None:
+            self._cancel(trial.hop.hop)
+        self._queue.remove(trial)
+        self._count(trial, trial.todo, -1)
+        self._count(trial, self._train.all, trial.epoch + 1 - trial.epochs)
         self._drop(trial)
-        return out
 
-    def _drop(self, trial: _Trial) -> None:
+    def _drop(self, trial: Trial) -> None:
         del self._trials[trial.id]
         self._estimates.forget(trial.id)
 
-    def _finish(self, event: HopFinished) -> list[Instruction]:
-        hop = self._hops.get(event.hop)
+    def _finish(self, event: HopFinished) -> None:
+        hop = self._hops.pop(event.hop, None)
         if hop is None:  # late news of one that was cancelled
-            return []
-        self._estimates.learn(hop.trial, hop.worker, event.seconds)
+            return
         trial = self._trials[hop.trial]
-        trial.todo.discard(hop.partition)
         trial.checkpoint = event.checkpoint
-        self._release(event.hop, begun_again=False)
+        if len(hop.workers) == 1:
+            self._learn(hop, event.seconds)
+        for partition, worker in zip(hop.partitions, hop.workers, strict=True):
+            at = self._train.place(partition)
+            trial.todo ^= 1 << at
+            trial.seconds -= self._roster.slowness[at]
+            self._free(self._roster.get(worker))
+        trial.hop = None
+        if not trial.todo:
+            self._end_epoch(trial)
         if trial.todo:
-            return []
-        out: list[Instruction] = [EpochFinished(trial.id, trial.epoch, trial.checkpoint)]
+            self._queue.put(trial)
+
+    def _learn(self, hop: TrainHop, seconds: float) -> None:
+        worker = hop.workers[0]
+        self._estimates.learn(hop.trial, worker, seconds)
+        speed, used = self._estimates.speed(worker), self._used_speed.get(worker, 1.0)
+        if abs(speed - used) > _SURPRISE * used:
+            self._used_speed[worker] = speed
+            self._roster.measure()
+
+    def _end_epoch(self, trial: Trial) -> None:
+        self._out.append(EpochFinished(trial.id, trial.epoch, trial.checkpoint))
+        self._evaluations.want(Evaluation(trial.id, trial.epoch, trial.checkpoint, self._validation.all))
         trial.epoch += 1
         if trial.epoch == trial.epochs:
             self._drop(trial)
-            return [*out, TrialFinished(trial.id)]
-        trial.todo = set(self.partitions)
-        self._wait(trial)
-        return out
+            self._out.append(TrialFinished(trial.id))
+        else:
+            trial.todo, trial.generation = self._train.all, -1
+
+    # -- evaluations ----------------------------------------------------------------------------------------------
+
+    def _want(self, event: EvaluationWanted) -> None:
+        todo = self._validation.mask(event.partitions)
+        self._evaluations.want(Evaluation(event.trial, event.epoch, event.checkpoint, todo))
+
+    def _finish_evaluation(self, event: EvaluationFinished) -> None:
+        one = self._evaluating.pop(event.unit, None)
+        if one is None:
+            return
+        self._free(one.worker)
+        if self._evaluations.done(one.evaluation, one.at):
+            self._out.append(EpochEvaluated(one.evaluation.trial, one.evaluation.epoch, one.evaluation.checkpoint))
 
     # -- workers --------------------------------------------------------------------------------------------------
 
-    def _join(self, event: WorkerJoined) -> list[Instruction]:
+    def _join(self, event: WorkerJoined) -> None:
         if event.speed is not None:
             self._estimates.give_speed(event.worker, event.speed)
-        before = self._workers.get(event.worker)
-        held = event.partitions & self.partitions
-        out: list[Instruction] = []
-        if before is None:
-            self._workers[event.worker] = _Worker(event.worker, held)
-            self._idle.add(event.worker)
-        else:
-            if before.hop is not None and before.hop.partition not in held:
-                out = self._cancel(before.hop)
-            self._let_go(before)
-            before.partitions = held
-        for partition in held:
-            self._holders[partition].add(event.worker)
-        self._measure(held)
-        return out
+            self._used_speed[event.worker] = event.speed
+        worker = Worker(event.worker, self._train.mask(event.partitions), self._validation.mask(event.validation))
+        before = self._roster.find(event.worker)
+        if before is not None:
+            if before.unit is not None and not self._may_go_on(before.unit, worker):
+                self._cancel(before.unit)
+            worker.unit = before.unit
+            self._roster.remove(before)
+            for unit, one in self._evaluating.items():
+                if one.worker is before:
+                    self._evaluating[unit] = _Evaluating(one.evaluation, one.at, worker)
+        self._roster.add(worker)
 
-    def _lose(self, worker_id: WorkerId) -> list[Instruction]:
-        worker = self._workers.get(worker_id)
+    def _may_go_on(self, unit: int, worker: Worker) -> bool:
+        """Whether the worker still holds what it reads for this."""
+        hop = self._hops.get(unit)
+        if hop is None:
+            return bool(worker.validation >> self._evaluating[unit].at & 1)
+        return bool(worker.mask >> self._train.place(hop.partitions[hop.workers.index(worker.id)]) & 1)
+
+    def _lose(self, event: WorkerLost) -> None:
+        worker = self._roster.find(event.worker)
         if worker is None:
-            return []
-        out = [] if worker.hop is None else self._cancel(worker.hop)
-        self._let_go(worker)
-        del self._workers[worker_id]
-        self._idle.discard(worker_id)
-        return out
+            return
+        if worker.unit is not None:
+            self._cancel(worker.unit)
+        self._roster.remove(worker)
+        self._used_speed.pop(worker.id, None)
+        self._estimates.forget_worker(worker.id)
 
-    def _let_go(self, worker: _Worker) -> None:
-        for partition in worker.partitions:
-            self._holders[partition].discard(worker.id)
-        self._measure(worker.partitions)
+    def _set_spare(self, event: WorkersToSpare) -> None:
+        self._spare = event.spare
 
-    def _measure(self, partitions: Iterable[PartitionId]) -> None:
-        for partition in partitions:
-            speeds = [self._estimates.speed(worker) for worker in self._holders[partition]]
-            self._slowness[partition] = 1.0 / max(speeds) if speeds else 1.0
+    # -- units ----------------------------------------------------------------------------------------------------
 
-    def _load(self, worker: _Worker) -> float:
-        """Seconds of work that wait for it: of a partition that several hold, its part."""
-        cost = sum(self._left[partition] / len(self._holders[partition]) for partition in worker.partitions)
-        return cost / self._estimates.speed(worker.id)
+    def _dispatch(self) -> None:
+        if self._evaluations.open:
+            for worker in list(self._roster.idle.values()):
+                self._evaluate_on(worker)
+        self._queue.refresh()
+        if self._queue and self._roster.idle:
+            if self._spare and len(self._roster.idle) > len(self._queue):
+                pairs = dispatch.together(self._roster, self._queue)
+            elif self._roster.shared:
+                pairs = dispatch.shared(self._roster, self._queue)
+            else:
+                pairs = dispatch.singly(self._roster, self._queue, len(self._train.partitions))
+            for trial, members in pairs:
+                self._begin(trial, members)
+        self._roster.fresh.clear()
+        self._queue.news.clear()
 
-    # -- hops -----------------------------------------------------------------------------------------------------
+    def _evaluate_on(self, worker: Worker) -> None:
+        taken = self._evaluations.take(worker.validation)
+        if taken is None:
+            return
+        one, at = taken
+        unit = self._number()
+        self._evaluating[unit] = _Evaluating(one, at, worker)
+        self._occupy(worker, unit)
+        self._out.append(EvaluateState(unit, one.trial, worker.id, self._validation.partitions[at], one.epoch, one.checkpoint))
 
-    def _dispatch(self) -> list[Instruction]:
-        """Again and again the longest remaining trial that some idle worker can take, to the worker with most work left."""
-        idle = {worker: -self._load(self._workers[worker]) for worker in sorted(self._idle)}
-        out: list[Instruction] = []
-        while idle:
-            best: tuple[tuple[float, TrialId, int], float, int, WorkerId] | None = None
-            for worker, load in list(idle.items()):
-                entry = self._longest_for(self._workers[worker])
-                if entry is None:
-                    del idle[worker]
-                elif best is None or (entry, load) <= best[:2]:
-                    candidate = entry, load, self._turns_until(entry[1], worker), worker
-                    best = candidate if best is None else min(best, candidate)
-            if best is not None:
-                trial, chosen = self._trials[best[0][1]], self._workers[best[3]]
-                del idle[chosen.id]
-                out.append(self._begin(trial, chosen, self._partition_for(trial, chosen)))
-        return out
+    def _begin(self, trial: Trial, members: list[tuple[int, Worker]]) -> None:
+        unit = self._number()
+        for at, worker in members:
+            worker.unit = unit
+            self._roster.left[at] -= trial.weight
+        hop = TrainHop(
+            unit,
+            trial.id,
+            tuple([worker.id for _, worker in members]),
+            tuple([self._train.partitions[at] for at, _ in members]),
+            trial.epoch,
+            trial.checkpoint,
+        )
+        self._hops[unit] = trial.hop = hop
+        self._out.append(hop)
 
-    def _turns_until(self, trial_id: TrialId, worker: WorkerId) -> int:
-        """Where all else is equal, trial i goes round the partitions beginning with the i-th: on a square of equal units that
-        is a Latin square, and no two trials ever want the same worker."""
-        trial = self._trials[trial_id]
-        at = min(self._positions[partition] for partition in self._workers[worker].partitions)
-        return (at - trial.number - (len(self.partitions) - len(trial.todo))) % len(self.partitions)
+    def _number(self) -> int:
+        self._next_unit += 1
+        return self._next_unit - 1
 
-    def _longest_for(self, worker: _Worker) -> tuple[float, TrialId, int] | None:
-        """The first of those that wait for a partition that it holds."""
-        best: tuple[float, TrialId, int] | None = None
-        for partition in worker.partitions:
-            heap = self._waiting[partition]
-            while heap:
-                trial = self._trials.get(heap[0][1])
-                if trial is not None and trial.waits and trial.stamp == heap[0][2] and partition in trial.todo:
-                    if best is None or heap[0] < best:
-                        best = heap[0]
-                    break
-                heappop(heap)
-        return best
+    def _occupy(self, worker: Worker, unit: int) -> None:
+        worker.unit = unit
+        del self._roster.idle[worker.id]
+        if worker in self._roster.fresh:
+            self._roster.fresh.remove(worker)
 
-    def _partition_for(self, trial: _Trial, worker: _Worker) -> PartitionId:
-        """One that it lacks and the worker holds: first what fewest others hold, then what most still need."""
-        if len(worker.partitions) == 1:
-            (only,) = worker.partitions
-            return only
-        wanted = trial.todo & worker.partitions
-        return min(wanted, key=lambda p: (len(self._holders[p]), -self._left[p], p))
+    def _free(self, worker: Worker) -> None:
+        worker.unit = None
+        self._roster.idle[worker.id] = worker
+        self._roster.fresh.append(worker)
 
-    def _begin(self, trial: _Trial, worker: _Worker, partition: PartitionId) -> TrainHop:
-        trial.waits = False
-        hop = TrainHop(self._next_hop, trial.id, worker.id, partition, trial.epoch, trial.checkpoint)
-        self._next_hop += 1
-        self._hops[hop.hop] = trial.hop = worker.hop = hop
-        self._idle.discard(worker.id)
-        self._left[partition] -= trial.weight
-        return hop
+    def _cancel(self, unit: int) -> None:
+        self._fail(UnitFailed(unit))
+        self._out.append(CancelUnit(unit))
 
-    def _cancel(self, hop: TrainHop) -> list[Instruction]:
-        self._release(hop.hop, begun_again=True)
-        return [CancelHop(hop.hop)]
-
-    def _release(self, number: int, *, begun_again: bool) -> None:
-        """The hop is over: its trial and worker are free. begun_again: its partition is still to be visited."""
-        hop = self._hops.pop(number, None)
+    def _fail(self, event: UnitFailed) -> None:
+        """It is over without a result, and still to be done."""
+        one = self._evaluating.pop(event.unit, None)
+        if one is not None:
+            self._free(one.worker)
+            self._evaluations.give_back(one.evaluation, one.at)
+        hop = self._hops.pop(event.unit, None)
         if hop is None:
             return
-        trial, worker = self._trials[hop.trial], self._workers[hop.worker]
-        trial.hop = worker.hop = None
-        self._idle.add(worker.id)
-        if begun_again:
-            self._left[hop.partition] += trial.weight
-        if trial.todo:
-            self._wait(trial)
-
-    def _wait(self, trial: _Trial) -> None:
-        slowness = self._slowness
-        seconds = sum([slowness.get(partition, 1.0) for partition in trial.todo])
-        if trial.epoch + 1 < trial.epochs:
-            seconds += (trial.epochs - trial.epoch - 1) * (sum(slowness.values()) or len(self.partitions))
-        trial.waits = True
-        trial.stamp += 1
-        entry = (-self._estimates.cost(trial.id) * self._biases.get(trial.id, 1.0) * seconds, trial.id, trial.stamp)
-        for partition in trial.todo:
-            heappush(self._waiting[partition], entry)
+        trial = self._trials[hop.trial]
+        trial.hop = None
+        for partition, worker in zip(hop.partitions, hop.workers, strict=True):
+            self._roster.left[self._train.place(partition)] += trial.weight
+            self._free(self._roster.get(worker))
+        self._queue.put(trial)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hopyard.domain.ids import TrialId, WorkerId
 
+FORGETS = 0.1  # the least weight of a new hop in a worker's speed: it may become slower
+
 
 class Estimates:
     """seconds(trial, worker) = cost(trial) / speed(worker).
@@ -16,23 +18,25 @@ class Estimates:
     def __init__(self) -> None:
         self._cost: dict[TrialId, float] = {}
         self._speed: dict[WorkerId, float] = {}
-        self._known: set[str] = set()  # trials and workers whose figure was given
-        self._seen: dict[str, int] = {}  # hops that a trial or a worker has taught
+        self._known_costs: set[TrialId] = set()  # those that were given
+        self._known_speeds: set[WorkerId] = set()
+        self._seen_trials: dict[TrialId, int] = {}  # hops that each has taught
+        self._seen_workers: dict[WorkerId, int] = {}
         self._sum = 0.0  # of learnt and given costs, for the mean
 
     def give_cost(self, trial: TrialId, cost: float) -> None:
         self._set_cost(trial, cost)
-        self._known.add(f"trial {trial}")
+        self._known_costs.add(trial)
 
     def give_speed(self, worker: WorkerId, speed: float) -> None:
         self._speed[worker] = speed
-        self._known.add(f"worker {worker}")
+        self._known_speeds.add(worker)
 
     def given_cost(self, trial: TrialId) -> float | None:
-        return self._cost[trial] if f"trial {trial}" in self._known else None
+        return self._cost[trial] if trial in self._known_costs else None
 
     def given_speed(self, worker: WorkerId) -> float | None:
-        return self._speed[worker] if f"worker {worker}" in self._known else None
+        return self._speed[worker] if worker in self._known_speeds else None
 
     def cost(self, trial: TrialId) -> float:
         found = self._cost.get(trial)
@@ -45,17 +49,17 @@ class Estimates:
 
     def learn(self, trial: TrialId, worker: WorkerId, seconds: float) -> None:
         """A hop of this trial on this worker took so long."""
-        of_trial, of_worker = f"trial {trial}", f"worker {worker}"
-        if seconds <= 0 or (of_trial in self._known and of_worker in self._known):
+        knows_trial, knows_worker = trial in self._known_costs, worker in self._known_speeds
+        if seconds <= 0 or (knows_trial and knows_worker):
             return
-        seen_trial, seen_worker = self._seen.get(of_trial, 0), self._seen.get(of_worker, 0)
-        self._seen[of_trial], self._seen[of_worker] = seen_trial + 1, seen_worker + 1
-        if of_trial not in self._known and not seen_trial:  # the first hop says what it costs, on a worker as fast as we think
+        seen_trial, seen_worker = self._seen_trials.get(trial, 0), self._seen_workers.get(worker, 0)
+        self._seen_trials[trial], self._seen_workers[worker] = seen_trial + 1, seen_worker + 1
+        if not knows_trial and not seen_trial:  # the first hop says what it costs, on a worker as fast as we think
             self._set_cost(trial, seconds * self.speed(worker))
             return
         surprise = seconds * self.speed(worker) / self.cost(trial)
-        trial_weight = 0.0 if of_trial in self._known else 1.0 / (seen_trial + 1)
-        worker_weight = 0.0 if of_worker in self._known else 1.0 / (seen_worker + 1)
+        trial_weight = 0.0 if knows_trial else 1.0 / (seen_trial + 1)
+        worker_weight = 0.0 if knows_worker else max(FORGETS, 1.0 / (seen_worker + 1))
         total = trial_weight + worker_weight
         step = max(trial_weight, worker_weight)  # the less it was seen, the more it moves
         self._set_cost(trial, self.cost(trial) * surprise ** (step * trial_weight / total))
@@ -67,5 +71,10 @@ class Estimates:
 
     def forget(self, trial: TrialId) -> None:
         self._sum -= self._cost.pop(trial, 0.0)
-        self._known.discard(f"trial {trial}")
-        self._seen.pop(f"trial {trial}", None)
+        self._known_costs.discard(trial)
+        self._seen_trials.pop(trial, None)
+
+    def forget_worker(self, worker: WorkerId) -> None:
+        self._speed.pop(worker, None)
+        self._known_speeds.discard(worker)
+        self._seen_workers.pop(worker, None)

@@ -2,7 +2,8 @@
 
 After Nakandala et al., "Cerebro: A Data System for Optimized Deep Learning Model Selection" (VLDB 2020): the data lies in
 partitions, one copy of each; a trial trains on one partition, its state hops to the next, and has done an epoch when it was on
-each partition once. A hop is one trial on one partition.
+each partition once. A hop is one trial on one partition; where workers would idle, on several at once. A unit is a hop, or the
+evaluation of a state on one partition; both are numbered from one sequence.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 
 @dataclass(frozen=True, slots=True)
 class TrialAdmitted:
-    """Train `epochs` epochs, beginning from the state named `checkpoint`. cost: what a hop of it costs compared with other
-    trials, where that is known before (None: it is learnt)."""
+    """Train until it has done `epochs` epochs in all, going on from the state named `checkpoint`, which has done `epoch` epochs
+    and, of the next one, the partitions `visited`. cost: what a hop of it costs compared with other trials, where that is known
+    before (None: it is learnt). Of a trial that trains already only a larger `epochs` counts: it is extended."""
 
     trial: TrialId
     epochs: int
     checkpoint: str
     cost: float | None = None
+    epoch: int = 0
+    visited: frozenset[PartitionId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class TrialWithdrawn:
-    """A searcher stopped it, or it failed for good: what it does is cancelled, it gets no more hops."""
+    """A searcher stopped or paused it, or it failed for good: what it does is cancelled, it gets no more units."""
 
     trial: TrialId
 
@@ -37,6 +41,7 @@ class WorkerJoined:
     worker: WorkerId
     partitions: frozenset[PartitionId]
     speed: float | None = None
+    validation: frozenset[PartitionId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +59,73 @@ class HopFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class HopFailed:
+class EvaluationWanted:
+    """Evaluate this state on these validation partitions. The end of an epoch asks for that by itself."""
+
+    trial: TrialId
+    epoch: int
+    checkpoint: str
+    partitions: frozenset[PartitionId]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFinished:
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailed:
     """The unit is repeated, from the state before it."""
 
-    hop: int
+    unit: int
 
 
-Event = TrialAdmitted | TrialWithdrawn | WorkerJoined | WorkerLost | HopFinished | HopFailed
+@dataclass(frozen=True, slots=True)
+class WorkersToSpare:
+    """spare: nothing else is proposed now, so a trial may use several workers that would idle, for one hop."""
+
+    spare: bool
+
+
+Event = (
+    TrialAdmitted
+    | TrialWithdrawn
+    | WorkerJoined
+    | WorkerLost
+    | HopFinished
+    | EvaluationWanted
+    | EvaluationFinished
+    | UnitFailed
+    | WorkersToSpare
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainHop:
-    """hop: counts up; news of one that was cancelled is ignored."""
+    """hop: counts up; news of one that was cancelled is ignored. The i-th worker reads the i-th partition; more than one is a
+    group, which trains on all of them together, in the order of partitions."""
 
     hop: int
     trial: TrialId
-    worker: WorkerId
-    partition: PartitionId
+    workers: tuple[WorkerId, ...]
+    partitions: tuple[PartitionId, ...]
     epoch: int
     start_from: str
 
 
 @dataclass(frozen=True, slots=True)
-class CancelHop:
-    hop: int
+class EvaluateState:
+    unit: int
+    trial: TrialId
+    worker: WorkerId
+    partition: PartitionId
+    epoch: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelUnit:
+    unit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +136,27 @@ class EpochFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochEvaluated:
+    """The state after this epoch was evaluated on each validation partition. It may come after later epochs have begun."""
+
+    trial: TrialId
+    epoch: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrialFinished:
+    """It has done all its epochs. The last one's evaluation may still be on its way."""
+
     trial: TrialId
 
 
-Instruction = TrainHop | CancelHop | EpochFinished | TrialFinished
+Instruction = TrainHop | EvaluateState | CancelUnit | EpochFinished | EpochEvaluated | TrialFinished
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """The worker, busy now, will probably be asked for this state next."""
+
+    worker: WorkerId
+    checkpoint: str

@@ -29,7 +29,7 @@ def play_epoch(
     def tell(*events: Event) -> None:
         for said in coordinator.handle(*events):
             if isinstance(said, TrainHop):
-                seconds = costs[said.trial] / speeds[said.worker]
+                seconds = costs[said.trial] / speeds[said.workers[0]]
                 heappush(ends, (now + seconds, said.hop, seconds))
 
     tell(*(WorkerJoined(w, frozenset({PartitionId(i)}), speeds[w] if tell_times else None) for i, w in enumerate(workers)))
