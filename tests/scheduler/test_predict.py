@@ -99,10 +99,9 @@ def test_eight_of_ten_end_within_the_band() -> None:
 @given(samples, samples, st.lists(elapsed, min_size=1, max_size=20))
 def test_many_at_once_are_what_each_is_alone(mine: tuple[float, ...], all_: tuple[float, ...], gone_s: list[float]) -> None:
     known = history(gang(), {"script:ada/train.py": mine, "all": all_})
-    mid_s, until_s = known.mid_s(np.array(gone_s))
-    for each, found, until in zip(gone_s, mid_s.tolist(), until_s.tolist(), strict=True):
-        if found == found:
-            (_, alone, _), holds_s = known.total_s(each)
-            assert (found, until) == (alone, holds_s)
+    for each, found in zip(gone_s, known.ends_s(np.array(gone_s)).T.tolist(), strict=True):
+        if found[0] == found[0]:
+            (_, mid_s, high_s), until_s = known.total_s(each)
+            assert found == [mid_s, high_s, until_s]
         else:
             assert not known.seconds or each >= known.seconds[0]

@@ -68,20 +68,24 @@ class History:
             return UNKNOWN_S, UNKNOWN_S[1]
         return _outlived(elapsed_s)
 
-    def mid_s(self, elapsed_s: Floats) -> tuple[Floats, Floats]:
-        """The middle of `total_s` for many runs at once, and until when it holds; not a number for those that outlived nearly
-        all of the history, and for an empty one."""
-        found, until_s = np.full(len(elapsed_s), np.nan), np.full(len(elapsed_s), np.nan)
+    def ends_s(self, elapsed_s: Floats) -> Floats:
+        """The middle and the upper end of `total_s` for many runs at once, and until when these hold, as three rows; not a
+        number for those that outlived nearly all of the history, and for an empty one."""
+        found = np.full((3, len(elapsed_s)), np.nan)
         if self.seconds:
             seconds, weights = np.array(self.seconds), np.array(self.weights)
+            last = len(seconds) - 1
             gone = np.searchsorted(seconds, elapsed_s, side="right")
             before = np.where(gone > 0, weights[np.maximum(gone - 1, 0)], 0.0)
             left = weights[-1] - before
+            mid, high = (
+                seconds[np.minimum(np.searchsorted(weights, before + share * left, side="right"), last)] for share in BAND[1:]
+            )
             known = (left >= 1.0) | (gone == 0)
-            at = np.searchsorted(weights, before + BAND[1] * left, side="right")
-            found[known] = seconds[np.minimum(at, len(seconds) - 1)][known]
-            until_s[known] = seconds[np.minimum(gone, len(seconds) - 1)][known]
-        return found, until_s
+            found[:, known] = np.array([mid, np.maximum(high, mid * (1 + 1 / (1 + left))), seconds[np.minimum(gone, last)]])[
+                :, known
+            ]
+        return found
 
     def _at(self, weight: float) -> float:
         return self.seconds[min(bisect_right(self.weights, weight), len(self.seconds) - 1)]

@@ -101,23 +101,28 @@ class Asking:
         return False
 
     def _starts_soon(self, gang: Gang) -> bool:
-        """Whether what is expected to end soon anyway makes room enough: then nobody needs to be asked, before it is seen
-        whether it did end."""
-        scene, at = self._scene, self._scene.timeline.expected_at(gang.id)
-        if at is not None:
-            if at <= scene.now + SOON:
-                self._see_again(at)
-            return at <= scene.now + SOON
+        """Whether what ends soon anyway, even where it takes as long as can be expected, makes room enough: then nobody needs to
+        be asked, before it is seen whether it did end."""
+        scene = self._scene
+        if scene.timeline.expected_at(gang.id) is not None:
+            return self._surely_soon(gang)
         if self._soon is None:
-            self._soon = scene.capacity.copy()
-            self._soon_ends = scene.standing.future.ending_by(SOON.total_seconds())
+            self._soon_ends = scene.standing.future.gone_by(SOON.total_seconds())
+            self._soon = scene.capacity.copy() if self._soon_ends else scene.capacity
             for end in self._soon_ends:
                 self._soon.give_back(end.placement)
         smallest = gang.sized([role.fewest for role in gang.roles])
         if not self._soon_ends or self._soon.place(smallest, score="first-fit") is None or not self._soon_allowed(smallest):
             return False
-        self._see_again(scene.now + timedelta(seconds=self._soon_ends[-1].mid_s))
+        self._see_again(scene.now + timedelta(seconds=max(end.high_s for end in self._soon_ends)))
         return True
+
+    def _surely_soon(self, gang: Gang) -> bool:
+        """Whether it starts soon where it was promised a start."""
+        at = self._scene.timeline.surely_at(gang.id, self._scene.expected(gang), self._scene.now + SOON)
+        if at is not None:
+            self._see_again(at)
+        return at is not None
 
     def _soon_allowed(self, gang: Gang) -> bool:
         if self._scene.accounts.refusal(gang) is None:
@@ -162,11 +167,8 @@ class Asking:
         needs no asking."""
         scene, timeline, expected = self._scene, self._scene.timeline, self._scene.expected(gang)
         soon = scene.now + SOON
-        without = self._restore(gang) or timeline.promise(gang, expected)
-        at = timeline.expected_at(gang.id)
-        if without is not None and at is not None and at <= soon:
+        if (self._restore(gang) or timeline.promise(gang, expected)) is not None and self._surely_soon(gang):
             self._restore(gang)
-            self._see_again(at)
             return False
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
         others = [other for other in scene.promises.on(nodes) if other.id != gang.id and other.id not in self.making_room]

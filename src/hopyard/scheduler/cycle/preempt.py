@@ -12,6 +12,7 @@ from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Search, Victim, lost, weight
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.hope import Hope
 from hopyard.scheduler.service import CLASSES, service_class
 
 BY_RIGHT = -CLASSES  # the tier of lower priorities and of what was lent; those that only take turns come after it
@@ -46,6 +47,7 @@ class Preemptor:
         self._weight = weight(standing.snapshot.nodes.values())
         self._left: set[GangId] = set()
         self._alike: dict[_Claim, list[Victim]] = {}
+        self._hopes: dict[_Claim, Hope] = {}
         self._emptied: dict[_Claim, Capacity] = {}
         self._debtors: dict[tuple[QueueName, tuple[str, ...]], frozenset[QueueName]] = {}
         self._helps: dict[tuple[_Claim, object], bool] = {}
@@ -67,7 +69,7 @@ class Preemptor:
         self._forget()
 
     def _forget(self) -> None:
-        for known in (self._alike, self._emptied, self._helps, self._debtors):
+        for known in (self._alike, self._hopes, self._emptied, self._helps, self._debtors):
             known.clear()
 
     def may(self, queue: QueueName, priority: int) -> bool:
@@ -105,14 +107,24 @@ class Preemptor:
         claim = self._claim(gang)
         key = claim, (gang.roles, gang.topology)
         if key not in self._helps:
-            emptied = self._emptied.get(claim)
-            if emptied is None:
-                emptied = self._emptied[claim] = self._capacity.copy()
-                for _, running in self._asked_by(gang, claim):
-                    emptied.give_back(running.placement)
             smallest = gang.sized([role.fewest for role in gang.roles])
-            self._helps[key] = emptied.place(smallest, score="first-fit") is not None
+            self._helps[key] = self._hope(gang, claim).holds(smallest) and self._holds(smallest, claim)
         return self._helps[key]
+
+    def _hope(self, gang: Gang, claim: _Claim) -> Hope:
+        """As `_holds`, but hopeful and much cheaper still."""
+        found = self._hopes.get(claim)
+        if found is None:
+            found = self._hopes[claim] = Hope(self._capacity, [one.placement for _, one in self._asked_by(gang, claim)])
+        return found
+
+    def _holds(self, gang: Gang, claim: _Claim) -> bool:
+        emptied = self._emptied.get(claim)
+        if emptied is None:
+            emptied = self._emptied[claim] = self._capacity.copy()
+            for _, running in self._asked_by(gang, claim):
+                emptied.give_back(running.placement)
+        return emptied.place(gang, score="first-fit") is not None
 
     def _claim(self, gang: Gang) -> _Claim:
         sliced = service_class(gang, gang.served_s) if self._queues[gang.queue].time_slices else 0
@@ -159,7 +171,8 @@ class Preemptor:
     def _yielding(self, gang: Gang) -> list[tuple[int, Running]]:
         """Of its own queue, with tiers: lower priorities, then those that were served most."""
         queue, found = self._queues[gang.queue], []
-        if queue.preempts_lower:
+        lowest = self._standing.lowest_priority(gang.queue) if queue.preempts_lower else None
+        if lowest is not None and lowest < gang.priority:
             found += [(BY_RIGHT, running) for running in self._there(gang.queue) if running.gang.priority < gang.priority]
         if queue.time_slices:
             waits = service_class(gang, gang.served_s)

@@ -194,6 +194,19 @@ class Capacity:
         """What each of `nodes` has left: thousandths of cores, bytes, thousandths of GPUs of all models together."""
         return self._free.cpu, self._free.memory, np.maximum(self._free.gpu, 0).sum(axis=1)
 
+    def sums_without(self, gone: Iterable[Placement]) -> tuple[Ints, Ints, Ints]:
+        """As `sums`, if these had left."""
+        row = self._free.ground.row
+        cpu, memory, gpu = self._free.cpu.copy(), self._free.memory.copy(), np.maximum(self._free.gpu, 0).sum(axis=1)
+        for placement in gone:
+            for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+                at = row.get(assignment.node)
+                if at is not None:
+                    cpu[at] += role.resources.cpu_milli
+                    memory[at] += role.resources.memory_bytes
+                    gpu[at] += len(assignment.gpus) * assignment.gpu_milli
+        return cpu, memory, gpu
+
     def allowed(self, where: Where) -> Bools:
         """Which of `nodes` are open and may be used."""
         return self._free.ground.allowed(where)

@@ -61,7 +61,7 @@ class Future:
         self._slots: dict[GangId, int] = {}
         self._gangs: list[GangId | None] = []  # by slot
         self._free_slots: list[int] = []
-        self._times: Floats = np.zeros((2, 64))  # by slot: the middle end, and until when it is known; as points in time
+        self._times: Floats = np.zeros((3, 64))  # by slot: the middle and the latest end, and until when they are known: points in time
         self._about: Floats = np.zeros((2, 64))  # by slot: when it began, as a point in time, and its time limit or infinity
         self._uses = Uses()
 
@@ -134,7 +134,7 @@ class Future:
     def comes_back(self, nodes: Sequence[NodeId]) -> tuple[Ints, Floats, Ints]:
         """For each replica on one of these nodes: the index of its node, in how many seconds it probably ends, and what it
         gives back (columns: thousandths of cores, bytes, thousandths of GPUs)."""
-        self._refresh(np.flatnonzero(self._times[1, : len(self._gangs)] <= self._now).tolist())
+        self._refresh()
         row = {node: index for index, node in enumerate(nodes)}
         rows = np.array([row.get(node, -1) for node in self._uses.nodes], np.int64)
         uses = self._uses.live()
@@ -149,12 +149,12 @@ class Future:
             self._sorted = sorted((self._end(one) for one in self._running.values()), key=_order)
         return self._sorted
 
-    def ending_by(self, in_s: float) -> list[End]:
-        """Of those that are expected to end in so many seconds or less, by expected end, then id."""
-        self._refresh(np.flatnonzero(self._times[1, : len(self._gangs)] <= self._now).tolist())
-        slots = np.flatnonzero(self._times[0, : len(self._gangs)] <= self._now + in_s).tolist()
+    def gone_by(self, in_s: float) -> list[End]:
+        """Of those that end in so many seconds even if they take as long as can be expected, by expected end, then id."""
+        self._refresh()
+        slots = np.flatnonzero(self._times[1, : len(self._gangs)] <= self._now + in_s).tolist()
         found = (self._end(self._running[gang]) for slot in slots if (gang := self._gangs[slot]) is not None)
-        return sorted((end for end in found if end.mid_s <= in_s), key=_order)
+        return sorted((end for end in found if end.high_s <= in_s), key=_order)
 
     def ends_on(self, nodes: Collection[NodeId]) -> list[End]:
         """Of those that hold something on one of these nodes, in the same order."""
@@ -168,10 +168,10 @@ class Future:
     def running(self, gang: GangId) -> Running | None:
         return self._running.get(gang)
 
-    def _refresh(self, slots: Iterable[int]) -> None:
-        """Work the middle ends out anew, those of gangs with one history together."""
+    def _refresh(self) -> None:
+        """Work out anew what is not known any more, for gangs with one history together."""
         together: dict[int, tuple[History, list[int]]] = {}
-        for slot in slots:
+        for slot in np.flatnonzero(self._times[2, : len(self._gangs)] <= self._now).tolist():
             gang = self._gangs[slot]
             assert gang is not None
             running = self._running[gang]
@@ -182,8 +182,9 @@ class Future:
                 together.setdefault(id(known), (known, []))[1].append(slot)
         for known, alike_slots in together.values():
             begun, limit_s = self._about[:, alike_slots]
-            mid_s, until_s = known.mid_s(np.maximum(self._now - begun, 0.0))
-            self._times[:, alike_slots] = begun + np.minimum(np.minimum(mid_s, NEVER_S), limit_s), begun + until_s
+            mid_s, high_s, until_s = known.ends_s(np.maximum(self._now - begun, 0.0))
+            high_s = np.where(np.isfinite(limit_s), limit_s, np.minimum(high_s, NEVER_S))
+            self._times[:, alike_slots] = begun + (np.minimum(np.minimum(mid_s, NEVER_S), limit_s), high_s, until_s)
             for slot in np.array(alike_slots)[np.isnan(mid_s)].tolist():
                 self._end(self._running[self._gangs[slot] or GangId("")])
 
@@ -199,7 +200,7 @@ class Future:
     def _end(self, running: Running) -> End:
         gang = running.gang
         if running.stopping:
-            self._times[:, self._slots[gang.id]] = self._now + STOPS_IN_S[0], self._now
+            self._times[:, self._slots[gang.id]] = self._now + STOPS_IN_S[0], self._now + STOPS_IN_S[1], self._now
             return End(running.placement, *STOPS_IN_S)
         known = self._known.get(gang.id)
         if known is None or known[3] <= self._now:
@@ -209,7 +210,7 @@ class Future:
                 expected = exactly(self._pick(expected))
             known = (begun + expected.mid_s, begun + expected.high_s, expected.certain, begun + until_s)
             self._known[gang.id] = known
-            self._times[:, self._slots[gang.id]] = known[0], known[3]
+            self._times[:, self._slots[gang.id]] = known[0], known[1], known[3]
         mid_s, high_s = max(known[0] - self._now, OVERDUE_S), max(known[1] - self._now, OVERDUE_S)
         return End(running.placement, mid_s, max(mid_s, high_s), known[2])
 

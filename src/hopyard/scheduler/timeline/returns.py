@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import NodeId
-from hopyard.domain.resources import WHOLE_GPU, Resources
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.hope import least_gpu
 from hopyard.scheduler.timeline.future import End, Future
 
 SPARE_NODES = 16
@@ -95,11 +95,6 @@ def _given_back(end: End) -> Iterator[tuple[NodeId, float, tuple[int, int, int]]
     for (_, role), assignment in zip(end.placement.gang.requests(), end.placement.assignments, strict=True):
         asked = role.resources
         yield assignment.node, end.mid_s, (asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli)
-
-
-def least_gpu(request: Resources) -> int:
-    """Thousandths of GPUs that one replica takes at least; of a share by memory nothing more is known."""
-    return WHOLE_GPU * request.gpus or request.gpu_milli or int(request.shares_gpu)
 
 
 def _summed(amounts: Ints, rows: Ints) -> Ints:

@@ -13,9 +13,9 @@ import numpy as np
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import NodeId
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.hope import least_gpu
 from hopyard.scheduler.timeline.moments import SLACK_S, Moment
 from hopyard.scheduler.timeline.outlook import Outlook
-from hopyard.scheduler.timeline.returns import least_gpu
 
 ANY = "first-fit"  # the score of places that are only promised: what suits the cluster best is seen when the time has come
 

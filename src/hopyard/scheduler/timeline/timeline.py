@@ -160,6 +160,16 @@ class Timeline:
         stay = self._outlook.stays.get(gang)
         return None if stay is None else self._time(stay.at_s)
 
+    def surely_at(self, gang: GangId, expected: Expected, by: datetime) -> datetime | None:
+        """When a gang that was promised a start in this turn starts even if all that is in its place takes as long as can be
+        expected; None where that is later than `by`."""
+        stay = self._outlook.stays.get(gang)
+        if stay is None or self._time(stay.at_s) > by:
+            return None
+        spot = Spot(stay.placement, stay.at_s)
+        at = self._time(self._at_the_latest(stay.placement.gang, expected, stay.promise.nodes, spot))
+        return at if at <= by else None
+
     def waits_for(self, gang: GangId) -> tuple[str, ...]:
         """What a gang that was promised a start in this turn waits for, as a Hold names it: the runs on its nodes, the last
         to end first, the first few."""

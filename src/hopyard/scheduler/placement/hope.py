@@ -1,0 +1,45 @@
+"""What nodes could hold if some runs left, told quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hopyard.domain.gang import Gang, Placement, Role
+from hopyard.domain.resources import WHOLE_GPU, Resources
+from hopyard.scheduler.placement.capacity import Capacity
+
+
+class Hope:
+    """It is hopeful: cards of a node are counted together, whatever their model, and roles one by one. So what it says does not
+    fit does not, and what it says does may not.
+    """
+
+    def __init__(self, capacity: Capacity, gone: Iterable[Placement]) -> None:
+        """gone: what has left, beside what is free."""
+        self._capacity = capacity
+        self._cpu, self._memory, self._gpu = capacity.sums_without(gone)
+
+    def holds(self, gang: Gang) -> bool:
+        """Whether there may be room for as many replicas as it asks for."""
+        return all(self._room(role) >= role.replicas for role in gang.roles)
+
+    def _room(self, role: Role) -> int:
+        asked = role.resources
+        rooms = [
+            left // least
+            for left, least in (
+                (self._gpu, least_gpu(asked)), (self._cpu, asked.cpu_milli), (self._memory, asked.memory_bytes),
+            )
+            if least
+        ]  # fmt: skip
+        if not rooms:
+            return role.replicas
+        room = rooms[0] if len(rooms) == 1 else np.minimum.reduce(rooms)
+        return int(np.maximum(room, 0).sum(where=self._capacity.allowed(role.where)))
+
+
+def least_gpu(request: Resources) -> int:
+    """Thousandths of GPUs that one replica takes at least; of a share by memory nothing more is known."""
+    return WHOLE_GPU * request.gpus or request.gpu_milli or int(request.shares_gpu)
