@@ -13,7 +13,7 @@ try:
 except ImportError as lacking:
     raise SpecError("numpy is not installed in this interpreter", hints=("pip install numpy",)) from lacking
 
-__all__ = ["Array", "Columns", "bytes_of", "joined", "np", "objects"]
+__all__ = ["Array", "Columns", "bytes_of", "joined", "np", "objects", "scatter"]
 
 Array = NDArray[Any]
 Columns = Mapping[str, Array]
@@ -22,10 +22,8 @@ Columns = Mapping[str, Array]
 def objects(values: list[Any]) -> Array:
     """A one-dimensional array of these, whatever they are."""
     made = np.empty(len(values), dtype=object)
-    made[:] = values if not values or not isinstance(values[0], np.ndarray) else None
-    if values and isinstance(values[0], np.ndarray):
-        for at, value in enumerate(values):
-            made[at] = value
+    for at, value in enumerate(values):  # one by one: NumPy would look into those that are sequences
+        made[at] = value
     return made
 
 
@@ -34,6 +32,21 @@ def joined(parts: list[Array]) -> Array:
     if len({(part.shape[1:], part.dtype == object) for part in parts}) <= 1:
         return np.concatenate(parts)
     return objects([row for part in parts for row in part])
+
+
+def scatter(whole: dict[str, Array], rows: int, positions: Array, parts: Columns) -> None:
+    """Put rows where they belong, in arrays of so many rows that are made when the first of them come; arrays of objects where
+    rows differ in shape."""
+    for name, part in parts.items():
+        if name not in whole:
+            whole[name] = np.empty((rows, *part.shape[1:]), dtype=part.dtype)
+        elif whole[name].shape[1:] != part.shape[1:] and whole[name].dtype != object:
+            whole[name] = objects(list(whole[name]))
+        if whole[name].dtype == object:
+            for at, row in zip(positions, part, strict=True):
+                whole[name][at] = row
+        else:
+            whole[name][positions] = part
 
 
 def bytes_of(array: Array) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from hopyard.datasets.partitions.arrays import Array, bytes_of, joined, np
+from hopyard.datasets.partitions.arrays import Array, bytes_of, joined, np, scatter
 from hopyard.datasets.partitions.memory import DEFAULT, budget_bytes
 from hopyard.datasets.partitions.order import cuts, epoch_order, windows
 from hopyard.datasets.partitions.reader import ArrayReader, Reader, ViewReader
@@ -92,16 +92,7 @@ class Partition:
     def _read(self, columns: Sequence[str]) -> dict[str, Array]:
         whole: dict[str, Array] = {}
         for positions, arrays in self._reader.chunks(columns):
-            for name, part in arrays.items():
-                if name not in whole:
-                    whole[name] = np.empty((len(self), *part.shape[1:]), dtype=part.dtype)
-                elif whole[name].shape[1:] != part.shape[1:] and whole[name].dtype != object:
-                    whole[name] = _as_objects(whole[name])  # images of several sizes
-                if whole[name].dtype == object:
-                    for at, row in zip(positions, part, strict=True):
-                        whole[name][at] = row
-                else:
-                    whole[name][positions] = part
+            scatter(whole, len(self), positions, arrays)
         return whole
 
     # -- going through it ----------------------------------------------------------------------------------------
@@ -227,9 +218,3 @@ def _window(reader: Reader, columns: Sequence[str], blocks: Sequence[int], posit
     order = np.argsort(stored, kind="stable")[np.searchsorted(np.sort(stored), positions)]
     return {name: joined([arrays[name] for _, arrays in parts])[order] for name in columns}
 
-
-def _as_objects(array: Array) -> Array:
-    made = np.empty(len(array), dtype=object)
-    for at, row in enumerate(array):
-        made[at] = row
-    return made

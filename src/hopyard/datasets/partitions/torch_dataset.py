@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hopyard.datasets.partitions.arrays import Array, np
 
-if TYPE_CHECKING:
-    from hopyard.datasets.partitions.partition import Partition
+
+class Rows(Protocol):
+    """What is needed of a partition."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, positions: Any) -> dict[str, Array]: ...
+
+    def items(self) -> Iterator[dict[str, Any]]: ...
 
 
-def mapped(partition: Partition) -> Any:
+def mapped(partition: Rows) -> Any:
     """Any row at once."""
     from torch.utils.data import Dataset
 
-    class Rows(Dataset[dict[str, Any]]):
+    class Mapped(Dataset[dict[str, Any]]):
         def __len__(self) -> int:
             return len(partition)
 
@@ -26,21 +33,21 @@ def mapped(partition: Partition) -> Any:
             taken = partition.rows(positions)
             return [{name: _tensor(array[at]) for name, array in taken.items()} for at in range(len(positions))]
 
-    return Rows()
+    return Mapped()
 
 
-def iterated(partition: Partition) -> Any:
+def iterated(partition: Rows) -> Any:
     """Row by row; of several workers of a loader, each gives every so-many-th."""
     from torch.utils.data import IterableDataset, get_worker_info
 
-    class Stream(IterableDataset[dict[str, Any]]):
+    class Iterated(IterableDataset[dict[str, Any]]):
         def __iter__(self) -> Iterator[dict[str, Any]]:
             worker = get_worker_info()
             for at, item in enumerate(partition.items()):
                 if worker is None or at % worker.num_workers == worker.id:
                     yield {name: _tensor(value) for name, value in item.items()}
 
-    return Stream()
+    return Iterated()
 
 
 def _tensor(value: Array | Any) -> Any:

@@ -1,0 +1,84 @@
+"""Folders of images: the folder that holds an image is its class. Columns `image` and `label`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hopyard.datasets.partitions import pictures
+from hopyard.datasets.partitions.arrays import Array, joined, np, objects
+from hopyard.datasets.partitions.source import About, Scan
+from hopyard.errors import SpecError
+
+_COLUMNS = ("image", "label")
+_CHUNK = 64
+
+
+def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> About:
+    del prefix  # only the innermost folder counts
+    for column in columns:
+        if column not in _COLUMNS:
+            raise SpecError(f"partitions.columns: images have no column `{column}`", hints=("they have image and label",))
+    by_class: dict[str, list[str]] = {}
+    for path in files:
+        parent, _, _ = path.rpartition("/")
+        if not parent:
+            raise SpecError(f"the image `{path}` is in no class: it lies in no folder", hints=("one folder for each class: cat/1.jpg, dog/2.jpg",))
+        by_class.setdefault(parent.rpartition("/")[2], []).append(path)
+    sampled = [paths[at * len(paths) // n] for paths in by_class.values() for n in (min(pictures.SAMPLES, len(paths)),) for at in range(n)]
+    seen = [pictures.look(folder / path, path) for path in sampled]
+    grey = all(one for one, _ in seen)
+    bytes_each = sum(points for _, points in seen) / len(seen) * (1 if grey else 3)
+    inner = {"files": list(files), "grey": grey}
+    return About(columns or _COLUMNS, {"image": bytes_each, "label": 8.0}, len(files), tuple(sorted(by_class)), inner)
+
+
+def scan(folder: Path, about: About, stratify: str) -> Scan:
+    del folder
+    if stratify not in ("", "folder", "label"):
+        raise SpecError(f"partitions.stratify: images have no column `{stratify}`", hints=("stratify by `folder`, which is the class",))
+    number = {name: at for at, name in enumerate(about.classes)}
+    paths = about.inner["files"]
+    labels = np.array([number[path.split("/")[-2]] for path in paths], dtype=np.int64)
+    locators = {"path": np.array([path.encode() for path in paths], dtype=np.bytes_), "label": labels}
+    return Scan(len(paths), locators, labels if stratify else None)
+
+
+class ImageReader:
+    """Any image at once. Arrays of images are arrays of objects where they differ in size."""
+
+    blocks = None
+
+    def __init__(self, folder: Path, about: About, locators: Mapping[str, Array]) -> None:
+        self._folder, self._about = folder, about
+        self._paths, self._labels = locators["path"], locators["label"]
+        self.columns, self.rows = about.columns, len(self._paths)
+
+    def row_bytes(self, columns: Sequence[str]) -> float:
+        return sum(self._about.row_bytes[name] for name in columns)
+
+    def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
+        read: dict[str, Array] = {}
+        for name in columns:
+            read[name] = self._labels[positions] if name == "label" else stacked([self._image(at) for at in positions])
+        return read
+
+    def chunks(self, columns: Sequence[str], blocks: Sequence[int] | None = None) -> Iterator[tuple[Array, dict[str, Array]]]:
+        del blocks  # it has none
+        order = np.argsort(self._paths, kind="stable")
+        for at in range(0, self.rows, _CHUNK):
+            yield order[at : at + _CHUNK], self.take(order[at : at + _CHUNK], columns)
+
+    def _image(self, at: int) -> Array:
+        path = self._paths[at].decode()
+        return pictures.decoded(self._folder / path, path, grey=self._about.inner["grey"])
+
+
+reader = ImageReader
+
+
+def stacked(rows: list[Array]) -> Array:
+    """One array where all have a shape and a type, else an array of objects."""
+    if len({(row.shape, row.dtype) for row in rows}) == 1:
+        return joined([row[None] for row in rows])
+    return objects(rows)

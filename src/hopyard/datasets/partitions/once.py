@@ -1,0 +1,56 @@
+"""Files that many processes of a node need and that one of them makes: whole or absent, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+_UNUSED_S = 30 * 24 * 3600.0  # then nobody is taken to come back for it
+
+
+def made_once(path: Path, write: Callable[[IO[bytes]], None], *, sound: Callable[[Path], bool]) -> Path:
+    """`path`, written by `write` unless it is there and `sound` says so. Of many who ask at once one writes, and the others wait; if
+    it is killed, the next begins anew. Files beside it that nobody asked for in 30 days are removed. Raises what `write` raises."""
+    if not _there(path, sound):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _there(path, sound):
+                _write(path, write)
+                _forget_unused(path)
+        finally:
+            os.close(lock)
+    with suppress(OSError):
+        os.utime(path)  # the last use
+    return path
+
+
+def _there(path: Path, sound: Callable[[Path], bool]) -> bool:
+    return path.is_file() and sound(path)
+
+
+def _write(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _forget_unused(path: Path) -> None:
+    """What is open stays readable for who has it open. Locks stay: they are empty, and somebody may wait for one."""
+    for other in path.parent.glob(f"*{path.suffix}"):
+        with suppress(OSError):
+            if other != path and other.stat().st_mtime < time.time() - _UNUSED_S:
+                other.unlink()

@@ -1,0 +1,189 @@
+"""Splitting a dataset version into partitions: once for each plan, whoever asks.
+
+The index says of each partition where its rows lie; the rows themselves stay where they are. It is an .npz file, of which a worker
+reads its own partition's part only.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any
+
+from hopyard.datasets.partitions import images, numpy_files, parquet, tar, text
+from hopyard.datasets.partitions.arrays import Array, np
+from hopyard.datasets.partitions.deal import dealt, in_turn, set_apart
+from hopyard.datasets.partitions.files import Files, find_files
+from hopyard.datasets.partitions.memory import DEFAULT
+from hopyard.datasets.partitions.once import made_once
+from hopyard.datasets.partitions.order import seed_of
+from hopyard.datasets.partitions.partition import Kind, Partition
+from hopyard.datasets.partitions.source import About, Scan, Source
+from hopyard.domain.study import PartitionPlan
+from hopyard.errors import SpecError
+
+_LAYOUT = 1  # of indexes, and of how rows are dealt: another number, other partitions
+_WINDOW_BYTES = 64 * 1024 * 1024  # of rows that are shuffled together, where they come a block at a time
+_SOURCES: dict[str, Source] = {"parquet": parquet, "npy": numpy_files, "npz": numpy_files, "images": images, "tar": tar, "text": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What `check` saw. rows: to train on and validate with; None where only splitting tells (tar, text)."""
+
+    format: str
+    columns: tuple[str, ...]
+    rows: int | None
+    classes: tuple[str, ...]
+
+
+class PartitionSet:
+    """All partitions of one dataset version under one plan. key: names them in every study; equal data and plans give equal keys."""
+
+    def __init__(self, folder: Path, index: Path, key: str) -> None:
+        self.folder, self.key, self._index = folder, key, index
+        self._about: dict[str, Any] = json.loads(bytes(np.load(index)["about"]))
+
+    @property
+    def parts(self) -> int:
+        return len(self._about["rows"]["train"])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._about["train"]["columns"])
+
+    @property
+    def has_validation(self) -> bool:
+        return "validation" in self._about["rows"]
+
+    def rows(self, kind: Kind = "train") -> tuple[int, ...]:
+        """How many each partition has; none of a kind that the plan does not set apart."""
+        return tuple(self._about["rows"].get(kind, ()))
+
+    def open(self, index: int, kind: Kind = "train", *, memory_bytes: int = DEFAULT) -> Partition:
+        """One of them. memory_bytes: what its columns may take; the default is half of what is free, shared with the workers of the
+        machine. Raises SpecError for one that there is not."""
+        peers = self.rows(kind)
+        if kind == "validation" and not peers:
+            hints = ("`validation: 0.2` sets a share of the rows apart", "`validation_from: test` names the folder that holds them")
+            raise SpecError("partitions.validation: the plan sets no rows apart for validation", hints=hints)
+        if not 0 <= index < len(peers):
+            raise SpecError(f"there is no {kind} partition {index}: they are 0 to {len(peers) - 1}")
+        about = _about(self._about[kind])
+        with np.load(self._index) as held:
+            prefix = f"{kind}.{index}."
+            locators = {name.removeprefix(prefix): held[name] for name in held.files if name.startswith(prefix)}
+        return Partition(
+            _SOURCES[self._about["format"]].reader(self.folder, about, locators),
+            index=index,
+            peers=peers,
+            kind=kind,
+            key=f"{self.key}.{kind}.{index}",
+            classes=about.classes,
+            folder=self._index.parent,
+            window_rows=self._about["window_rows"],
+            memory_bytes=memory_bytes,
+        )
+
+
+def check(folder: Path, plan: PartitionPlan) -> Found:
+    """Everything that can be known of the data without reading it all: formats, headers, columns, numbers of rows. Takes a moment.
+    Raises SpecError that names the file or the entry of the plan."""
+    _check_plan(plan)
+    files = find_files(folder, plan)
+    train, validation = _look(files, plan)
+    if plan.stratify and plan.stratify not in train.columns and not (files.format == "images" and plan.stratify == "folder"):
+        raise SpecError(f"partitions.stratify: there is no column `{plan.stratify}`", hints=(f"there are {', '.join(train.columns)}",))
+    if train.rows is not None:
+        apart = 0 if plan.validation_from else int(train.rows * plan.validation + 0.5)
+        _check_enough(train.rows - apart, plan.parts, "to train on")
+        if apart or plan.validation:
+            _check_enough(apart, plan.parts, "for validation")
+    if validation is not None and validation.rows is not None:
+        _check_enough(validation.rows, plan.parts, "for validation")
+    rows = None if train.rows is None else train.rows + ((validation.rows or 0) if validation else 0)
+    return Found(files.format, train.columns, rows, train.classes)
+
+
+def split(folder: Path, plan: PartitionPlan, manifest: str, cache: Path) -> PartitionSet:
+    """Split the dataset in `folder`, whose content `manifest` names, unless `cache` holds the index already. Any number of processes
+    may ask at once. Raises SpecError as `check`, and for what only reading shows."""
+    _check_plan(plan)
+    named = json.dumps([_LAYOUT, manifest, asdict(plan)], sort_keys=True)
+    key = blake2b(named.encode(), digest_size=32).hexdigest()
+    path = made_once(cache / f"{key}.npz", lambda file: _write(file, folder, plan), sound=_sound)
+    return PartitionSet(folder, path, key)
+
+
+def _sound(path: Path) -> bool:
+    """Whether it was written whole: a machine that lost power may have kept its name only. What is read is checked by its CRC."""
+    return zipfile.is_zipfile(path)
+
+
+def _write(file: IO[bytes], folder: Path, plan: PartitionPlan) -> None:
+    check(folder, plan)
+    files = find_files(folder, plan)
+    source = _SOURCES[files.format]
+    abouts = dict(zip(("train", "validation"), _look(files, plan), strict=True))
+    train, apart = abouts["train"], abouts["validation"]
+    assert train is not None
+    window = max(1, int(_WINDOW_BYTES / max(1.0, sum(train.row_bytes.values()))))
+    scan = source.scan(folder, train, plan.stratify)
+    turn, share = set_apart(in_turn(scan.rows, scan.strata, plan.seed), plan.validation)
+    turns: dict[str, tuple[About, Scan, Array]] = {"train": (train, scan, turn)}
+    if apart is not None:
+        own = source.scan(folder, apart, plan.stratify)
+        turns["validation"] = (apart, own, in_turn(own.rows, own.strata, plan.seed))
+    elif plan.validation:
+        turns["validation"] = (train, scan, share)
+    arrays: dict[str, Array] = {}
+    told: dict[str, Any] = {"format": files.format, "window_rows": window, "rows": {}}
+    for kind, (about, scanned, rows_in_turn) in turns.items():
+        _check_enough(len(rows_in_turn), plan.parts, "to train on" if kind == "train" else "for validation")
+        parts = dealt(rows_in_turn, plan.parts, scanned.blocks, window, seed_of(plan.seed, kind))
+        told["rows"][kind] = [len(rows) for rows in parts]
+        told[kind] = asdict(about)
+        for number, rows in enumerate(parts):
+            arrays.update({f"{kind}.{number}.{name}": values[rows] for name, values in scanned.locators.items()})
+    arrays["about"] = np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
+    np.savez(file, allow_pickle=False, **arrays)
+
+
+def _look(files: Files, plan: PartitionPlan) -> tuple[About, About | None]:
+    """What the files to train on and those for validation say of themselves; both have the same columns and classes."""
+    source = _SOURCES[files.format]
+    if files.format == "images" and files.empty_folders:
+        raise SpecError(f"the class `{files.empty_folders[0]}` is empty: the folder holds no image", hints=("remove the folder, or say which `files` to take",))
+    train = source.look(files.folder, files.train, plan.columns, "")
+    if not files.validation:
+        return train, None
+    apart = source.look(files.folder, files.validation, plan.columns, plan.validation_from)
+    if set(apart.columns) != set(train.columns):
+        told = f"validation has columns {', '.join(apart.columns)}; training has {', '.join(train.columns)}"
+        raise SpecError(f"partitions.validation_from: {told}", hints=("`columns` names those that both have",))
+    if unknown := set(apart.classes) - set(train.classes):
+        raise SpecError(f"partitions.validation_from: no file to train on is of class `{min(unknown)}`")
+    return train, replace(apart, columns=train.columns, classes=train.classes)
+
+
+def _about(stored: Mapping[str, Any]) -> About:
+    return About(**{**stored, "columns": tuple(stored["columns"]), "classes": tuple(stored["classes"])})
+
+
+def _check_plan(plan: PartitionPlan) -> None:
+    if plan.parts < 1:
+        raise SpecError(f"partitions.parts: {plan.parts} partitions cannot be", hints=("one for each worker, or more",))
+    if not 0 <= plan.validation < 1:
+        raise SpecError(f"partitions.validation: {plan.validation} is no share of the rows", hints=("a number from 0 to below 1, such as 0.2",))
+    if plan.validation and plan.validation_from:
+        raise SpecError("partitions: both `validation` and `validation_from` are given", hints=("a share of the rows, or the files that hold them",))
+
+
+def _check_enough(rows: int, parts: int, what: str) -> None:
+    if rows < parts:
+        hints = (f"at most {rows} workers" if rows else "every partition needs a row", "partitions.validation says how many rows are set apart")
+        raise SpecError(f"partitions.parts: {rows:,} rows {what} cannot be split into {parts} partitions", hints=hints)
