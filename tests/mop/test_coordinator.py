@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.coordinator import MopCoordinator
-from hopyard.mop.events import EvaluateState, Hint, HopFinished, Instruction, TrainHop, TrialAdmitted, WorkerJoined, WorkersToSpare
+from hopyard.mop.events import (
+    EvaluateState,
+    Hint,
+    HopFinished,
+    Instruction,
+    TrainHop,
+    TrialAdmitted,
+    WorkerJoined,
+    WorkersToSpare,
+)
 from hopyard.mop.makespan import bound, play_epoch
 
 ONE = frozenset({PartitionId(0)})

@@ -38,7 +38,7 @@ from hopyard.mop.hints import likely_next
 from hopyard.mop.queue import Queue, Trial
 from hopyard.mop.roster import Numbering, Roster, Worker, positions
 
-_SURPRISE = 0.1  # a learnt speed that moved by more than this share puts the queue in order anew
+_SURPRISE = 0.25  # a learnt speed that moved by more than this share puts the queue in order anew
 
 
 @dataclass(frozen=True, slots=True)
