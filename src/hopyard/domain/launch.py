@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId
@@ -43,6 +44,8 @@ class ReplicaLaunch:
     time_limit_s: float | None = None
     restore: Restore | None = None
     essential: bool = True  # as of `domain.gang.Role`
+    study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`
+    secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits
 
 
 @dataclass(frozen=True, slots=True)

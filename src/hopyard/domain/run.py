@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
+from typing import Any
 
 from hopyard.domain.attempt import Exit
 from hopyard.domain.gang import ANYWHERE, Gang, Role, Topology, Where
@@ -115,6 +116,7 @@ class RunSpec:
 
     queue, priority: None asks for none; what the tree of queues says then is filled in when the run is accepted.
     topology: of all replicas together, beside what each role asks for itself.
+    study: of a run that is a study, its StudySpec as JSON (`config.studyjson`). parent: the study that a trial's run belongs to.
     """
 
     project: str
@@ -135,6 +137,8 @@ class RunSpec:
     max_attempts: int = 4  # lost attempts are repeated up to this many in all
     forked_from: RunId | None = None
     resume: ResumeFrom | None = None
+    study: Mapping[str, Any] | None = None
+    parent: RunId | None = None
 
     @property
     def size(self) -> int:

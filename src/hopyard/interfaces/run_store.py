@@ -21,7 +21,10 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """All that are given must hold. `label` and `text` are matched exactly / as a part of name, label or tag."""
+    """All that are given must hold. `label` and `text` are matched exactly / as a part of name, label or tag.
+
+    parent: only trials of this study. studies: only runs that are studies. trials: False leaves out the runs of trials.
+    """
 
     phases: frozenset[RunPhase] | None = None
     user: str | None = None
@@ -35,6 +38,9 @@ class RunFilter:
     id_prefix: str | None = None
     number: int | None = None  # of the name
     ids: frozenset[RunId] | None = None  # a few hundred at most
+    parent: RunId | None = None
+    studies: bool = False
+    trials: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,14 @@ class RunStore(Protocol):
 
     async def count(self) -> Mapping[RunPhase, int]:
         """How many runs there are in each phase that has any."""
+        ...
+
+    async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
+        """How many runs with each of these parents there are in each phase that has any; studies without any are left out."""
+        ...
+
+    async def list_orphans(self) -> Sequence[RunId]:
+        """Runs that are not over though their parent is, or is gone."""
         ...
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:

@@ -11,7 +11,7 @@ from hopyard.domain.ids import AttemptId, RunId
 class StreamKey:
     attempt: AttemptId
     rank: int
-    name: str  # stdout, stderr, metrics, tensorboard, events, system
+    name: str  # stdout, stderr, metrics, tensorboard, events, system, journal
 
 
 class Streams(Protocol):

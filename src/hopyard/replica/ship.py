@@ -208,7 +208,7 @@ class Shipper:
 
 def whole_records(stream: str, data: bytes) -> int:
     """How many bytes at the beginning of `data` are whole records of this stream; all where it has no records, or is damaged."""
-    if stream in ("events", "system"):
+    if stream in ("events", "system", "journal"):
         return data.rfind(b"\n") + 1
     if stream in ("metrics", "tensorboard"):
         try:

@@ -90,7 +90,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "id": (r"[A-Za-z0-9-]{6,64}", "a run's id"),
     "attempt": (r"[A-Za-z0-9-]{6,64}\.[0-9]{1,6}", "an attempt's id"),
     "rank": (r"[0-9]{1,6}", "the rank of a replica"),
-    "stream": (r"stdout|stderr|metrics|tensorboard|events|system", "a stream"),
+    "stream": (r"stdout|stderr|metrics|tensorboard|events|system|journal", "a stream"),
     "step": (r"[0-9]{1,18}", "a step"),
     "number": (r"[0-9]{1,9}", "a number that counts from 1"),
     "version": (r"[0-9]{1,9}|newest", "a version: its number, or `newest` (also written 0)"),

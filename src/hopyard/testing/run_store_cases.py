@@ -37,6 +37,26 @@ def checkpoint(run: RunId, step: int, *, rank: int = 0) -> Checkpoint:
 class CreateCases:
     """Accepting runs."""
 
+    async def test_trials_are_found_by_their_study(self, stores: ClusterStores) -> None:
+        study = await submit(stores, study={"name": "s"}, now=at(0))
+        mine = [await submit(stores, parent=study.id, now=at(1 + n)) for n in range(2)]
+        other = await submit(stores, now=at(3))
+        (reread,) = await stores.runs.list(RunFilter(studies=True))
+        assert (reread.id, reread.spec.study, reread.spec.parent) == (study.id, {"name": "s"}, None)
+        assert [run.id for run in await stores.runs.list(RunFilter(parent=study.id))] == [mine[1].id, mine[0].id]
+        assert [run.id for run in await stores.runs.list(RunFilter(trials=False))] == [other.id, study.id]
+        await stores.cluster.request_stop(mine[0].id, now=at(4))
+        counts = await stores.runs.count_trials([study.id, other.id])
+        assert counts == {study.id: {RunPhase.QUEUED: 1, RunPhase.CANCELLED: 1}}
+
+    async def test_orphans_are_trials_of_studies_that_are_over_or_gone(self, stores: ClusterStores) -> None:
+        studies = [await submit(stores, study={"name": "s"}) for _ in range(3)]
+        trials = [await submit(stores, parent=study.id) for study in studies for _ in range(2)]
+        for run in (studies[1], studies[2], trials[2]):
+            await stores.cluster.request_stop(run.id, now=at(1))
+        await stores.runs.delete(studies[2].id)
+        assert set(await stores.runs.list_orphans()) == {trials[3].id, trials[4].id, trials[5].id}
+
     async def test_a_run_comes_back_as_it_was_submitted(self, stores: ClusterStores) -> None:
         new = new_run(
             label="first",

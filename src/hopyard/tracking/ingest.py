@@ -20,8 +20,8 @@ from hopyard.tracking.lines import LineReader
 from hopyard.tracking.live import LiveRun, read_sample
 from hopyard.tracking.points import PointReader
 
-STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system")
-_OUTPUT = frozenset({"stdout", "stderr", "events"})
+STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal")
+_OUTPUT = frozenset({"stdout", "stderr", "events", "journal"})
 _WRITE_EVERY_S = 2.0
 _KEPT_OVER = 64  # runs that are over and still in memory, for their followers
 _REREAD_BYTES = 1024 * 1024

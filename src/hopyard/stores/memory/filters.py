@@ -20,6 +20,9 @@ def matches(row: RunRow, where: RunFilter) -> bool:
         and (not where.text or where.text.lower() in _searched(row))
         and (where.number is None or row.name.number == where.number)
         and (where.ids is None or row.id in where.ids)
+        and (where.parent is None or spec.parent == where.parent)
+        and (not where.studies or spec.study is not None)
+        and (where.trials or spec.parent is None)
         and (where.id_prefix is None or row.id.startswith(where.id_prefix))
     )
 

@@ -75,6 +75,21 @@ class MemoryRunStore:
     async def count(self) -> Mapping[RunPhase, int]:
         return dict(Counter(row.phase for row in self._state.runs.values()))
 
+    async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
+        found: dict[RunId, Counter[RunPhase]] = {}
+        for row in self._state.runs.values():
+            if row.spec.parent in studies:
+                found.setdefault(row.spec.parent, Counter())[row.phase] += 1
+        return {study: dict(counts) for study, counts in found.items()}
+
+    async def list_orphans(self) -> Sequence[RunId]:
+        rows = self._state.runs
+        return [
+            row.id
+            for row in rows.values()
+            if row.spec.parent is not None and not row.phase.final and (row.spec.parent not in rows or rows[row.spec.parent].phase.final)
+        ]
+
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         return [one.noun() for one in self._existing(run).attempts]
 

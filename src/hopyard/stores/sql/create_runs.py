@@ -151,6 +151,8 @@ def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:
         "offline": offline,
         "exit": encode_exit(_UNFINISHED) if offline else None,
         "touched": stamp.now,
+        "parent": spec.parent,
+        "study": spec.study is not None,
     }
 
 

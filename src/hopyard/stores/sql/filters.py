@@ -41,6 +41,12 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
         found.append(runs.c.id.in_(sorted(where.ids)))
     if where.id_prefix is not None:
         found += [runs.c.id >= where.id_prefix, runs.c.id < where.id_prefix + _AFTER_ALL]  # a range of the key, no scan
+    if where.parent is not None:
+        found.append(runs.c.parent == where.parent)
+    if where.studies:
+        found.append(runs.c.study)
+    if not where.trials:
+        found.append(runs.c.parent.is_(None))
     if where.before is not None:
         found.append(_older_than(where.before))
     return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy import Connection, Row, delete, func, or_, select, update
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
@@ -79,6 +79,27 @@ class SqlRunStore:
         def read(conn: Connection) -> dict[RunPhase, int]:
             query = select(runs.c.phase, func.count()).group_by(runs.c.phase)
             return {RunPhase(phase): count for phase, count in conn.execute(query)}
+
+        return await self._database.read(read)
+
+    async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
+        def read(conn: Connection) -> dict[RunId, dict[RunPhase, int]]:
+            found: dict[RunId, dict[RunPhase, int]] = {}
+            query = select(runs.c.parent, runs.c.phase, func.count()).group_by(runs.c.parent, runs.c.phase)
+            for at in range(0, len(studies), IDS_PER_QUERY):
+                for parent, phase, count in conn.execute(query.where(runs.c.parent.in_(studies[at : at + IDS_PER_QUERY]))):
+                    found.setdefault(parent, {})[RunPhase(phase)] = count
+            return found
+
+        return await self._database.read(read)
+
+    async def list_orphans(self) -> Sequence[RunId]:
+        def read(conn: Connection) -> list[RunId]:
+            parent = runs.alias("study_run")
+            final = [str(phase) for phase in RunPhase if phase.final]
+            over = or_(parent.c.id.is_(None), parent.c.phase.in_(final))
+            query = select(runs.c.id).outerjoin(parent, parent.c.id == runs.c.parent)
+            return list(conn.execute(query.where(runs.c.parent.is_not(None), runs.c.phase.not_in(final), over)).scalars())
 
         return await self._database.read(read)
 

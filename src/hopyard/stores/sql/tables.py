@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0002"  # the newest migration
+HEAD = "0003"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -74,10 +74,14 @@ runs = Table(
     Column("offline", Boolean, nullable=False),
     Column("exit", Text),  # JSON
     _touched(),
+    Column("parent", _Key),  # the study that a trial's run belongs to, which may be gone
+    Column("study", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("user_name", "project", "number", name="runs_name"),
     Index("runs_phase", "phase", "submitted_at"),
     Index("runs_touched", "touched"),
     Index("runs_newest", "submitted_at", "id"),
+    Index("runs_parent", "parent", sqlite_where=text("parent IS NOT NULL"), postgresql_where=text("parent IS NOT NULL")),
+    Index("runs_study", "study", "submitted_at", sqlite_where=text("study"), postgresql_where=text("study")),
 )
 
 run_contents = Table(

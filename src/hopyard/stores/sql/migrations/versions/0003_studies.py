@@ -1,0 +1,24 @@
+"""Studies: which run is one, and whose trial a run is."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("parent", KEY))
+    op.add_column("runs", sa.Column("study", sa.Boolean(), nullable=False, server_default=sa.false()))
+    some = sa.text("parent IS NOT NULL")
+    op.create_index("runs_parent", "runs", ["parent"], unique=False, sqlite_where=some, postgresql_where=some)
+    is_one = sa.text("study")
+    op.create_index("runs_study", "runs", ["study", "submitted_at"], unique=False, sqlite_where=is_one, postgresql_where=is_one)
+    # Specs have new fields, so the same spec has another fingerprint now: whoever knows the id of an older run submitted it.
+    op.execute(sa.text("UPDATE run_contents SET fingerprint = ''"))
