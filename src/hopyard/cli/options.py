@@ -51,6 +51,23 @@ def last_run_argument(name: str = "ref") -> Callable[[F], F]:
     return run_argument(name, default="last", required=False, metavar="[RUN]")
 
 
+def last_study_argument(name: str = "ref") -> Callable[[F], F]:
+    """The argument that names a study, the newest one where it is left out."""
+    return click.argument(name, default="", required=False, metavar="[STUDY]", shell_complete=complete_study)
+
+
+def complete_study(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of recent studies, when a server is there to ask."""
+    from hopyard.errors import HopyardError
+    from hopyard.sdk.connect import connect
+
+    try:
+        runs = connect(start=False).get("/runs", studies=1, limit=100)["runs"]
+    except HopyardError:
+        return []
+    return [CompletionItem(run["name"], help=run["spec"]["study"]["name"]) for run in runs if run["name"].startswith(incomplete)]
+
+
 def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of recent runs, when a server is there to ask."""
     from hopyard.errors import HopyardError

@@ -97,6 +97,11 @@ def _tree(client: Client, digest: str, into: Path, force: bool) -> str:
     return f"{into}  {count:,} file{'' if count == 1 else 's'}, {console.bytes_text(manifest.size_bytes)}"
 
 
+def pull_tree_to(client: Client, digest: str, into: Path) -> None:
+    """Fetch the tree with this manifest into a new folder, with a bar where there is a terminal."""
+    _tree(client, digest, into, force=False)
+
+
 def _pull_logs(client: Client, run: Run, dest: Path, _force: bool, _saved: dict[str, Any] | None) -> str:
     folder = dest / "logs"
     folder.mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +28,13 @@ _LARGE_BYTES, _MANY_FILES = 200 * 1024 * 1024, 20_000
 _ROUNDS = 5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
 
 
-def submit(request: RunRequest, folder: Path, *, interpreter: str | None = None) -> tuple[Client, Run]:
+def submit(
+    request: RunRequest, folder: Path, *, interpreter: str | None = None, spec: Callable[..., dict[str, Any]] | None = None
+) -> tuple[Client, Run]:
     """Submit `request` with the code in `folder`; the run as the server took it, after its first scheduling turn.
 
     interpreter: what runs the script; by default the caller's, or the one that the server builds from requirements.
+    spec: makes the RunSpec in place of `request.spec` (of a study, which says more than its run).
     The id is made here, so that a request whose answer was lost can be sent again without starting a second run.
     """
     probe = GitProbe(folder)
@@ -47,8 +50,8 @@ def submit(request: RunRequest, folder: Path, *, interpreter: str | None = None)
         git = _git(probe, extras)
     finally:
         probe.close()
-    spec = request.spec(code=tree.digest, git=git, environment=environment)
-    return post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": spec}, tree, extras)
+    body = (spec or request.spec)(code=tree.digest, git=git, environment=environment)
+    return post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}, tree, extras)
 
 
 def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes]) -> tuple[Client, Run]:

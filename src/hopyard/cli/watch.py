@@ -45,7 +45,7 @@ def _follow(client: Client, run: Run, *, as_json: bool) -> int:
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     follower = Follower(client, run, output=Output(line, replicas=size, all_to_stderr=as_json), line=line)
     try:
-        ended = _until_the_end(follower, line)
+        ended = until_the_end(follower, line)
     except OutputGone:
         raise BrokenPipeError from None
     finally:
@@ -58,7 +58,7 @@ def _follow(client: Client, run: Run, *, as_json: bool) -> int:
     return exit_code(ended)
 
 
-def _until_the_end(follower: Follower, line: StatusLine) -> Run | None:
+def until_the_end(follower: Follower, line: StatusLine) -> Run | None:
     """The run as it ended; None when Ctrl-C left it."""
     asked = False
     while True:

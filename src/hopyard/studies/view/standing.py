@@ -139,6 +139,15 @@ class StudyView:
     def best(self) -> TrialView | None:
         return next((trial for trial in self.ranked() if trial.best is not None), None)
 
+    def lineage(self, trial: TrialView) -> list[str]:
+        """Whose state it began with, and whose that one, back to the first."""
+        found: list[str] = []
+        at = trial.start_from
+        while at is not None and at not in found and at != trial.id:
+            found.append(at)
+            at = self.trials[at].start_from if at in self.trials else None
+        return found
+
     def counts(self) -> dict[TrialState, int]:
         """How many trials are in each state."""
         found = dict.fromkeys(TrialState, 0)

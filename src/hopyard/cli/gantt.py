@@ -1,0 +1,107 @@
+"""`hop search gantt`: which trial was on which worker when, drawn in the terminal or as a PNG."""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from hopyard.cli import console
+from hopyard.cli.canvas import COLOURS, nice_ticks, tick_text
+from hopyard.errors import SpecError, UsageError
+from hopyard.studies.view.gantt import Gantt, strips
+
+_SIGNS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_IDLE = "."
+_SMALLEST = 20
+_NAMED = 40  # trials that a picture's legend names
+
+
+def lines_of(chart: Gantt, *, width: int) -> list[str]:
+    """One line a worker; each trial has a sign of its own, so that no colour is needed to tell them apart."""
+    margin = max(len(row.worker) for row in chart.rows) + len("worker ") + 1
+    columns = max(_SMALLEST, width - margin - 12)
+    lines = []
+    for row, strip in zip(chart.rows, strips(chart, columns), strict=True):
+        picture = "".join(
+            console.paint((sign(trial) if trial is not None else _IDLE) * len(list(cells)), _style(trial)) for trial, cells in groupby(strip)
+        )
+        share = row.busy_s / chart.span_s if chart.span_s else 0.0
+        lines.append(f"{'worker ' + row.worker:<{margin}}{picture}  {share:4.0%} busy")
+    return [*lines, " " * margin + _axis(chart.span_s, columns), summary(chart)]
+
+
+def summary(chart: Gantt) -> str:
+    """Idle time, and the pauses between units."""
+    units = sum(len(row.bars) for row in chart.rows)
+    text = f"{units} units in {console.span(chart.span_s)}, {chart.idle_share:.1%} idle"
+    median, most = chart.gap_s(0.5), chart.gap_s(0.99)
+    if median is not None and most is not None:
+        text += f"; from a unit's end to the next one's beginning {1000 * median:.1f} ms (median), {1000 * most:.1f} ms (99 of 100)"
+    return text
+
+
+def sign(trial: str) -> str:
+    return _SIGNS[int(trial) % len(_SIGNS)] if trial.isdecimal() else trial[:1]
+
+
+def _style(trial: str | None) -> str | None:
+    if trial is None:
+        return "dim"
+    return COLOURS[int(trial) % len(COLOURS)] if trial.isdecimal() else None
+
+
+def _axis(span_s: float, columns: int) -> str:
+    line = [" "] * columns
+    if span_s <= 0:
+        return ""
+    end = -1
+    for value in nice_ticks(0.0, span_s, max(2, columns // 14)):
+        text = tick_text(value, (0.0, span_s)) + " s"
+        at = min(round(value / span_s * (columns - 1)), columns - len(text))
+        if at > end:
+            line[at : at + len(text)] = text
+            end = at + len(text)
+    return "".join(line).rstrip()
+
+
+def write_png(chart: Gantt, file: Path, *, title: str) -> None:
+    """Hops coloured by trial; evaluations are hatched. Raises UsageError without matplotlib, SpecError where it cannot be written."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UsageError("drawing a PNG needs matplotlib", hints=("pip install 'hopyard[plot]'",)) from None
+    matplotlib.use("Agg")
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    trials = sorted({bar.trial for row in chart.rows for bar in row.bars}, key=lambda t: (int(t) if t.isdecimal() else 0, t))
+    palette = colormaps["tab20"]
+    colour = {trial: palette(at % 20) for at, trial in enumerate(trials)}
+    figure = Figure(figsize=(11, 1.6 + 0.45 * len(chart.rows)), layout="constrained")
+    axes = figure.subplots()
+    for at, row in enumerate(chart.rows):
+        for bar in row.bars:
+            axes.barh(
+                at, bar.ended_at - bar.began_at, left=bar.began_at - chart.began_at, height=0.8, color=colour[bar.trial],
+                edgecolor="white", linewidth=0.3, hatch="//" if bar.kind == "evaluate" else None,
+            )  # fmt: skip
+    axes.set_yticks(range(len(chart.rows)), [f"worker {row.worker}" for row in chart.rows])
+    axes.invert_yaxis()
+    axes.set(xlabel="seconds", title=f"{title}: {chart.idle_share:.1%} idle")
+    named = [Patch(color=colour[trial], label=f"trial {trial}") for trial in trials[:_NAMED]]
+    axes.legend(handles=named, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(named) // 12, fontsize="small", frameon=False)
+    try:
+        figure.savefig(file, format="png", dpi=120)
+    except OSError as broken:
+        raise SpecError(f"--png: {file} cannot be written: {broken.strerror}") from broken
+
+
+def draw(chart: Gantt) -> None:
+    """To stdout; an empty chart is told on stderr."""
+    if not chart.rows:
+        console.say("no unit of work has ended yet")
+        return
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else 100
+    console.out("\n".join(lines_of(chart, width=width)))

@@ -1,0 +1,159 @@
+"""`hop search`: studies: submit one, look at it, draw it, replay it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.options import PngFile, json_option, last_study_argument, priority_option, queue_option
+from hopyard.errors import SpecError
+
+
+class SearchGroup(click.Group):
+    """`hop search search.yaml` is `hop search run search.yaml`: what is no command is a file."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group("search", cls=SearchGroup, no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def search(ctx: click.Context) -> None:
+    """Search hyperparameters: `hop search search.yaml` starts a study and follows it.
+
+    A study is a run: `hop ps`, `hop stop`, `hop logs`, `hop why` and `hop pull` take it as any other. Its trials are runs of their own, or
+    hop between the workers of one gang, each of which keeps a part of the data (`parallel: mop`).
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@search.command("run")
+@click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path))
+@click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that is the same in all trials (repeatable).")
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the study.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Another seed than the file's.")
+@queue_option
+@priority_option
+@click.option("--dry-run", is_flag=True, help="Check the file, show the first trials that would be tried, submit nothing.")
+@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@json_option
+def run(file: Path, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
+    """Start the study that FILE describes, and follow it until it ends.
+
+    The folder of FILE is packed and travels with the study. Ctrl-C leaves the study alone and stops following.
+    """
+    from hopyard.cli.studyrun import preview, start
+
+    if not file.is_file():
+        near = sorted(file.parent.glob("*.y*ml"))[:3] if file.parent.is_dir() else []
+        hints = (f"there is {', '.join(str(each) for each in near)}",) if near else ("`hop search --help` lists the commands; docs/search.md says what stands in the file",)
+        raise SpecError(f"there is no file {file}", hints=hints)
+    if dry_run:
+        preview(file, options, as_json=as_json)
+        return 0
+    return start(file, options, detach=detach, as_json=as_json)
+
+
+@search.command("ls")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also studies that have ended.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, the newest.")
+@json_option
+def ls(everything: bool, limit: int, as_json: bool) -> None:
+    """List studies, the newest first: those alive, or all with -a."""
+    from hopyard.cli.address import first_line
+    from hopyard.cli.ps import LIVE
+    from hopyard.sdk.connect import connect
+
+    phases = None if everything else ",".join(LIVE)
+    found = connect().get("/runs", studies=1, phase=phases, limit=limit)["runs"]
+    if as_json:
+        console.out_json(found)
+        return
+    if not found:
+        console.say("no studies yet; `hop search search.yaml` starts one" if everything else "no live studies; `hop search ls -a` lists ended ones")
+        return
+    rows = []
+    for each in found:
+        study, summary = each["spec"]["study"], each.get("summary") or {}
+        best = summary.get(study["metric"])
+        ended = first_line((each.get("exit") or {}).get("reason", "")) if each["phase"] == "failed" else ""
+        rows.append([
+            each["name"], study["name"], console.paint_phase(each["phase"]), study["searcher"]["name"], study["parallel"],
+            f"{summary.get('trials', 0):.0f}", "" if best is None else f"{study['metric']} {console.number(best)}",
+            console.age(console.seconds_since(each["submitted_at"])), ended,
+        ])  # fmt: skip
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    console.out("\n".join(console.table(["STUDY", "NAME", "PHASE", "SEARCHER", "PARALLEL", "TRIALS", "BEST", "AGE", ""], rows, right=(5, 7), width=width)))
+
+
+@search.command("show")
+@last_study_argument()
+@click.option("--trial", metavar="N", help="One trial: its parameters, its curve, its error.")
+@json_option
+def show(ref: str, trial: str | None, as_json: bool) -> None:
+    """Show how a study stands: its trials, the best first, and what its parameters matter.
+
+    Without STUDY the newest one is meant.
+    """
+    from hopyard.cli.studyshow import show_study, show_trial
+
+    if trial is None:
+        show_study(ref, as_json=as_json)
+    else:
+        show_trial(ref, trial, as_json=as_json)
+
+
+@search.command("gantt")
+@last_study_argument()
+@click.option("--epochs", metavar="A-B", help="Only these epochs, counted from 0: 0-2, or one alone.")
+@click.option("--png", "file", type=PngFile(), metavar="FILE", help="Write a picture instead (needs matplotlib).")
+@json_option
+def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> None:
+    """Draw which trial was on which worker when, with the idle time measured."""
+    from hopyard.cli import gantt as drawing
+    from hopyard.cli.studyshow import read_study
+    from hopyard.studies.view.gantt import as_data
+    from hopyard.studies.view.gantt import gantt as chart_of
+
+    study, view = read_study(ref)
+    if study["spec"]["study"]["parallel"] != "mop" and not view.bars:
+        raise SpecError(f"the trials of {study['name']} are runs of their own, so no worker is shared", hints=(f"hop ps -a --parent {study['name']} lists them",))
+    chart = chart_of(view, epochs=_epochs(epochs))
+    if as_json:
+        console.out_json({"study": study["name"], **as_data(chart)})
+    elif file is not None:
+        drawing.write_png(chart, file, title=view.spec.get("name", ""))
+        console.say(f"{file}: {drawing.summary(chart)}")
+    else:
+        drawing.draw(chart)
+
+
+@search.command("replay")
+@last_study_argument()
+@click.option("--trial", "trials", multiple=True, metavar="N", help="Only this trial (repeatable).")
+@json_option
+def replay(ref: str, trials: tuple[str, ...], as_json: bool) -> int:
+    """Train a study's trials again, in one process and in the recorded order, and compare every state with the recorded one.
+
+    Code and data are those of the study. Exit code 1 where a state differs; the first one is named.
+    """
+    from hopyard.cli.studyrun import replay_study
+
+    return replay_study(ref, trials, as_json=as_json)
+
+
+def _epochs(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    low, dash, high = text.partition("-")
+    if not (low.isdecimal() and (high.isdecimal() if dash else True)) or (dash and int(high) < int(low)):
+        raise SpecError(f"--epochs: `{text}` names no epochs", hints=("for example 0-2, or 3 alone; they count from 0",))
+    return int(low), int(high if dash else low)

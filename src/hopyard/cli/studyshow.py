@@ -1,0 +1,119 @@
+"""`hop search show`: how a study stands, and one of its trials."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, get_run
+from hopyard.cli.canvas import Curve
+from hopyard.cli.studytable import STATE_STYLE, heading, params_line, table_of
+from hopyard.config.suggest import hints_for
+from hopyard.errors import NotFound, SpecError
+from hopyard.sdk.client import Client
+from hopyard.studies.journal import read_records
+from hopyard.studies.view.standing import StudyView, TrialView
+
+_ROWS = 12  # of a trial's curve
+
+
+def get_study(client: Client, ref: str) -> Run:
+    """The study's run; the newest study where `ref` is empty. Raises NotFound, SpecError where it is a run but no study."""
+    if not ref:
+        newest: list[Run] = client.get("/runs", studies=1, limit=1)["runs"]
+        if not newest:
+            raise NotFound("there is no study yet", hints=("`hop search search.yaml` starts one",))
+        return newest[0]
+    found = get_run(client, ref)
+    if found["spec"].get("study") is None:
+        raise SpecError(f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",))
+    return found
+
+
+def read_journal(client: Client, study: Run) -> list[dict[str, Any]]:
+    """All records of the study, over all its attempts."""
+    with client.open("GET", f"/runs/{study['id']}/journal") as answer:
+        return list(read_records(answer.read()))
+
+
+def read_study(ref: str) -> tuple[Run, StudyView]:
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    study = get_study(client, ref)
+    return study, StudyView.of(read_journal(client, study))
+
+
+def show_study(ref: str, *, as_json: bool) -> None:
+    """Print the study's trials, and what its parameters matter where there are enough results to tell."""
+    from hopyard.studies.view.data import as_data
+
+    study, view = read_study(ref)
+    if as_json:
+        console.out_json({"study": study["name"], "phase": study["phase"], **as_data(view)})
+        return
+    console.out(f"{study['name']}  {console.paint_phase(study['phase'])}" + (f": {study['exit']['reason']}" if study.get("exit") and study["phase"] == "failed" else ""))
+    console.out("\n".join(heading(view)))
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    rows = table_of(view, width=width)
+    if rows:
+        console.out("\n" + "\n".join(rows))
+    for line in _importance(view):
+        console.out(line)
+
+
+def _importance(view: StudyView) -> list[str]:
+    """What the parameters matter; nothing where that cannot be told."""
+    from hopyard.studies.view.data import importance_of
+
+    found = importance_of(view)
+    if not found:
+        return []
+    longest = max(map(len, found))
+    bars = [f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip() for name, share in found.items()]
+    return ["", "importance of parameters (how much of the metric's spread each explains)", *bars]
+
+
+def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
+    """Print one trial: parameters, curve, where it comes from, its error. Raises NotFound with close numbers."""
+    from hopyard.studies.view.data import trial_data
+
+    study, view = read_study(ref)
+    found = view.trials.get(trial)
+    if found is None:
+        raise NotFound(f"{study['name']} has no trial {trial}", hints=(*hints_for(trial, list(view.trials)), f"it has {len(view.trials)}, counted from 0"))
+    if as_json:
+        console.out_json({"study": study["name"], **trial_data(view, found)})
+        return
+    for line in _trial_lines(view, found):
+        console.out(line)
+
+
+def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
+    from hopyard.cli.canvas import draw
+
+    lines = [f"trial {trial.id}  {console.paint(trial.state.value, STATE_STYLE[trial.state])}  epoch {trial.epoch}/{trial.budget}", params_line(trial.params)]
+    if trial.run:
+        lines.append(f"run {trial.run}")
+    lineage = view.lineage(trial)
+    if lineage:
+        lines.append("its state comes from " + ", and that from ".join(f"trial {each}" for each in lineage))
+    if trial.best is not None:
+        lines.append(f"best {view.metric} {console.number(trial.best)} after epoch {trial.best_epoch}")
+    if trial.metrics:
+        lines.append("  ".join(f"{name} {console.number(value)}" for name, value in sorted(trial.metrics.items())))
+    if len(trial.points) > 1:
+        curve = Curve(view.metric, [float(step) for step, _ in trial.points], [value for _, value in trial.points])
+        picture = draw([curve], width=min(100, console.terminal_width()), height=_ROWS, unicode=console.has_unicode(sys.stdout))
+        lines += ["".join(cell.text for cell in row).rstrip() for row in picture]
+    if trial.error:
+        lines += ["", console.paint(trial.error, "red"), trial.traceback]
+    return lines
+
+
+def as_line(view: StudyView) -> str:
+    """How it stands, in one line."""
+    counts = ", ".join(f"{number} {state.value}" for state, number in view.counts().items() if number)
+    best = view.best()
+    return f"{len(view.trials)} trials: {counts}" + ("" if best is None else f"; best {view.metric} {console.number(best.best)} (trial {best.id})")

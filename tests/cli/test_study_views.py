@@ -1,0 +1,68 @@
+"""The table of a study and its Gantt chart, as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopyard.cli import gantt as drawing
+from hopyard.cli.search import _epochs
+from hopyard.cli.studytable import heading, table_of
+from hopyard.errors import SpecError
+from hopyard.studies.view.gantt import gantt
+from hopyard.studies.view.standing import StudyView
+from tests.studies.view.test_standing import SPEC, asked, hop, told
+
+
+def _view() -> StudyView:
+    return StudyView.of([
+        SPEC,
+        asked("0", lr=0.1, kind="sgd"), asked("1", lr=0.01), asked("2", lr=1.0, start_from="0"),
+        hop(0, "0", "0", at=0.0), hop(1, "1", "1", at=0.0), hop(2, "1", "0", at=1.1),
+        told("0", 1, 0.5), told("1", 1, 0.75), told("1", 2, 0.7),
+        {"kind": "failed", "trial": "2", "error": "ValueError: lr is too large\nmore", "traceback": ""},
+    ])  # fmt: skip
+
+
+def test_the_best_trial_stands_first_and_the_error_last() -> None:
+    lines = table_of(_view())
+    assert lines[0].split() == ["TRIAL", "STATE", "EPOCH", "acc", "BEST", "ON", "lr", "kind"]
+    assert lines[1].split() == ["1", "completed", "2/2", "0.7", "0.75", "0.01"]
+    assert lines[2].split() == ["0", "training", "1/2", "0.5", "0.5", "0", "0.1", "sgd"]
+    assert lines[3].endswith("ValueError: lr is too large")
+
+
+def test_trials_in_training_are_kept_where_there_is_little_room() -> None:
+    lines = table_of(_view(), limit=2)
+    assert {line.split()[0] for line in lines[1:3]} == {"0", "1"}
+    assert "1 more" in lines[3]
+
+
+def test_the_heading_names_the_best() -> None:
+    first, second = heading(_view())
+    assert "3 trials: 1 training, 1 completed, 1 failed" in first
+    assert second == "best acc 0.75 by trial 1 after epoch 1: lr=0.01"
+
+
+def test_a_chart_in_the_terminal_needs_no_colour() -> None:
+    lines = drawing.lines_of(gantt(_view()), width=60)
+    assert lines[0].startswith("worker 0 000") and "111" in lines[0] and lines[0].endswith("95% busy")
+    assert lines[1].startswith("worker 1 111") and "..." in lines[1]
+    assert lines[-1] == "3 units in 2.1 s, 28.6% idle; from a unit's end to the next one's beginning 100.0 ms (median), 100.0 ms (99 of 100)"
+
+
+def test_a_chart_as_a_picture(tmp_path: Path) -> None:
+    drawing.write_png(gantt(_view()), tmp_path / "g.png", title="digits")
+    assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(("text", "epochs"), [("3", (3, 3)), ("0-2", (0, 2)), (None, None)])
+def test_epochs_are_named_by_number(text: str | None, epochs: tuple[int, int] | None) -> None:
+    assert _epochs(text) == epochs
+
+
+@pytest.mark.parametrize("text", ["", "x", "2-1", "-1", "1-"])
+def test_other_words_for_epochs_are_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="names no epochs"):
+        _epochs(text)
