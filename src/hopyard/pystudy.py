@@ -1,0 +1,201 @@
+"""Studies from Python: `hop.search(…)` starts one, `hop.study(REF)` finds one.
+
+    study = hop.search("train.py", space={"lr": "loguniform(1e-4, 1e-1)"}, metric="val_acc", trials=20, epochs=10)
+    study.wait()
+    print(study.best)
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hopyard.cli.studyshow import get_study, read_journal
+from hopyard.cli.submit import submit
+from hopyard.config.searchfile import search_of
+from hopyard.domain.ids import slug
+from hopyard.errors import HopyardError, NotFound, SpecError
+from hopyard.sdk.client import Client
+from hopyard.sdk.connect import connect
+from hopyard.studies.view.data import as_data, importance_of, trial_data
+from hopyard.studies.view.standing import StudyView, TrialView
+
+_LOOK_EVERY_S = (0.2, 2.0)  # at first, and at most
+_FINAL = ("succeeded", "failed", "cancelled")
+
+
+class StudyFailed(HopyardError):
+    """A study that was waited for ended without a best trial, or was stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One configuration as it stands. value: the metric as reported last; best: the best of all, after `best_epoch` epochs.
+    points: (epoch, value). run: of a trial that is a run of its own."""
+
+    id: str
+    params: Mapping[str, Any]
+    state: str
+    epoch: int
+    value: float | None
+    best: float | None
+    best_epoch: int
+    points: Sequence[tuple[int, float]]
+    metrics: Mapping[str, float]
+    run: str
+    error: str
+
+
+class Study:
+    """A study on the server. What it tells is as of the last `refresh` (`wait` refreshes)."""
+
+    def __init__(self, client: Client, run: dict[str, Any]) -> None:
+        self._client, self._run = client, run
+        self._view = StudyView()
+        self.refresh()
+
+    @property
+    def id(self) -> str:
+        return str(self._run["id"])
+
+    @property
+    def name(self) -> str:
+        """What people call it: `alice/digits/12`."""
+        return str(self._run["name"])
+
+    @property
+    def phase(self) -> str:
+        """Of its run: queued, starting, running, stopping, succeeded, failed or cancelled."""
+        return str(self._run["phase"])
+
+    @property
+    def done(self) -> bool:
+        return self.phase in _FINAL
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, the best first."""
+        return [_trial(trial) for trial in self._view.ranked()]
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best value of the metric at any epoch; None while there is none."""
+        found = self._view.best()
+        return None if found is None else _trial(found)
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """Share of the metric's spread that each parameter explains; empty where there are too few results to tell."""
+        return importance_of(self._view)
+
+    def refresh(self) -> Study:
+        """Ask the server how it stands."""
+        self._run = self._client.get(f"/runs/{self.id}")
+        self._view = StudyView.of(read_journal(self._client, self._run))
+        return self
+
+    def wait(self, timeout_s: float | None = None) -> Study:
+        """Until it ends. Raises TimeoutError after `timeout_s` seconds (it goes on), StudyFailed where it failed or was stopped."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        pause, most = _LOOK_EVERY_S
+        while not self.done:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"{self.name} is still {self.phase} after {timeout_s:g} s")
+            time.sleep(pause)
+            pause = min(most, pause * 1.3)
+            self._run = self._client.get(f"/runs/{self.id}")
+        self.refresh()
+        if self.phase != "succeeded":
+            reason = (self._run.get("exit") or {}).get("reason", "")
+            raise StudyFailed(f"{self.name} {self.phase}: {reason}", hints=(f"hop logs {self.name}",))
+        return self
+
+    def stop(self, *, grace_s: float = 10.0) -> Study:
+        """Ask it to end; its trials end with it."""
+        self._client.post(f"/runs/{self.id}/stop", {"grace_s": grace_s})
+        return self.refresh()
+
+    def trial(self, number: int | str) -> Trial:
+        """Raises NotFound."""
+        found = self._view.trials.get(str(number))
+        if found is None:
+            raise NotFound(f"{self.name} has no trial {number}")
+        return _trial(found)
+
+    def data(self) -> dict[str, Any]:
+        """All that is known of it, as `hop search show --json` prints it."""
+        return as_data(self._view)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each trial, made for `pandas.DataFrame(study.table())`."""
+        rows = []
+        for trial in self._view.ranked():
+            told = trial_data(self._view, trial)
+            rows.append({key: told[key] for key in ("trial", "state", "epoch", "value", "best", "best_epoch")} | dict(trial.params))
+        return rows
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self.trials)
+
+    def __repr__(self) -> str:
+        best = self.best
+        shown = f", best {self._view.metric} {best.best:.4g}" if best is not None and best.best is not None else ""
+        return f"Study({self.name!r}, {self.phase}, {len(self._view.trials)} trials{shown})"
+
+
+def search(what: str | type | Callable[..., Any] | None = None, /, *, name: str | None = None, folder: Path | str | None = None, **settings: Any) -> Study:
+    """Start a study, and return it at once.
+
+    what: a script (`"train.py"`: every trial is a run of it), or a trainable of a file that can be imported: a class, an instance's
+    class, or text such as `"train.py:Digits"` (trials hop between `workers`, each with a part of `dataset`).
+    settings: all that stands in a search.yaml (docs/search.md): space, metric, goal, searcher, trials, epochs, concurrent, workers,
+    dataset, partitions, resources, queue … ; a space may hold objects of Optuna and Ray Tune.
+    folder: the code that travels with the study, the current one by default. Raises SpecError for whatever would be refused in
+    a file, before anything is submitted.
+    """
+    code = Path(folder or Path.cwd()).resolve()
+    asked = search_of({**_what(what, code), **settings}, code, where="hop.search", name=slug(name or code.name, fallback="search"))
+    if name is not None:
+        asked = replace(asked, study=replace(asked.study, name=slug(name, fallback="search")), run=replace(asked.run, label=slug(name, fallback="search")))
+    client, run = submit(asked.run, code, spec=asked.spec)
+    return Study(client, run)
+
+
+def study(ref: str = "") -> Study:
+    """The study that `ref` names (id, name, number, label); the newest one without. Raises NotFound, SpecError for a run that is none."""
+    client = connect()
+    return Study(client, get_study(client, ref))
+
+
+def _what(what: Any, folder: Path) -> dict[str, Any]:
+    if what is None:
+        return {}
+    if isinstance(what, str):
+        return {"script": what} if what.endswith(".py") else {"trainable": what}
+    return {"trainable": _reference(what if inspect.isclass(what) else type(what), folder)}
+
+
+def _reference(kind: type, folder: Path) -> str:
+    """`file.py:Name` of a class: workers read it from the code that travels with the study."""
+    if "<locals>" in kind.__qualname__:
+        raise SpecError(f"`{kind.__qualname__}` is made inside a function, where workers cannot find it", hints=("define it at the top of a file",))
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        raise SpecError(f"`{kind.__qualname__}` is defined in no file", hints=("write it into a .py file beside the notebook and import it from there",))
+    path = Path(file).resolve()
+    if not path.is_relative_to(folder):
+        return f"{kind.__module__}:{kind.__qualname__}"
+    return f"{path.relative_to(folder)}:{kind.__qualname__}"
+
+
+def _trial(found: TrialView) -> Trial:
+    return Trial(
+        found.id, dict(found.params), found.state.value, found.epoch, found.value, found.best, found.best_epoch, tuple(found.points),
+        dict(found.metrics), found.run, found.error,
+    )  # fmt: skip
