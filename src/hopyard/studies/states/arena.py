@@ -1,0 +1,65 @@
+"""Memory that decoded states lie in, used again once nothing of a state is left.
+
+Fresh memory costs several times as much as copying into it: the system has to find and zero each page.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+
+_SPARE = 3  # arenas without a state that are kept
+_WASTE = 2  # an arena is used for states down to its size over this
+_PAGE = mmap.PAGESIZE
+_HUGE_FROM = 4 << 20  # bytes from which pages of 2 MB pay
+
+
+class _Arena:
+    """holder: every view of the memory holds a reference to it, and with the view every tensor that lies there."""
+
+    __slots__ = ("capacity", "holder", "unused")
+
+    def __init__(self, size: int) -> None:
+        self.capacity = max(-(-size // _PAGE) * _PAGE, _PAGE)
+        memory = mmap.mmap(-1, self.capacity)
+        if self.capacity >= _HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
+            try:
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            except OSError:
+                pass  # a kernel without them
+        self.holder = (ctypes.c_char * self.capacity).from_buffer(memory)
+        self.unused = sys.getrefcount(self.holder)
+
+    def is_free(self) -> bool:
+        return sys.getrefcount(self.holder) == self.unused
+
+    def view(self, size: int) -> memoryview:
+        return memoryview(self.holder).cast("B")[:size]
+
+
+class Arenas:
+    """Of one process. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._arenas: list[_Arena] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> memoryview:
+        """Writable memory of this size, with anything in it, which is nobody else's as long as the view, or a part of it, lives."""
+        with self._lock:
+            free = [one for one in self._arenas if one.is_free()]
+            fitting = [one for one in free if size <= one.capacity <= max(size * _WASTE, _PAGE)]
+            if fitting:
+                return min(fitting, key=lambda one: one.capacity).view(size)
+            for one in free[: max(len(free) - _SPARE + 1, 0)]:
+                self._arenas.remove(one)
+            made = _Arena(size)
+            self._arenas.append(made)
+            return made.view(size)
+
+    @property
+    def held_bytes(self) -> int:
+        with self._lock:
+            return sum(one.capacity for one in self._arenas)

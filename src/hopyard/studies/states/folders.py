@@ -1,0 +1,124 @@
+"""The folder of one attempt's states, and what dead attempts and dead processes left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import socket
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+
+def _prefix() -> str:
+    return f"hopyard-{os.getuid()}-"
+
+
+@cache
+def host_id() -> str:
+    """The same for all processes on this host until it starts again, and in all its containers."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:13]
+    except OSError:
+        return socket.gethostname()
+
+
+class Folder:
+    """Made where it is not there yet, and held from now on. owner: what this process's own files are named by."""
+
+    def __init__(self, parent: Path, name: str) -> None:
+        self.path = parent / f"{_prefix()}{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"
+        self._lock = _held_folder(self.path)
+        self.owner, self._owner_lock = _new_owner(self.path)
+
+    def has_room(self, size: int, keep_free: float) -> bool:
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize - size >= found.f_blocks * found.f_frsize * keep_free
+
+    def trim(self) -> None:
+        """Remove slots without a state whose owner is gone."""
+        slots: dict[str, list[Path]] = {}
+        for one in os.scandir(self.path):
+            if one.name.startswith("slot-"):
+                slots.setdefault(one.name.split("-")[1], []).append(Path(one.path))
+        for owner, paths in slots.items():
+            if owner == self.owner or _is_held(self.path / f"owner-{owner}"):
+                continue
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    if path.stat().st_nlink == 1:
+                        path.unlink()
+
+    def close(self) -> None:
+        with suppress(FileNotFoundError):
+            (self.path / f"owner-{self.owner}").unlink()
+        os.close(self._owner_lock)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self.path, ignore_errors=True)
+        except BlockingIOError:
+            pass  # others use it
+        os.close(self._lock)
+
+
+def sweep(parent: Path) -> None:
+    """Remove the folders of this user's attempts of which no process is alive."""
+    with suppress(OSError):
+        for path in parent.glob(f"{_prefix()}*"):
+            with suppress(OSError):
+                if path.is_dir() and not path.is_symlink():
+                    _remove_unheld(path)
+
+
+def _remove_unheld(path: Path) -> None:
+    fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except BlockingIOError:
+        pass  # it lives
+    finally:
+        os.close(fd)
+
+
+def _held_folder(path: Path) -> int:
+    """The folder, there for certain: another process may sweep it away between making and holding it."""
+    while True:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        if found.st_uid != os.getuid():
+            raise PermissionError(f"{path} belongs to another user")
+        try:
+            fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        try:
+            if (path / "lock").stat().st_ino == os.fstat(fd).st_ino:
+                return fd
+        except FileNotFoundError:
+            pass
+        os.close(fd)
+
+
+def _new_owner(folder: Path) -> tuple[str, int]:
+    token = os.urandom(6).hex()
+    fd = os.open(folder / f"owner-{token}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return token, fd
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)

@@ -1,0 +1,240 @@
+"""Where encoded states lie, for all processes of an attempt on one host: files in shared memory, by name.
+
+    <memory>/hopyard-<uid>-<name>/   where the system keeps files in memory; a folder on disk where that is missing or full
+        lock               held by whoever uses the folder: one that nobody holds is what a dead attempt left
+        owner-<token>      held by one process, whose slots are slot-<token>-…
+        slot-<token>-<n>   memory, used again and again
+        state-<name>       a second name of the slot that the state is in
+
+A state's bytes never change while it has its name. A reader copies and then looks whether the name is still there: if so, what it
+copied is the state.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from hopyard.errors import IntegrityError, NotFound, StorageFull
+from hopyard.studies.states import folders, tags
+from hopyard.studies.states.arena import Arenas
+from hopyard.studies.states.maps import Maps
+from hopyard.studies.states.slots import Slot, Slots, is_there
+
+log = logging.getLogger("hopyard.studies.states")
+
+MEMORY = Path("/dev/shm")
+_SPARE_SLOTS = 2
+_KEEP_FREE = 0.05  # of the memory's room, for what else needs it
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+
+class Writes(Protocol):
+    """As `encode.Encoded`. size: how many bytes `write_into` will write."""
+
+    size: int
+
+    def write_into(self, view: memoryview, /) -> None: ...
+
+
+class Shelf:
+    """name: the same for all processes of the attempt. disk: a folder that they share, for what finds no room in memory.
+
+    May be used from any thread. Raises OSError where neither folder can be used.
+    """
+
+    def __init__(self, name: str, disk: Path, *, memory: Path = MEMORY) -> None:
+        folders.sweep(memory)
+        self._places: list[tuple[folders.Folder, Slots]] = []
+        for parent in (memory, disk):
+            try:
+                folder = folders.Folder(parent, name)
+            except OSError as refused:
+                if parent == disk and not self._places:
+                    raise
+                log.warning("states cannot be kept in %s: %s", parent, refused)
+                continue
+            self._places.append((folder, Slots(folder.path, folder.owner, spare=_SPARE_SLOTS)))
+        self._arenas, self._maps = Arenas(), Maps()
+        found = self._places[0][0].path.stat()
+        self.id = f"{folders.host_id()}-{found.st_dev:x}-{found.st_ino:x}"
+
+    # -- putting -----------------------------------------------------------------------------------------------
+
+    def put(self, name: str, state: Writes) -> int:
+        """Returns its size in bytes. One that is there already is left. Raises StorageFull."""
+        with self.filling(name, state.size) as view:
+            state.write_into(view)
+        return state.size
+
+    @contextmanager
+    def filling(self, name: str, size: int) -> Iterator[memoryview]:
+        """Memory for a state of this size, which is on the shelf once the block is left, unless by an exception."""
+        path_name = _file_of(name)
+        folder, slots, slot = self._take(size)
+        try:
+            with memoryview(slot.memory) as whole, whole[:size] as view:
+                yield view
+            with suppress(FileExistsError):
+                os.link(slot.path, folder.path / path_name)
+        finally:
+            slots.unpin(slot)
+            slots.trim()
+
+    def prepare(self, size: int) -> None:
+        """Make room for a state of about this size ready now: memory that was never used is slow to write."""
+        with suppress(StorageFull):
+            _, slots, slot = self._take(size)
+            slots.unpin(slot)
+
+    def _take(self, size: int) -> tuple[folders.Folder, Slots, Slot]:
+        for folder, slots in self._places:
+            try:
+                if folder.has_room(size, _KEEP_FREE) or slots.has_free(size):
+                    return folder, slots, slots.take(size)
+            except OSError as full:
+                log.warning("no room for a state of %d bytes in %s: %s", size, folder.path, full)
+        places = " and ".join(str(folder.path.parent) for folder, _ in self._places)
+        hint = "give the host more memory or the disk more room, or keep fewer trials alive at once (`concurrent`)"
+        raise StorageFull(f"no room for a state of {size / 1e6:.0f} MB in {places}", hints=(hint,))
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> memoryview:
+        """A copy of the state's bytes, for `decode`: writable, and nobody else's. Raises NotFound."""
+        with self._open(name) as (fd, path), self._memory(fd) as (memory, _):
+            size = _size_of(memory, name)
+            copy = self._arenas.take(size)
+            _copy(copy, memory, size)
+            if not is_there(path, fd):
+                raise NotFound(f"state `{name}` was dropped while it was read")
+        return copy
+
+    @contextmanager
+    def view(self, name: str) -> Iterator[memoryview]:
+        """The state's bytes where they lie, to be read only. One that this process put there stays as it is until the end, even if
+        it is dropped. Raises NotFound, at the end too where another process's was dropped meanwhile."""
+        with self._open(name) as (fd, path), self._memory(fd) as (memory, pinned):
+            with memoryview(memory) as whole, whole[: _size_of(memory, name)] as view, view.toreadonly() as shown:
+                yield shown
+            if not pinned and not is_there(path, fd):
+                raise NotFound(f"state `{name}` was dropped while it was used")
+
+    @contextmanager
+    def _memory(self, fd: int) -> Iterator[tuple[mmap.mmap, bool]]:
+        """The mapped file, and whether it is a slot of this process, which is not used again meanwhile."""
+        found = os.fstat(fd)
+        for _, slots in self._places:
+            with slots.pinned((found.st_dev, found.st_ino)) as slot:
+                if slot is not None:
+                    yield slot.memory, True
+                    return
+        yield self._maps.of(fd), False
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[tuple[int, Path]]:
+        path_name = _file_of(name)
+        for folder, _ in self._places:
+            path = folder.path / path_name
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                yield fd, path
+                return
+            finally:
+                os.close(fd)
+        raise NotFound(f"state `{name}` is not on the shelf")
+
+    def has(self, name: str) -> bool:
+        path_name = _file_of(name)
+        return any((folder.path / path_name).exists() for folder, _ in self._places)
+
+    def names(self) -> list[str]:
+        """Of all states, whoever put them there."""
+        found = {one.name.removeprefix("state-") for folder, _ in self._places for one in folder.path.glob("state-*")}
+        return sorted(found)
+
+    # -- the end of states --------------------------------------------------------------------------------------------
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Those that are not there are no error."""
+        for name in names:
+            path_name = _file_of(name)
+            for folder, _ in self._places:
+                with suppress(FileNotFoundError):
+                    (folder.path / path_name).unlink()
+        self.trim()
+
+    def trim(self) -> None:
+        """Give back memory that no state needs: this process's, and that of processes that are gone."""
+        for folder, slots in self._places:
+            slots.trim()
+            folder.trim()
+        self._maps.trim()
+
+    def export(self, name: str, path: Path) -> int:
+        """Write the state to a file, complete or not at all; returns its size. Raises NotFound, OSError."""
+        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with self.view(name) as view, open(scratch, "wb") as file:
+                file.write(view)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+            return path.stat().st_size
+        finally:
+            with suppress(FileNotFoundError):
+                scratch.unlink()
+
+    def bring(self, name: str, path: Path) -> int:
+        """Put a state that was exported back; returns its size. Raises OSError, IntegrityError, StorageFull."""
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            with self.filling(name, size) as view:
+                if file.readinto(view) != size:
+                    raise IntegrityError(f"{path} became shorter while it was read")
+                _size_of(view, name)
+        return size
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory and disk that this process's slots take."""
+        return sum(slots.held_bytes for _, slots in self._places)
+
+    def close(self) -> None:
+        """States stay for the others; the last one to close removes all."""
+        self._maps.close()
+        for folder, slots in self._places:
+            slots.close()
+            folder.close()
+
+
+def _file_of(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise NotFound(f"`{name[:80]}` is no name of a state")
+    return f"state-{name}"
+
+
+def _size_of(memory: mmap.mmap | memoryview, name: str) -> int:
+    """As the state's own head says it. Raises IntegrityError."""
+    with memoryview(memory) as view:
+        if len(view) >= tags.START.size:
+            magic, payload_at, size = tags.START.unpack(view[: tags.START.size])
+            if magic == tags.MAGIC and payload_at <= size <= len(view):
+                return int(size)
+    raise IntegrityError(f"what lies on the shelf as `{name}` is no whole state")
+
+
+def _copy(into: memoryview, memory: mmap.mmap, size: int) -> None:
+    """In one go, while other threads run: a memoryview would keep them waiting."""
+    import numpy
+
+    numpy.copyto(numpy.frombuffer(into, numpy.uint8), numpy.frombuffer(memory, numpy.uint8, count=size))
