@@ -43,6 +43,7 @@ class Partition:
         self._reader, self._window = reader, window_rows
         self._memory = memory_bytes
         self._loaded: dict[str, Array] = dict(reader.arrays) if isinstance(reader, ArrayReader) else {}
+        self._refused: set[str] = set()  # columns that once did not fit: asking again costs time, and answers must not change
         self._views: dict[tuple[tuple[str, Source], ...], Partition] = {}
 
     @property
@@ -78,8 +79,11 @@ class Partition:
         wanted = [name for name in self._known(columns) if name not in self._loaded]
         if not wanted:
             return True
+        if self._refused.intersection(wanted):
+            return False
         need = self._reader.row_bytes(wanted) * len(self)
         if need + self.bytes_loaded > budget_bytes(self._memory, self.of):
+            self._refused.update(wanted)
             return False
         self._loaded.update(self._read(wanted))
         return True
