@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,3 +77,16 @@ def plain_error(status: int, code: str, message: str, *, headers: Mapping[str, s
     response.headers.update(headers or {})
     return response
 
+
+_AT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?", re.S)
+
+
+def readable(message: str) -> str:
+    """msgspec's sentence with its path as people write it: `roles.0.resources.gpus: expected …`."""
+    found = _AT.fullmatch(message)
+    if found is None or not found["path"]:
+        return message
+    path = found["path"].removeprefix("$").lstrip(".")
+    path = re.sub(r"\[(\d+)\]", r".\1", path).replace("[...]", ".*").lstrip(".")
+    what = found["what"][:1].lower() + found["what"][1:]
+    return f"{path or 'body'}: {what}"

@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from hopyard.errors import HopyardError, NotFound
 from hopyard.server import whole_numbers
-from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error
+from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error, readable
 from hopyard.server.auth import Caller, Tokens
 
 Q = TypeVar("Q")
@@ -234,17 +234,3 @@ def _parameters(shape: Any) -> tuple[str, ...]:
 
 
 _KNOWN: dict[Any, tuple[str, ...]] = {}  # msgspec looks at the annotations anew at each call
-
-
-_AT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?", re.S)
-
-
-def readable(message: str) -> str:
-    """msgspec's sentence with its path as people write it: `roles.0.resources.gpus: expected …`."""
-    found = _AT.fullmatch(message)
-    if found is None or not found["path"]:
-        return message
-    path = found["path"].removeprefix("$").lstrip(".")
-    path = re.sub(r"\[(\d+)\]", r".\1", path).replace("[...]", ".*").lstrip(".")
-    what = found["what"][:1].lower() + found["what"][1:]
-    return f"{path or 'body'}: {what}"

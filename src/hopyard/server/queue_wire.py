@@ -12,7 +12,7 @@ from hopyard.config.queuetext import Change
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import admins, submitters
 from hopyard.scheduler.fairness.overview import QueueUse, UserUse
-from hopyard.server.wire import TEXT, In
+from hopyard.server.fields import TEXT, In
 
 OutAmounts = Mapping[str, int]
 

@@ -14,7 +14,8 @@ from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.timeline.booked import occurrences
-from hopyard.server.wire import MAX_SECONDS, In, Name, ResourcesIn, Time, WhereIn
+from hopyard.server.fields import MAX_SECONDS, In, Name, Time
+from hopyard.server.wire import ResourcesIn, WhereIn
 
 _AHEAD = timedelta(days=3660)
 

@@ -6,7 +6,8 @@ the OpenAPI description. A test holds the fields against those of `domain`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -17,38 +18,14 @@ from hopyard.domain.attempt import Exit, ReplicaPhase
 from hopyard.domain.gang import Closeness
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import MAX_REPLICAS, Attempt, Run, RunEvent, RunPhase, RunSpec
+from hopyard.errors import SpecError
+from hopyard.server.answers import readable
+from hopyard.server.fields import MAX_NAMES, TEXT, EnvKey, Hex, Id, In, Key, LongText, Name, Param, Seconds, Text, Whole
+from hopyard.server.study_wire import StudyIn, to_study
 
-NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?$"
-TEXT = r"^[^\x00]*$"
-DIGEST = r"^[0-9a-f]{64}$"
-RUN_ID = r"^[A-Za-z0-9-]{6,64}$"
-MAX_ROLES, MAX_DATASETS, MAX_NAMES = 64, 64, 1000
+MAX_ROLES, MAX_DATASETS = 64, 64
 # As large as the command line takes: what no node has is refused in words that say what is missing.
 MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS, MAX_EXTRAS, MAX_EXTRA_NAMES = 10**9, 2**60, 999_999, 10**9, 64
-MAX_SECONDS = 10 * 365 * 86400.0
-
-Name = Annotated[str, Meta(pattern=NAME, max_length=128)]
-Text = Annotated[str, Meta(pattern=TEXT, max_length=1024)]
-LongText = Annotated[str, Meta(pattern=TEXT, max_length=64 * 1024)]
-Hex = Annotated[str, Meta(pattern=DIGEST)]
-Id = Annotated[str, Meta(pattern=RUN_ID)]
-Key = Annotated[str, Meta(min_length=1, max_length=256, pattern=TEXT)]
-EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^=\x00]+$")]
-Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
-Time = Annotated[datetime, Meta(tz=True)]
-Param = LongText | Whole | float | bool | None
-
-
-def some_of(words: Iterable[str]) -> str:
-    """The pattern of one or more of these words with commas between."""
-    one = "(" + "|".join(words) + ")"
-    return f"^{one}(,{one})*$"
-
-
-class In(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What comes in: a field that is not known is refused, not dropped."""
 
 
 # -- what a run is made of ------------------------------------------------------------------------------------------
@@ -140,10 +117,23 @@ class SpecIn(In):
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 4
     forked_from: Id | None = None
     resume: ResumeIn | None = None
+    study: StudyIn | None = None
+    parent: Id | None = None
 
 
 def to_spec(given: SpecIn) -> RunSpec:
-    return msgspec.convert(given, RunSpec, from_attributes=True)
+    if given.study is None:
+        return msgspec.convert(given, RunSpec, from_attributes=True)
+    plain = msgspec.convert(msgspec.structs.replace(given, study=None), RunSpec, from_attributes=True)
+    return replace(plain, study=to_study(given.study))
+
+
+def spec_of_json(given: Mapping[str, Any], *, path: str) -> RunSpec:
+    """A RunSpec that stands as JSON within another request. Raises SpecError naming the path."""
+    try:
+        return to_spec(msgspec.convert(given, SpecIn))
+    except msgspec.ValidationError as bad:
+        raise SpecError(f"{path}.{readable(str(bad))}") from bad
 
 
 # -- what goes out --------------------------------------------------------------------------------------------------
@@ -161,6 +151,7 @@ class ProgressOut(Struct, frozen=True):
 
 class RunOut(Struct, frozen=True, kw_only=True):
     """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given where the address says so.
+    trials: of a study, how many of its trials' runs are in each phase that has any.
 
     events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
     """
@@ -188,6 +179,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     served_s: float
     offline: bool
     latest: Latest | UnsetType = UNSET
+    trials: Mapping[RunPhase, int] | UnsetType = UNSET
     attempts: Sequence[Attempt] | UnsetType = UNSET
     events: Sequence[RunEvent] | UnsetType = UNSET
     progress: ProgressOut | UnsetType | None = UNSET

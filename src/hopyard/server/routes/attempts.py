@@ -18,9 +18,10 @@ from hopyard.errors import NotFound, SpecError
 from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json, read_body
+from hopyard.server.fields import Count, Hex, Id, In, Key, Text, Time, Whole
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
-from hopyard.server.wire import Count, Hex, Id, In, Key, ReplicaStatusIn, Text, Time, Whole
+from hopyard.server.wire import ReplicaStatusIn
 from hopyard.tracking.ingest import STREAMS, Segment
 
 SYNC_LIMIT = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once

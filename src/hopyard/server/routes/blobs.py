@@ -13,10 +13,10 @@ from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound
 from hopyard.interfaces.locates_blobs import LocatesBlobs
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, read_body
+from hopyard.server.fields import Hex, In
 from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
 from hopyard.server.reach import Reach
-from hopyard.server.wire import Hex, In
 
 BLOB_LIMIT = 256 * 1024 * 1024  # parts of files have 8 MiB at most; the manifest of two million files is larger
 PACK_LIMIT = 64 * 1024 * 1024

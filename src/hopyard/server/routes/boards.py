@@ -12,8 +12,8 @@ from hopyard.domain.run import Run
 from hopyard.errors import NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import TEXT, In
 from hopyard.server.parts import Parts
-from hopyard.server.wire import TEXT, In
 from hopyard.tracking.board import LOOK_AT, Row, rank_runs
 
 

@@ -17,28 +17,11 @@ from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import NotFound
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import MAX_NAMES, TEXT, EnvKey, Id, In, Key, LongText, Name, Param, Seconds, Text, Whole
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
 from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
-from hopyard.server.wire import (
-    MAX_NAMES,
-    MAX_ROLES,
-    TEXT,
-    EnvKey,
-    Id,
-    In,
-    Key,
-    LongText,
-    Name,
-    Param,
-    RoleIn,
-    RunOut,
-    Seconds,
-    Text,
-    TopologyIn,
-    Whole,
-    run_out,
-)
+from hopyard.server.wire import MAX_ROLES, RoleIn, RunOut, TopologyIn, run_out
 
 
 class CheckpointsOut(Struct, frozen=True):

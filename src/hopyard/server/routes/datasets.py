@@ -11,8 +11,8 @@ from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
 from hopyard.errors import Forbidden, NotFound
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import TEXT, Hex, In, LongText
 from hopyard.server.parts import Parts
-from hopyard.server.wire import TEXT, Hex, In, LongText
 
 Metric = Annotated[str, Meta(max_length=1024, pattern=TEXT)]
 

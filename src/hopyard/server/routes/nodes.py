@@ -15,9 +15,9 @@ from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import WHOLE_GPU, Gpu
 from hopyard.errors import NotFound
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import TEXT, In
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_owner
-from hopyard.server.wire import TEXT, In
 
 
 class UsedOut(Struct, frozen=True):

@@ -15,11 +15,12 @@ from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import NAME, RUN_ID, TEXT, Id, In, Time, some_of
 from hopyard.server.names import with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.rights import check_may_end
-from hopyard.server.wire import NAME, RUN_ID, TEXT, Id, In, ProgressOut, RunOut, RunsOut, SpecIn, Time, run_out, some_of, to_spec
+from hopyard.server.wire import ProgressOut, RunOut, RunsOut, SpecIn, run_out, to_spec
 
 PLAN_WAIT_S = 1.0
 _STOP_WAIT_S = 60.0

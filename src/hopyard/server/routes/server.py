@@ -15,10 +15,10 @@ from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import In
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_owner
 from hopyard.server.routes.nodes import NodeOut, nodes_of
-from hopyard.server.wire import In
 
 _LIVE = frozenset(phase for phase in RunPhase if not phase.final)
 _STOP_GRACE = timedelta(seconds=5)

@@ -15,8 +15,9 @@ from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.answers import encode
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
+from hopyard.server.fields import TEXT, In, some_of
 from hopyard.server.parts import Parts
-from hopyard.server.wire import TEXT, In, run_out, some_of
+from hopyard.server.wire import run_out
 from hopyard.tracking.follow import Follower, Wish
 from hopyard.tracking.ingest import STREAMS
 from hopyard.tracking.logs import read_parts, tail, visible_parts

@@ -13,9 +13,9 @@ from hopyard.domain.ids import check_name
 from hopyard.errors import Forbidden, NotFound
 from hopyard.server.auth import Caller, hash_token, new_user_token
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import In, Name
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_owner
-from hopyard.server.wire import In, Name
 
 
 class UserIn(In):

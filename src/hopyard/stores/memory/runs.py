@@ -78,8 +78,9 @@ class MemoryRunStore:
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
         found: dict[RunId, Counter[RunPhase]] = {}
         for row in self._state.runs.values():
-            if row.spec.parent in studies:
-                found.setdefault(row.spec.parent, Counter())[row.phase] += 1
+            parent = row.spec.parent
+            if parent is not None and parent in studies:
+                found.setdefault(parent, Counter())[row.phase] += 1
         return {study: dict(counts) for study, counts in found.items()}
 
     async def list_orphans(self) -> Sequence[RunId]:

@@ -1,0 +1,120 @@
+"""How a study looks on the wire: what `config.studyjson` writes, with the bounds that a request must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from hopyard.config.studyjson import study_of_json
+from hopyard.domain.run import MAX_REPLICAS
+from hopyard.domain.study import Goal, Parallel, StudySpec
+from hopyard.errors import SpecError
+from hopyard.server.fields import MAX_NAMES, NAME, TEXT, In, Key, Name, Param, Text, Whole
+
+MAX_TRIALS, MAX_VALUES = 10**6, 100_000
+_Values = Annotated[tuple[Param, ...], Meta(min_length=1, max_length=MAX_VALUES)]
+_Points = Annotated[int, Meta(ge=1, le=MAX_VALUES)]
+
+
+class ConditionIn(In):
+    """The parameter exists only where `parameter` exists and has one of these values."""
+
+    parameter: Key
+    values: _Values
+
+
+class ParameterIn(In, tag_field="kind", kw_only=True):
+    name: Key
+    conditions: Annotated[tuple[ConditionIn, ...], Meta(max_length=MAX_NAMES)] = ()
+
+
+class ChoiceIn(ParameterIn, tag="choice", kw_only=True):
+    values: _Values
+
+
+class UniformIn(ParameterIn, tag="uniform", kw_only=True):
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+    points: _Points | None = None
+
+
+class IntegerIn(ParameterIn, tag="integer", kw_only=True):
+    low: Whole
+    high: Whole
+    log: bool = False
+    step: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 1
+    points: _Points | None = None
+
+
+class ConstantIn(ParameterIn, tag="constant", kw_only=True):
+    value: Param
+
+
+AnyParameter = ChoiceIn | UniformIn | IntegerIn | ConstantIn
+
+
+class SearcherIn(In):
+    name: Annotated[str, Meta(min_length=1, max_length=1024, pattern=TEXT)] = "random"
+    options: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+
+
+class PartitionPlanIn(In):
+    parts: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
+    seed: Whole = 0
+    validation: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    validation_from: Text = ""
+    stratify: Text = ""
+    columns: Annotated[tuple[Key, ...], Meta(max_length=100_000)] = ()
+    files: Text = ""
+    format: Text = ""
+
+
+class MopIn(In):
+    trainable: Annotated[str, Meta(min_length=1, max_length=1024, pattern=TEXT)]
+    workers: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
+    dataset: Annotated[str, Meta(pattern=NAME, max_length=128)]
+    partitions: PartitionPlanIn
+    deterministic: bool = True
+    threads: Annotated[int, Meta(ge=0, le=4096)] = 0
+    hybrid: bool = True
+
+
+class StudyIn(In):
+    """Everything that decides what a study does. trial: of `parallel: trials`, the spec of a trial's run without its drawn params."""
+
+    name: Name
+    space: Annotated[tuple[AnyParameter, ...], Meta(max_length=MAX_NAMES)]
+    metric: Key
+    goal: Goal
+    parallel: Parallel
+    searcher: SearcherIn = msgspec.field(default_factory=SearcherIn)
+    trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
+    concurrent: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] = 0
+    max_epochs: Annotated[int, Meta(ge=1, le=10**9)] = 1
+    seed: Whole = 0
+    budget_param: Key = "epochs"
+    trial: dict[str, Any] | None = None
+    mop: MopIn | None = None
+    tensorboard: bool = False
+    mlflow: Text = ""
+
+
+def to_study(given: StudyIn) -> Mapping[str, Any]:
+    """The StudySpec as JSON."""
+    found: Mapping[str, Any] = msgspec.to_builtins(given)
+    return found
+
+
+def check_study(study: Mapping[str, Any]) -> StudySpec:
+    """What of a study is wrong beyond its shape. Raises SpecError naming the path."""
+    spec = study_of_json(study)
+    if spec.parallel is Parallel.TRIALS and (spec.trial is None or spec.mop is not None):
+        raise SpecError("study.trial: what each trial runs is not said", hints=("`parallel: trials` needs it, and no `mop`",))
+    if spec.parallel is Parallel.MOP and (spec.mop is None or spec.trial is not None):
+        raise SpecError("study.mop: how trials share the workers is not said", hints=("`parallel: mop` needs it, and no `trial`",))
+    return spec
