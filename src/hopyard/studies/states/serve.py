@@ -1,21 +1,106 @@
-"""States between hosts: each worker, and the driver, serves those on its shelf by name, and fetches others' with a check of their
-digest.
+"""States between hosts: each worker, and the driver, serves those on its shelf by name; who fetches one checks its digest.
 
-    fetch {state}   -> state {bytes}, the bytes as payload; then digest {digest}, of those bytes, or refused {error}
+    fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error}
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopyard.errors import AuthError, HopyardError, IntegrityError, NotFound
+from hopyard.studies.link.listener import Listener
 from hopyard.studies.link.proof import connect
-from hopyard.studies.link.wire import Wire
-from hopyard.studies.states.digest import new, digest
+from hopyard.studies.link.wire import Broken, Wire
+from hopyard.studies.states.digest import digest, new
 from hopyard.studies.states.shelf import Shelf
 
 log = logging.getLogger("hopyard.studies.states")
 
 _PART_BYTES = 4 << 20
+
+
+class Server:
+    """Answers `fetch` on connections that somebody else accepted, with what lies on a shelf. May be used from any thread."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._lock = threading.Lock()
+        self._digests: dict[str, str] = {}
+
+    def know(self, name: str, digest_of: str) -> None:
+        """So that it need not be computed again."""
+        with self._lock:
+            self._digests[name] = digest_of
+
+    def forget(self, names: Sequence[str]) -> None:
+        with self._lock:
+            for name in names:
+                self._digests.pop(name, None)
+
+    def answer(self, wire: Wire, asked: Mapping[str, Any]) -> None:
+        """One `fetch`. Raises OSError where the connection breaks."""
+        name = str(asked.get("state"))
+        try:
+            with self._shelf.view(name) as view:
+                wire.send({"kind": "state"}, view)
+                with self._lock:
+                    known = self._digests.get(name)
+                found = known or digest(view)
+            wire.send({"kind": "digest", "digest": found})
+        except HopyardError as refused:
+            wire.send({"kind": "refused", "error": refused.message})
+
+
+def listen(secret: bytes, shelf: Shelf, *, host: str = "", port: int = 0) -> Listener:
+    """Serve states and nothing else."""
+    server = Server(shelf)
+
+    def serve(wire: Wire) -> None:
+        while True:
+            head, size = wire.receive_head()
+            if head.get("kind") != "fetch" or size:
+                raise Broken(f"{str(head.get('kind'))[:40]!r} is not served here")
+            server.answer(wire, head)
+
+    return Listener(secret, serve, host=host, port=port, payload_limit=0)
+
+
+def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf) -> int:
+    """Bring a state onto the shelf from the first of these addresses that has it whole; returns how many bytes came over the
+    network, 0 where it is there already. Raises NotFound, with what each said, and StorageFull."""
+    if shelf.has(name):
+        return 0
+    said = []
+    for source in sources:
+        try:
+            return _fetch_from(name, source, secret, shelf)
+        except (OSError, ValueError, AuthError, NotFound, IntegrityError) as refused:
+            log.warning("state %s from %s: %s", name, source, refused)
+            said.append(f"{source}: {refused}")
+    raise NotFound(f"nobody has state `{name}`" + (f" ({'; '.join(said)})" if said else ""))
+
+
+def _fetch_from(name: str, source: str, secret: bytes, shelf: Shelf) -> int:
+    wire = connect(source, secret)
+    try:
+        wire.send({"kind": "fetch", "state": name})
+        head, size = wire.receive_head()
+        if head.get("kind") != "state":
+            raise NotFound(str(head.get("error")))
+        with shelf.filling(name, size) as view:
+            running = new()
+            for begin in range(0, size, _PART_BYTES):
+                with view[begin : begin + _PART_BYTES] as part:
+                    wire.receive_into(part)
+                    running.update(part)
+            after, _ = wire.receive_head()
+            if after.get("kind") != "digest":
+                raise NotFound(str(after.get("error")))
+            if after.get("digest") != running.hexdigest():
+                raise IntegrityError(f"its bytes have the digest {running.hexdigest()}, not {after.get('digest')}")
+        return size
+    finally:
+        wire.close()
