@@ -68,7 +68,7 @@ def quantised(domain: Uniform | Integer, number: int) -> float | int:
     number = max(0, min(number, last_step(domain)))
     if isinstance(domain, Integer):
         return domain.low + domain.step * number
-    return min(domain.high, tidy(domain.low + domain.step * number))
+    return min(domain.high, max(domain.low, tidy(domain.low + domain.step * number)))
 
 
 def last_step(domain: Uniform | Integer) -> int:

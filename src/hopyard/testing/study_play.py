@@ -126,10 +126,12 @@ class StudyPlay:
     def repeat(self, trial: TrialId) -> None:
         """Late news: of a trial that does not train, or of a step that was told before."""
         member = self.members[trial]
+        if member.verdict is None and not member.step:
+            return
         verdict = self.tell(Report(trial, max(1, member.step), self.curve(member.params, 7)))
         if member.verdict is not None:
             assert verdict is member.verdict, "late news of a trial that does not train is answered as before"
-        elif member.step:
+        else:
             assert verdict is Verdict.CONTINUE, "a step that was told before says nothing new"
 
     def turn(self, choice: int) -> None:

@@ -1,0 +1,93 @@
+"""The median stopping rule, by hand."""
+
+from __future__ import annotations
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
+from hopyard.search.asha import Asha
+from hopyard.search.median import MedianStopping
+from hopyard.search.random_draws import Random
+from hopyard.testing.searcher_contract import EXAMPLE_SPACE
+
+
+def around_random(goal: Goal = Goal.MIN, *, grace: int = 1, least: int = 2, trials: int = 5) -> MedianStopping:
+    inner = Random(space=EXAMPLE_SPACE, goal=goal, trials=trials, max_epochs=4, seed=0)
+    searcher = MedianStopping(
+        space=EXAMPLE_SPACE, goal=goal, trials=trials, max_epochs=4, seed=0, inner=inner, grace=grace, least=least
+    )
+    for _ in range(trials):
+        assert isinstance(searcher.ask(), Proposal)
+    return searcher
+
+
+def tell(searcher: MedianStopping, trial: int, *values: float, first: int = 1) -> list[Verdict]:
+    return [searcher.tell(Report(TrialId(str(trial)), step, value)) for step, value in enumerate(values, first)]
+
+
+GO, STOP = Verdict.CONTINUE, Verdict.STOP
+
+
+def test_whose_best_is_worse_than_the_median_of_the_means_is_stopped() -> None:
+    searcher = around_random()
+    assert tell(searcher, 0, 9, 1, 1, 1) == [GO] * 4
+    assert tell(searcher, 1, 9, 3, 3, 3) == [GO] * 4
+    # At step 2 the means are 5 and 6, their median 5.5: 5.5 is not worse. With 7.25 of trial 2 it is 6: 6.1 is worse.
+    assert tell(searcher, 2, 9, 5.5) == [GO, GO]
+    assert tell(searcher, 3, 9, 6.1) == [GO, STOP]
+    assert tell(searcher, 3, 0.0, first=3) == [STOP], "late news of one that was stopped"
+    assert tell(searcher, 4, 1, 100, 100) == [GO, GO, GO], "its best counts, not its newest"
+
+
+def test_larger_may_be_better() -> None:
+    searcher = around_random(Goal.MAX)
+    tell(searcher, 0, 1, 1, 1, 1)
+    tell(searcher, 1, 3, 3, 3, 3)
+    assert tell(searcher, 2, 2, 2) == [GO, GO]
+    assert tell(searcher, 3, 1.9, 1.9) == [GO, STOP]
+
+
+def test_nobody_is_stopped_in_its_grace_or_against_too_few_or_at_its_budget() -> None:
+    patient = around_random(grace=3)
+    tell(patient, 0, 1, 1, 1, 1)
+    tell(patient, 1, 1, 1, 1, 1)
+    assert tell(patient, 2, 9, 9, 9, 9) == [GO] * 4
+    few = around_random(least=3)
+    tell(few, 0, 1, 1, 1, 1)
+    tell(few, 1, 1, 1, 1, 1)
+    assert tell(few, 2, 9, 9, 9, 9) == [GO] * 4
+    assert tell(few, 3, 9, 9) == [GO, STOP]
+
+
+def test_only_who_got_as_far_is_compared_with() -> None:
+    searcher = around_random()
+    tell(searcher, 0, 1, 1)
+    tell(searcher, 1, 1, 1)
+    assert tell(searcher, 2, 9, first=3) == [GO], "at step 3 there is nobody"
+    assert tell(searcher, 3, 9, first=2) == [STOP]
+
+
+def test_repeated_steps_count_once() -> None:
+    searcher = around_random()
+    tell(searcher, 0, 1, 1, 1)
+    tell(searcher, 1, 1, 1, 1)
+    tell(searcher, 2, 0.5)
+    assert tell(searcher, 2, 100) == [GO]
+    assert tell(searcher, 2, 5, first=2) == [GO], "0.5 stands, 100 was told of a step before"
+
+
+def test_who_is_stopped_counts_as_the_worst_of_its_rung() -> None:
+    inner = Asha(space=EXAMPLE_SPACE, goal=Goal.MIN, trials=4, max_epochs=9, seed=0, min_epochs=3)
+    searcher = MedianStopping(space=EXAMPLE_SPACE, goal=Goal.MIN, trials=4, max_epochs=9, seed=0, inner=inner, least=2)
+    for _ in range(4):
+        searcher.ask()
+    assert tell(searcher, 0, 1, 1, 1)[-1] is Verdict.PAUSE
+    assert tell(searcher, 1, 2, 2, 2)[-1] is STOP
+    assert tell(searcher, 2, 9, 9) == [GO, STOP]
+    again = searcher.ask()
+    assert isinstance(again, Proposal)
+    assert (again.trial, again.budget) == ("0", 9), (
+        "the best of three: two that reached the rung, one that was stopped on the way"
+    )
+    assert searcher.tell(Report(TrialId("3"), 0, None, TrialOutcome.FAILED)) is STOP
+    assert searcher.ask() is SearchState.WAIT

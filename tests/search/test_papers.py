@@ -1,0 +1,311 @@
+"""Halving, Hyperband and ASHA against what their papers say, by hand and by table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.space import Parameter, Space, Uniform
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
+from hopyard.errors import SpecError
+from hopyard.interfaces.searcher import ReleasesTrials
+from hopyard.search.asha import Asha
+from hopyard.search.halving import Halving
+from hopyard.search.hyperband import Hyperband, brackets
+from hopyard.search.rungs import rung_budgets
+from hopyard.testing.study_play import StudyPlay
+
+SPACE = Space((Parameter("x", Uniform(0.0, 1.0)),))
+
+
+def best_is_smallest_x(params: object, _step: int) -> float:
+    return params["x"]  # type: ignore[index, no-any-return]
+
+
+def played(searcher: Asha | Halving | Hyperband, room: int, max_epochs: int) -> StudyPlay:
+    play = StudyPlay(searcher, room=room, max_epochs=max_epochs, curve=best_is_smallest_x)
+    play.finish()
+    return play
+
+
+def budgets_asked(play: StudyPlay) -> Counter[int]:
+    return Counter(event.answer.budget for event in play.events if isinstance(getattr(event, "answer", None), Proposal))
+
+
+# -- rungs --------------------------------------------------------------------------------------------------------
+
+
+def test_rungs() -> None:
+    assert rung_budgets(81, 1, 3) == (1, 3, 9, 27, 81)
+    assert rung_budgets(100, 1, 3) == (1, 3, 11, 33, 100)
+    assert rung_budgets(100, 2, 3) == (3, 11, 33, 100)
+    assert rung_budgets(9, 4, 2) == (4, 9)
+
+
+@given(st.integers(1, 10_000), st.integers(1, 100), st.integers(2, 10))
+def test_rungs_rise_by_eta_from_the_least_to_the_most(most: int, least: int, eta: int) -> None:
+    if least * eta > most:
+        with pytest.raises(SpecError):
+            rung_budgets(most, least, eta)
+        return
+    rungs = rung_budgets(most, least, eta)
+    assert least <= rungs[0] < least * eta
+    assert rungs[-1] == most
+    assert all(eta <= above / below < eta * 2 for below, above in pairwise(rungs))
+
+
+def test_rungs_that_cannot_be() -> None:
+    with pytest.raises(
+        SpecError, match=r"searcher\.options\.min_epochs: 5 epochs at the lowest rung are more than max_epochs, 3"
+    ):
+        rung_budgets(3, 5, 3)
+    with pytest.raises(SpecError, match="no rung to compare") as failure:
+        rung_budgets(2, 1, 3)
+    assert "at least 3" in failure.value.hints[0]
+
+
+# -- Hyperband ----------------------------------------------------------------------------------------------------
+
+# n_i and r_i of each bracket for R = 81, eta = 3, by lines 1 to 7 of the paper's Algorithm 1.
+TABLE = {
+    4: [(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)],
+    3: [(34, 3), (11, 9), (3, 27), (1, 81)],
+    2: [(15, 9), (5, 27), (1, 81)],
+    1: [(8, 27), (2, 81)],
+    0: [(5, 81)],
+}
+
+
+@pytest.mark.parametrize("room", [1, 7, 500])
+def test_hyperband_has_the_brackets_of_the_paper(room: int) -> None:
+    """Counted as trained, in the order of trials: 81 of bracket 4, 34 of bracket 3 …; however many train at once."""
+    play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), room, 81)
+    first = 0
+    for rungs in TABLE.values():
+        members = [play.members[TrialId(str(number))] for number in range(first, first + rungs[0][0])]
+        first += len(members)
+        assert [(sum(member.step >= budget for member in members), budget) for _, budget in rungs] == rungs
+    assert first == len(play.members)
+
+
+@pytest.mark.parametrize(("max_epochs", "eta"), [(81, 3), (27, 3), (16, 2), (64, 4), (100, 3), (50, 2)])
+def test_hyperband_keeps_within_the_budget_of_the_paper(max_epochs: int, eta: int) -> None:
+    """Each bracket about (s_max + 1) R epochs: rounding n up may cost R more. Trials go on instead of beginning anew at each rung,
+    so that the whole stays within the bound even so."""
+    rungs = rung_budgets(max_epochs, 1, eta)
+    plan = brackets(rungs, eta)
+    play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=max_epochs, seed=0, eta=eta), 16, max_epochs)
+    bound = len(rungs) * max_epochs
+    for trials, budgets in plan:
+        paper = sum(trials // eta**at * budget for at, budget in enumerate(budgets))
+        assert paper <= bound + max_epochs
+    assert play.epochs <= len(plan) * bound
+
+
+def test_brackets_begin_again_until_all_trials_are_begun() -> None:
+    play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=30, max_epochs=9, seed=0), 4, 9)
+    # 9 at 1, 5 at 3, 3 at 9, and again; 30 - 17 = 13 is 9 and 4
+    assert len(play.members) == 30
+    first = [
+        event.answer
+        for event in play.events
+        if isinstance(getattr(event, "answer", None), Proposal) and event.answer.start_from is None
+    ]  # type: ignore[union-attr]
+    assert [proposal.budget for proposal in first] == [1] * 9 + [3] * 5 + [9] * 3 + [1] * 9 + [3] * 4  # type: ignore[union-attr]
+
+
+def test_a_bracket_that_waits_leaves_its_workers_to_the_next() -> None:
+    searcher = Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=9, seed=0)
+    asked = [searcher.ask() for _ in range(17)]
+    assert all(isinstance(one, Proposal) for one in asked)
+    assert searcher.ask() is SearchState.WAIT
+
+
+# -- successive halving -------------------------------------------------------------------------------------------
+
+
+def tell(
+    searcher: Halving | Asha, trial: int, step: int, value: float | None, outcome: TrialOutcome = TrialOutcome.RUNNING
+) -> Verdict:
+    return searcher.tell(Report(TrialId(str(trial)), step, value, outcome))
+
+
+def proposed(searcher: Halving | Asha) -> tuple[int, int]:
+    answer = searcher.ask()
+    assert isinstance(answer, Proposal), answer
+    return int(answer.trial), answer.budget
+
+
+def test_halving_by_hand() -> None:
+    searcher = Halving(space=SPACE, goal=Goal.MAX, trials=9, max_epochs=9, seed=0)
+    assert [proposed(searcher) for _ in range(9)] == [(number, 1) for number in range(9)]
+    verdicts = [tell(searcher, number, 1, value) for number, value in enumerate([0.1, 0.2, 0.3, 0.3, 0.05, 0.9, 0.2, 0.1])]
+    # 0.05 of trial 4 has three better ones already; 0.3 of trial 2 and 3 tie, the smaller number stands before
+    assert verdicts == [*[Verdict.PAUSE] * 4, Verdict.STOP, Verdict.PAUSE, Verdict.STOP, Verdict.STOP]
+    assert searcher.ask() is SearchState.WAIT, "trial 8 may still be the best"
+    assert searcher.released() == {"0", "1"}
+    assert tell(searcher, 8, 1, 0.3) is Verdict.STOP
+    assert [proposed(searcher) for _ in range(3)] == [(5, 3), (2, 3), (3, 3)]
+    assert searcher.ask() is SearchState.WAIT
+    assert [tell(searcher, number, 3, 0.5) for number in (3, 5, 2)] == [Verdict.PAUSE, Verdict.STOP, Verdict.PAUSE]
+    assert proposed(searcher) == (2, 9)
+    assert searcher.ask() is SearchState.DONE
+    assert tell(searcher, 2, 9, 0.6) is Verdict.CONTINUE
+
+
+def test_failed_trials_hold_up_no_rung() -> None:
+    searcher = Halving(space=SPACE, goal=Goal.MIN, trials=9, max_epochs=9, seed=0)
+    for _ in range(9):
+        searcher.ask()
+    for number in range(6):
+        assert tell(searcher, number, 0, None, TrialOutcome.FAILED) is Verdict.STOP
+    for number in (6, 7):
+        assert tell(searcher, number, 1, float(number)) is Verdict.PAUSE
+    assert tell(searcher, 8, 1, None) is Verdict.STOP, "no value at the budget"
+    assert [proposed(searcher), proposed(searcher)] == [(6, 3), (7, 3)]
+    tell(searcher, 6, 3, 1.0)
+    tell(searcher, 7, 2, None, TrialOutcome.FAILED)
+    assert proposed(searcher) == (6, 9)
+
+
+def test_a_trial_that_is_lost_while_it_is_paused_does_not_go_on() -> None:
+    searcher = Halving(space=SPACE, goal=Goal.MIN, trials=3, max_epochs=3, seed=0)
+    for _ in range(3):
+        searcher.ask()
+    for number in range(3):
+        tell(searcher, number, 1, float(number))
+    assert tell(searcher, 0, 1, None, TrialOutcome.FAILED) is Verdict.STOP
+    assert searcher.ask() is SearchState.DONE
+
+
+def test_a_trial_that_ends_by_itself_counts_but_does_not_go_on() -> None:
+    searcher = Halving(space=SPACE, goal=Goal.MIN, trials=6, max_epochs=9, seed=0)
+    for _ in range(6):
+        searcher.ask()
+    assert tell(searcher, 0, 1, 0.0, TrialOutcome.COMPLETED) is Verdict.STOP
+    for number in range(1, 6):
+        tell(searcher, number, 1, float(number))
+    assert proposed(searcher) == (1, 3)
+    assert searcher.ask() is SearchState.WAIT
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"), [(None, {1: 27, 3: 9, 9: 3, 27: 1}), (10, {1: 10, 3: 3, 9: 1, 27: 1}), (2, {1: 2, 3: 1, 9: 1, 27: 1})]
+)
+def test_one_always_gets_to_the_end(trials: int | None, expected: dict[int, int]) -> None:
+    play = played(Halving(space=SPACE, goal=Goal.MIN, trials=trials, max_epochs=27, seed=0), 4, 27)
+    assert budgets_asked(play) == expected
+    best = min(play.members.values(), key=lambda member: float(str(member.params["x"])))
+    assert best.verdict is Verdict.CONTINUE
+
+
+# -- ASHA ---------------------------------------------------------------------------------------------------------
+
+
+def test_asha_promotes_as_algorithm_2_says() -> None:
+    searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=9, seed=0)
+    assert [proposed(searcher) for _ in range(3)] == [(0, 1), (1, 1), (2, 1)]
+    assert tell(searcher, 0, 1, 0.5) is Verdict.PAUSE
+    assert proposed(searcher) == (3, 1), "one of a rung of one: 1 // 3 = 0 may go on"
+    tell(searcher, 1, 1, 0.4)
+    assert proposed(searcher) == (4, 1)
+    tell(searcher, 2, 1, 0.6)
+    assert proposed(searcher) == (1, 3), "the best of three"
+    assert proposed(searcher) == (5, 1), "it went on already"
+    for number, value in ((3, 0.1), (4, 0.2)):
+        tell(searcher, number, 1, value)
+    assert proposed(searcher) == (3, 3), "the best of five; 1 went on before it was beaten, and stays"
+    tell(searcher, 5, 1, 0.7)
+    assert proposed(searcher) == (4, 3), "the second best of six"
+    tell(searcher, 1, 3, 0.3)
+    tell(searcher, 3, 3, 0.35)
+    tell(searcher, 4, 3, 0.01)
+    assert proposed(searcher) == (4, 9), "higher rungs first"
+    assert tell(searcher, 4, 9, 0.0) is Verdict.CONTINUE
+    assert proposed(searcher) == (6, 1)
+
+
+@given(values=st.lists(st.integers(0, 9), min_size=1, max_size=60), eta=st.integers(2, 4))
+def test_asha_against_the_pseudocode(values: list[int], eta: int) -> None:
+    """One worker; the paper's get_job over plain lists."""
+    searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=eta**3, seed=0, eta=eta)
+    rungs: list[dict[int, int]] = [{}, {}, {}, {}]
+    gone: list[set[int]] = [set(), set(), set(), set()]
+    fresh = 0
+    for value in values:
+        gets = (fresh, 0)
+        for k in (2, 1, 0):
+            top = sorted(rungs[k], key=lambda t: (rungs[k][t], t))[: len(rungs[k]) // eta]
+            promotable = [t for t in top if t not in gone[k]]
+            if promotable:
+                gets = (promotable[0], k + 1)
+                gone[k].add(promotable[0])
+                break
+        fresh += gets[1] == 0
+        assert proposed(searcher) == (gets[0], eta ** gets[1])
+        rungs[gets[1]][gets[0]] = value
+        tell(searcher, gets[0], eta ** gets[1], float(value))
+
+
+def test_asha_stops_at_once_who_cannot_go_on_any_more() -> None:
+    searcher = Asha(space=SPACE, goal=Goal.MIN, trials=6, max_epochs=9, seed=0)
+    for _ in range(4):
+        proposed(searcher)
+    assert [tell(searcher, number, 1, float(number)) for number in range(3)] == [Verdict.PAUSE, Verdict.PAUSE, Verdict.STOP]
+    assert isinstance(searcher, ReleasesTrials)
+    assert searcher.released() == set()
+    assert tell(searcher, 3, 1, -1.0) is Verdict.PAUSE
+    assert searcher.released() == {"1"}, "of six, the best two may ever go on"
+
+
+def test_asha_ends_with_a_trained_trial_though_they_were_few() -> None:
+    play = played(Asha(space=SPACE, goal=Goal.MIN, trials=5, max_epochs=81, seed=0), 4, 81)
+    assert [member.step for member in play.members.values() if member.verdict is Verdict.CONTINUE] == [81]
+
+
+@pytest.mark.parametrize("workers", [4, 25])
+def test_asha_keeps_all_workers_busy(workers: int) -> None:
+    """Trials of very different speeds, as simulated in the paper: while fresh ones are left, no worker ever waits; and of what is
+    trained, a rung has one in eta of the one below, and of the order of its root more that were promoted too early."""
+    searcher = Asha(space=SPACE, goal=Goal.MIN, trials=270, max_epochs=27, seed=3)
+    slow = asynchronous(searcher, workers, lambda params: 1.0 + 20.0 * float(str(params["x"])))
+    assert slow.idle_while_fresh == 0.0
+    counts = [slow.reached[budget] for budget in (1, 3, 9, 27)]
+    assert counts[0] == 270
+    for below, above in pairwise(counts):
+        assert below // 3 <= above <= below / 3 + 2 * below**0.5, counts
+
+
+class Simulated:
+    def __init__(self) -> None:
+        self.idle_while_fresh = 0.0
+        self.reached: Counter[int] = Counter()
+
+
+def asynchronous(searcher: Asha, workers: int, epoch_s: Callable[[dict[str, object]], float]) -> Simulated:
+    """Workers that take what is proposed, and report at its budget when its epochs have passed."""
+    found, now, done_at = Simulated(), 0.0, dict[str, tuple[float, Proposal]]()
+    step: dict[str, int] = {}
+    while True:
+        answer: Proposal | SearchState = SearchState.WAIT
+        while len(done_at) < workers and isinstance(answer := searcher.ask(), Proposal):
+            epochs = answer.budget - step.get(answer.trial, 0)
+            step[answer.trial] = answer.budget
+            done_at[answer.trial] = (now + epochs * epoch_s(dict(answer.params)), answer)
+        if not done_at:
+            assert answer is SearchState.DONE
+            return found
+        trial, (then, proposal) = min(done_at.items(), key=lambda item: (item[1][0], item[0]))
+        if len(step) < 270:
+            found.idle_while_fresh += (workers - len(done_at)) * (then - now)
+        now = then
+        del done_at[trial]
+        found.reached[proposal.budget] += 1
+        searcher.tell(Report(TrialId(trial), proposal.budget, float(str(proposal.params["x"]))))

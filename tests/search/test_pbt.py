@@ -1,0 +1,166 @@
+"""Population based training: who copies whom, what is changed, and who waits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import Asked, Proposal, Report, SearchState, TrialOutcome, Verdict
+from hopyard.search.draw import draw
+from hopyard.search.pbt import PopulationBased, explored, moved
+from hopyard.testing.study_play import StudyPlay, check_params
+
+from .spaces import spaces
+
+SPACE = Space((Parameter("lr", Uniform(1e-4, 1e-1, log=True)), Parameter("width", Integer(1, 64))))
+
+
+def population(members: int = 8, *, max_epochs: int = 4, rounds: bool = False, quantile: float = 0.25) -> PopulationBased:
+    return PopulationBased(
+        space=SPACE, goal=Goal.MIN, trials=members, max_epochs=max_epochs, seed=0, quantile=quantile, rounds=rounds, resample=0.0
+    )
+
+
+def proposed(searcher: PopulationBased) -> Proposal:
+    answer = searcher.ask()
+    assert isinstance(answer, Proposal), answer
+    return answer
+
+
+def tell(
+    searcher: PopulationBased, trial: int, step: int, value: float | None, outcome: TrialOutcome = TrialOutcome.RUNNING
+) -> Verdict:
+    return searcher.tell(Report(TrialId(str(trial)), step, value, outcome))
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_the_worst_quarter_copies_the_best_quarter(rounds: bool) -> None:
+    searcher = population(rounds=rounds)
+    begun = [proposed(searcher) for _ in range(8)]
+    assert [one.budget for one in begun] == [1] * 8
+    assert searcher.ask() is SearchState.WAIT
+    for number in range(8):
+        assert tell(searcher, number, 1, float(number)) is Verdict.PAUSE
+    again = {one.trial: one for one in (proposed(searcher) for _ in range(8))}
+    assert len(again) == 8
+    for number in range(6):
+        one = again[TrialId(str(number))]
+        assert (one.start_from, one.budget, one.params) == (one.trial, 2, begun[number].params)
+    for number in (6, 7):
+        one = again[TrialId(str(number))]
+        assert one.start_from in ("0", "1")
+        donor = begun[int(one.start_from)].params
+        assert one.params != donor
+        for parameter in SPACE.parameters:
+            value = donor[parameter.name]
+            assert one.params[parameter.name] in [moved(parameter, value, factor=1.2, up=up) for up in (True, False)]
+
+
+def test_in_rounds_who_copies_goes_first() -> None:
+    """So that the state that it copies is still as it was when it was judged."""
+    searcher = population(rounds=True)
+    for _ in range(8):
+        proposed(searcher)
+    for number in range(8):
+        tell(searcher, number, 1, float(number))
+    assert [proposed(searcher).trial for _ in range(8)] == ["6", "7", "0", "1", "2", "3", "4", "5"]
+
+
+def test_in_rounds_all_wait_for_the_last_that_lives() -> None:
+    searcher = population(3, rounds=True)
+    for _ in range(3):
+        proposed(searcher)
+    tell(searcher, 0, 1, 1.0)
+    tell(searcher, 1, 1, 2.0)
+    assert searcher.ask() is SearchState.WAIT
+    tell(searcher, 2, 0, None, TrialOutcome.FAILED)
+    assert proposed(searcher).budget == 2
+    tell(searcher, 0, 2, 1.0)
+    assert proposed(searcher).trial == "1", "of this round, though another is ahead"
+    assert searcher.ask() is SearchState.WAIT
+
+
+def test_without_rounds_nobody_waits_and_the_last_goes_first() -> None:
+    searcher = population(3)
+    for _ in range(3):
+        proposed(searcher)
+    for step in (1, 2):
+        tell(searcher, 0, step, 1.0)
+        assert proposed(searcher).trial == "0"
+    tell(searcher, 2, 1, 1.0)
+    tell(searcher, 0, 3, 1.0)
+    assert proposed(searcher).trial == "2"
+
+
+def test_a_member_that_failed_is_neither_copied_nor_waited_for() -> None:
+    searcher = population(4, quantile=0.5)
+    for _ in range(4):
+        proposed(searcher)
+    for number in range(4):
+        tell(searcher, number, 1, float(number))
+    tell(searcher, 0, 1, None, TrialOutcome.FAILED)
+    donors = {one.start_from for one in (proposed(searcher) for _ in range(3))}
+    assert "0" not in donors
+
+
+def test_lineage_of_a_whole_study() -> None:
+    """Copies do better here: a curve that only falls, faster with a larger lr."""
+    lived: dict[TrialId, float] = {}
+
+    def curve(params: object, step: int) -> float:
+        return -step * float(params["lr"])  # type: ignore[index]
+
+    play = StudyPlay(population(8, max_epochs=20), room=3, max_epochs=20, space=SPACE, curve=curve)
+    play.finish()
+    copies = [event.answer for event in play.events if isinstance(event, Asked) and isinstance(event.answer, Proposal)]
+    lived = {one.trial: float(str(one.params["lr"])) for one in copies}
+    begun = {one.trial: float(str(one.params["lr"])) for one in copies if one.start_from is None}
+    assert [one for one in copies if one.start_from not in (None, one.trial)]
+    assert sum(lived.values()) > sum(begun.values()), "the population moved to where it is better"
+    assert {member.step for member in play.members.values()} == {20}
+
+
+@given(space=spaces(), trial=st.integers(0, 99), step=st.integers(1, 99), resample=st.floats(0, 1), factor=st.floats(1, 3))
+def test_what_is_explored_is_of_the_space(space: Space, trial: int, step: int, resample: float, factor: float) -> None:
+    check_params(space, explored(space, draw(space, 1, trial), 1, trial, step, resample=resample, factor=factor))
+
+
+def test_a_condition_that_comes_true_brings_its_parameter() -> None:
+    space = Space(
+        (Parameter("opt", Choice(("adam", "sgd"))), Parameter("momentum", Uniform(0.1, 0.9), (Condition("opt", ("sgd",)),)))
+    )
+    found = [explored(space, {"opt": "adam"}, 0, trial, 1, resample=0.0, factor=1.2) for trial in range(20)]
+    assert {one["opt"] for one in found} == {"adam", "sgd"}
+    assert all(("momentum" in one) == (one["opt"] == "sgd") for one in found)
+
+
+@pytest.mark.parametrize(
+    ("domain", "value", "up", "expected"),
+    [
+        (Uniform(1e-3, 1.0), 0.1, True, 0.12),
+        (Uniform(1e-3, 1.0), 0.12, False, 0.1),
+        (Uniform(1e-3, 1.0), 0.9, True, 1.0),
+        (Uniform(-1.0, 1.0), 0.0, True, 0.4),
+        (Uniform(-1.0, 1.0), -0.9, False, -1.0),
+        (Uniform(0.1, 0.9, step=0.1), 0.3, True, 0.4),
+        (Integer(1, 10), 1, True, 2),
+        (Integer(1, 10), 1, False, 1),
+        (Integer(0, 100, step=10), 50, True, 70),
+        (Integer(1, 1000, log=True), 100, False, 83),
+        (Choice(("a", "b", "c")), "b", True, "c"),
+        (Choice(("a", "b", "c")), "a", False, "a"),
+        (Choice((1, True)), True, False, 1),
+        (Constant(3), 3, True, 3),
+    ],
+)
+def test_a_little_change(
+    domain: Uniform | Integer | Choice | Constant, value: ParamValue, up: bool, expected: ParamValue
+) -> None:
+    found = moved(Parameter("p", domain), value, factor=1.2, up=up)
+    assert found == expected
+    assert type(found) is type(expected)

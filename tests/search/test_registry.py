@@ -1,0 +1,171 @@
+"""From a spec to a searcher: names, options, ranges, a user's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+
+import pytest
+
+from hopyard.domain.run import ParamValue
+from hopyard.domain.searchers import SEARCHERS, OptionKind, check_options, needs_trials
+from hopyard.domain.space import Choice, Parameter, Space, Uniform
+from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
+from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
+from hopyard.errors import SpecError
+from hopyard.search.registry import Factory, build
+
+SPACE = Space((Parameter("lr", Uniform(1e-4, 1e-1, log=True)), Parameter("opt", Choice(("sgd", "adam")))))
+
+
+class Mine:
+    """A searcher of a user's own, of two trials."""
+
+    def __init__(self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, best: float = 0.0) -> None:
+        self.said = (space, goal, trials, max_epochs, seed, best)
+
+    def ask(self) -> Proposal | SearchState:
+        return SearchState.DONE
+
+    def tell(self, _report: Report, /) -> Verdict:
+        return Verdict.STOP
+
+
+class NoSearcher:
+    def __init__(self, **_rest: object) -> None:
+        pass
+
+    def ask(self) -> None:
+        pass
+
+
+OWN: Mapping[str, Factory] = {"mine.py:Mine": Mine, "mine.py:NoSearcher": NoSearcher}
+
+
+def spec(name: str, options: Mapping[str, ParamValue] | None = None, *, trials: int | None = 9, max_epochs: int = 9) -> StudySpec:
+    return StudySpec(
+        "s", SPACE, "acc", Goal.MAX, Parallel.TRIALS, SearcherSpec(name, options or {}), trials, max_epochs=max_epochs, seed=5
+    )
+
+
+def built(name: str, options: Mapping[str, ParamValue] | None = None, *, trials: int | None = 9, max_epochs: int = 9) -> object:
+    return build(spec(name, options, trials=trials, max_epochs=max_epochs), OWN.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told", "hint"),
+    [
+        ("rnadom", {}, "searcher.name: unknown searcher `rnadom`", "did you mean `random`?"),
+        ("asha", {"etta": 4}, "searcher.options.etta: `asha` has no such option", "did you mean `eta`?"),
+        ("random", {"eta": 4}, "searcher.options.eta: `random` has no such option", "`random` has no options"),
+        ("asha", {"eta": 1}, "searcher.options.eta: `1` is out of range", "allowed: at least 2"),
+        ("asha", {"eta": 2.5}, "searcher.options.eta: `2.5` is not a whole number", ""),
+        ("asha", {"eta": True}, "searcher.options.eta: `True` is not a whole number", ""),
+        ("pbt", {"quantile": 0.6}, "searcher.options.quantile: `0.6` is out of range", "allowed: 0 to 0.5"),
+        ("pbt", {"rounds": "yes"}, "searcher.options.rounds: `yes` is not true or false", ""),
+        ("pbt", {"factor": float("nan")}, "searcher.options.factor: `nan` is not a number", ""),
+        ("asha", {"min_epochs": 10}, "searcher.options.min_epochs: 10 epochs at the lowest rung are more than max_epochs, 9", ""),
+        ("asha", {"min_epochs": 4}, "max_epochs: with 9 and a lowest rung of 4 there is no rung", "at least 12"),
+        ("median", {"of": "ahsa"}, "searcher.options.of: unknown searcher `ahsa`", "did you mean `asha`?"),
+        ("median", {"of": "median"}, "searcher.options.of: `median` wraps another searcher itself", ""),
+        ("median", {"of": "asha", "eeta": 3}, "searcher.options.eeta: `median` has no such option", "did you mean `eta`?"),
+        ("grid", {}, "space.lr: a grid does not know how many points", "points: 5"),
+        ("mine.py:Mine", {"bset": 1.0}, "searcher.name: `mine.py:Mine` cannot be made", "by name"),
+        ("mine.py:NoSearcher", {}, "made a NoSearcher, which has no tell", "docs/searchers.md"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told: str, hint: str) -> None:
+    with pytest.raises(SpecError) as failure:
+        built(name, options)
+    assert told in failure.value.message
+    assert hint in "; ".join(failure.value.hints)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in SEARCHERS.items() if kind.needs_trials and not kind.wraps])
+def test_a_searcher_without_end_is_told_how_many(name: str) -> None:
+    with pytest.raises(SpecError, match=f"trials: `{name}` goes on for ever"):
+        built(name, trials=None)
+
+
+def test_one_that_wraps_goes_on_for_ever_where_the_other_does() -> None:
+    assert needs_trials("median", {})
+    assert not needs_trials("median", {"of": "hyperband"})
+    assert not needs_trials("mine.py:Mine", {})
+    with pytest.raises(SpecError, match="trials: "):
+        built("median", trials=None)
+    built("median", {"of": "hyperband", "eta": 2}, trials=None)
+
+
+@pytest.mark.parametrize(("trials", "max_epochs", "told"), [(0, 9, "trials: `0`"), (9, 0, "max_epochs: `0`")])
+def test_amounts_are_positive(trials: int, max_epochs: int, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        built("random", trials=trials, max_epochs=max_epochs)
+
+
+def test_a_space_without_a_point_is_named_before_anything_else() -> None:
+    empty = StudySpec("s", Space(()), "acc", Goal.MAX, Parallel.TRIALS, trials=3)
+    with pytest.raises(SpecError, match="space: there is nothing to search"):
+        build(empty, OWN.__getitem__)
+
+
+def test_ones_own_is_told_all() -> None:
+    mine = built("mine.py:Mine", {"best": 0.5})
+    assert isinstance(mine, Mine)
+    assert mine.said == (SPACE, Goal.MAX, 9, 9, 5, 0.5)
+
+
+def test_the_median_rule_goes_around_ones_own_with_its_options() -> None:
+    outer = built("median", {"of": "mine.py:Mine", "best": 2, "least": 3})
+    assert outer.ask() is SearchState.DONE  # type: ignore[attr-defined]
+    with pytest.raises(SpecError, match="cannot be made"):
+        built("median", {"of": "mine.py:Mine", "wurst": 2})
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_the_table_is_true(name: str) -> None:
+    """Every target exists, takes its options, and their defaults are in range and the searcher's own."""
+    kind = SEARCHERS[name]
+    checked = check_options(name, {})
+    for key, option in kind.options.items():
+        assert option.about, f"{name}.{key}"
+        assert option.default is None or checked[key] == option.default
+        assert option.kind in OptionKind
+    module, _, attribute = kind.target.partition(":")
+    assert (find(module) / f"{module.rpartition('.')[2]}.py").read_text().count(f"class {attribute}") == 1
+
+
+def find(module: str):  # type: ignore[no-untyped-def]
+    """The folder of a module of ours, without importing it: it may need what is not installed."""
+    from pathlib import Path
+
+    return Path(str(import_module(module.rpartition(".")[0]).__file__)).parent
+
+
+def test_nothing_is_imported_before_it_is_asked_for() -> None:
+    script = (
+        "import sys, hopyard.search.registry, hopyard.domain.searchers\n"
+        "print([m for m in sys.modules if m.startswith('hopyard.search.') and m != 'hopyard.search.registry'], 'optuna' in sys.modules, 'numpy' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[] False False"
+
+
+def test_the_order_of_sets_decides_nothing() -> None:
+    """The same study in interpreters that hash text differently."""
+    script = """
+from tests.search.test_contract import *
+for kind in (TestMedianOfAsha, TestHyperband, TestAsha, TestPopulationBased, TestPopulationBasedInRounds):
+    play = kind().open_play()
+    play.play([(17 * n * n + 5 * n) % 256 for n in range(300)])
+    print(play.events)
+"""
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1
+    assert len(told.pop()) > 10_000

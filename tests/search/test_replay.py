@@ -1,0 +1,61 @@
+"""A searcher is rebuilt by the same calls, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import Asked, Proposal, StudyEvent, Told, Verdict
+from hopyard.errors import Conflict
+from hopyard.search.asha import Asha
+from hopyard.search.replay import replay
+from hopyard.testing.searcher_contract import EXAMPLE_SPACE
+from hopyard.testing.study_play import StudyPlay
+
+
+def fresh(*, seed: int = 0, eta: int = 3) -> Asha:
+    return Asha(space=EXAMPLE_SPACE, goal=Goal.MIN, trials=9, max_epochs=9, seed=seed, eta=eta)
+
+
+def whole() -> list[StudyEvent]:
+    play = StudyPlay(fresh(), max_epochs=9)
+    play.finish()
+    return play.events
+
+
+def test_a_whole_study() -> None:
+    events = whole()
+    assert replay(fresh(), events) == len(events)
+    assert replay(fresh(), []) == 0
+
+
+def test_another_seed_is_noticed_at_once() -> None:
+    with pytest.raises(Conflict, match=r"event 0, asked, was answered trial 0 up to 1 with lr=.*; now it is trial 0") as failure:
+        replay(fresh(seed=1), whole())
+    assert "seed" in failure.value.hints[0]
+
+
+def test_another_option_is_noticed_where_it_matters() -> None:
+    events = whole()
+    with pytest.raises(Conflict, match=r"cannot be continued: event \d+, "):
+        replay(fresh(eta=2), events)
+
+
+def test_another_verdict_is_noticed() -> None:
+    events = whole()
+    at = next(number for number, event in enumerate(events) if isinstance(event, Told))
+    told = events[at]
+    assert isinstance(told, Told)
+    events[at] = replace(told, verdict=Verdict.CONTINUE)
+    with pytest.raises(
+        Conflict, match=rf"event {at}, told .* of trial 0 at step 1 \(running\), was answered continue; now it is"
+    ):
+        replay(fresh(), events)
+
+
+def test_news_of_another_study_is_noticed() -> None:
+    events = [event for event in whole() if not (isinstance(event, Asked) and isinstance(event.answer, Proposal))]
+    with pytest.raises(Conflict, match=r"event \d+, .*never proposed"):
+        replay(fresh(), events)
