@@ -71,13 +71,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """All partitions that it was told to open are open. rows: of each, by its number."""
+    """All partitions that it was told to open are open. rows: of each, by its number. together: whether the user's code can train
+    one state in several processes at once (a group)."""
 
     train: tuple[PartitionId, ...]
     validation: tuple[PartitionId, ...]
     train_rows: tuple[int, ...]
     validation_rows: tuple[int, ...]
     seconds: float = 0.0
+    together: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class Line:
                 wire.send(self._ear.hello(wire.local_host))
                 with self._acknowledged:
                     again = list(self._kept.values())
-                for head in again:
+                for head in (*again, self._ear.beat()):  # the beat says that nothing more is told again
                     wire.send(head)
                 self._wire = wire
             while not self._closing.is_set():
