@@ -93,6 +93,10 @@ class MopCoordinator:
         """Cost done a second, as given or learnt; 1 where nothing is known."""
         return self._estimates.speed(worker)
 
+    def expected_s(self, trial: TrialId, worker: WorkerId) -> float:
+        """What a hop of the trial on the worker should take."""
+        return self._estimates.cost(trial) / self._estimates.speed(worker)
+
     def handle(self, *events: Event) -> list[Instruction]:
         """Take in what happened, in this order, and say what to do."""
         self._out = out = list[Instruction]()

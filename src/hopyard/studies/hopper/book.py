@@ -1,0 +1,148 @@
+"""What the journal says of hops and evaluations: how each state came about, and what was measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.domain.ids import PartitionId, TrialId
+
+Record = Mapping[str, Any]
+FRESH = ""  # stands for the state of a trial that has not begun
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a trial is: `epoch` full epochs, and these partitions of the next."""
+
+    epoch: int = 0
+    visited: frozenset[PartitionId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A state: of which trial, from which state before, where it stands."""
+
+    trial: TrialId
+    parent: str
+    at: Position
+
+    @property
+    def ends_epoch(self) -> bool:
+        return not self.at.visited
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """That a trial was to be trained up to `budget` epochs, from this state on."""
+
+    trial: TrialId
+    state: str
+    epoch: int
+    budget: int
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    state: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best value of the study's metric so far, and the state that had it."""
+
+    trial: TrialId
+    step: int
+    state: str
+    value: float
+
+
+Result = tuple[Mapping[str, float], int]  # metrics, rows
+
+
+class Book:
+    """Folded from the records of kinds `hop`, `evaluated`, `begun`, `left`, `best` and `hopper`; made to be fed as they are written.
+
+    left: by trial, the state that an ended trial was left with, to go on from or to be copied; trials without one are not there.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self._all = partitions
+        self.made: dict[str, Made] = {}
+        self.begun: dict[TrialId, Begun] = {}
+        self.heads: dict[TrialId, str] = {}  # the state that each trial came to last
+        self.results: dict[str, dict[PartitionId, Result]] = {}  # by state
+        self.left: dict[TrialId, Left] = {}
+        self.best: Best | None = None
+        self.digests: dict[str, str] = {}
+        self.hops = 0
+        self.starts = 0  # of drivers
+
+    @classmethod
+    def of(cls, records: Iterable[Record], partitions: int) -> Book:
+        book = cls(partitions)
+        for record in records:
+            book.take(record)
+        return book
+
+    def take(self, record: Record) -> None:
+        match record.get("kind"):
+            case "hop":
+                self._hop(record)
+            case "evaluated":
+                result = dict(record["metrics"]), int(record["rows"])
+                self.results.setdefault(str(record["state"]), {})[PartitionId(int(record["partition"]))] = result
+            case "begun":
+                trial = TrialId(str(record["trial"]))
+                self.begun[trial] = Begun(
+                    trial, str(record["state"]), int(record["epoch"]), int(record["budget"]), dict(record["params"])
+                )
+                self.heads[trial] = str(record["state"])
+                self.left.pop(trial, None)
+            case "left":
+                trial = TrialId(str(record["trial"]))
+                self.left.pop(trial, None)
+                if record["state"]:
+                    self.left[trial] = Left(str(record["state"]), int(record["epoch"]))
+            case "best":
+                self.best = Best(TrialId(str(record["trial"])), int(record["step"]), str(record["state"]), float(record["value"]))
+            case "named":
+                self.digests[str(record["state"])] = str(record["digest"])
+            case "hopper":
+                self.starts += 1
+
+    def _hop(self, record: Record) -> None:
+        trial, state, parent = TrialId(str(record["trial"])), str(record["state"]), str(record["start_from"])
+        if state in self.made:
+            return
+        partitions = frozenset(PartitionId(int(one)) for one in record["partitions"])
+        self.made[state] = Made(trial, parent, self.after(trial, parent, int(record["epoch"]), partitions))
+        self.heads[trial] = state
+        self.hops += 1
+
+    def after(self, trial: TrialId, parent: str, epoch: int, partitions: frozenset[PartitionId]) -> Position:
+        """Where a trial stands that went on from this state, in this epoch, on these partitions."""
+        before = self.made.get(parent)
+        visited = partitions
+        if before is not None and before.at.epoch == epoch and before.trial == trial:
+            visited |= before.at.visited
+        return Position(epoch + 1) if len(visited) == self._all else Position(epoch, visited)
+
+    def line(self, state: str) -> Iterator[tuple[str, Made]]:
+        """The state and those before it, newest first, also those of another trial that it was copied from."""
+        while (made := self.made.get(state)) is not None:
+            yield state, made
+            state = made.parent
+
+    def epoch_ends(self, trial: TrialId, state: str) -> dict[int, str]:
+        """Of the trial itself, up to this state: epochs done -> the state then."""
+        ends: dict[int, str] = {}
+        for name, made in self.line(state):
+            if made.trial != trial:
+                break
+            if made.ends_epoch:
+                ends.setdefault(made.at.epoch, name)
+        return ends

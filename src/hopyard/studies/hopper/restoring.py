@@ -1,0 +1,53 @@
+"""From which state a trial goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hopyard.domain.ids import TrialId
+from hopyard.studies.hopper.book import FRESH, Book, Position
+from hopyard.studies.hopper.training import Training
+from hopyard.studies.trainer import Work
+
+IsThere = Callable[[str], bool]
+
+
+def origin_of(book: Book, trials: Mapping[TrialId, Training], work: Work, is_there: IsThere) -> tuple[str, Position]:
+    """The state that work begins with, and where it stands: its own after the epochs that were told, a copy of another's as that one
+    was left (or as it last ended an epoch, where it still trains), or a fresh one. Where that is lost, the newest before it."""
+    whose = work.trial if work.start_from is None else work.start_from
+    if whose == work.trial and not work.done:
+        return FRESH, Position()
+    found = _left(book, trials, whose, work.done if whose == work.trial else None)
+    if found is None:
+        return FRESH, Position()
+    if is_there(found):
+        return found, Position(work.done)
+    return next(((state, made.at) for state, made in book.line(found) if is_there(state)), (FRESH, Position()))
+
+
+def _left(book: Book, trials: Mapping[TrialId, Training], whose: TrialId, epochs: int | None) -> str | None:
+    training = trials.get(whose)
+    if training is not None and training.ends:
+        return training.ends.get(epochs if epochs in training.ends else max(training.ends))
+    if whose in book.left:
+        return book.left[whose].state
+    ends = book.epoch_ends(whose, book.heads.get(whose, FRESH))
+    return ends.get(epochs if epochs in ends else max(ends)) if ends else None
+
+
+def resumed(book: Book, work: Work, is_there: IsThere) -> Training:
+    """A trial that an earlier driver trained, from the newest state that is there; but not past an epoch that is still to be
+    evaluated and whose state is not there any more."""
+    head = book.heads.get(work.trial, FRESH)
+    ends = {step: state for step, state in book.epoch_ends(work.trial, head).items() if step >= work.done}
+    state, at = FRESH, Position()
+    begun = book.begun[work.trial]
+    candidates = [(name, made.at if made.trial == work.trial else Position(begun.epoch)) for name, made in book.line(head)]
+    for name, position in candidates:
+        unmeasured = [end for step, end in ends.items() if work.done < step <= position.epoch]
+        if is_there(name) and all(is_there(end) for end in unmeasured):
+            state, at = name, position
+            break
+    reached = {step: end for step, end in ends.items() if step <= at.epoch}
+    return Training(work.trial, work.params, work.budget, work.done, state, at, reached)

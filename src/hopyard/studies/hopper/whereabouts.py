@@ -1,0 +1,84 @@
+"""On which shelves each state lies, and which of them are still needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from pathlib import Path
+
+from hopyard.errors import HopyardError
+from hopyard.studies.hopper.crew import Crew, Worker
+from hopyard.studies.hopper.keeping import Keeping
+from hopyard.studies.messages import Drop
+from hopyard.studies.states.shelf import Shelf
+
+
+class Whereabouts:
+    """shelf: the driver's own, which is that of the workers on its host. address: where the driver serves it. saved: state -> file,
+    of the checkpoint that this attempt began with."""
+
+    def __init__(self, shelf: Shelf, address: str, saved: Mapping[str, Path], crew: Crew, say: Callable[[str], None]) -> None:
+        self._shelf, self._address, self._crew, self._say = shelf, address, crew, say
+        self._saved = dict(saved)
+        self._keeping = Keeping()
+        self._on: dict[str, set[str]] = {}
+        for name in shelf.names():
+            self.lies(name, shelf.id)
+
+    def lies(self, state: str, shelf: str) -> None:
+        self._on.setdefault(state, set()).add(shelf)
+
+    def is_missing(self, state: str, shelf: str) -> None:
+        self._on.get(state, set()).discard(shelf)
+
+    def sources(self, state: str, worker: Worker) -> tuple[str, ...]:
+        """Where this worker finds it, () where it lies on its own shelf."""
+        shelves = self._on.get(state, set())
+        if not state or worker.hello.shelf in shelves:
+            return ()
+        driver = (self._address,) if self._shelf.id in shelves else ()
+        return driver + tuple(one.hello.address for one in self._crew.on_shelves(frozenset(shelves)))
+
+    def sources_for_driver(self, state: str) -> tuple[str, ...]:
+        shelves = self._on.get(state, set())
+        return () if self._shelf.id in shelves else tuple(one.hello.address for one in self._crew.on_shelves(frozenset(shelves)))
+
+    def is_there(self, state: str) -> bool:
+        """Whether anybody has it; one that was saved is brought back for that."""
+        if not state:
+            return True
+        shelves = self._on.get(state, set())
+        if self._shelf.id in shelves or self._crew.on_shelves(frozenset(shelves)):
+            return True
+        file = self._saved.get(state)
+        if file is None:
+            return False
+        try:
+            self._shelf.bring(state, file)
+        except (OSError, HopyardError) as lost:
+            self._say(f"state {state} of the checkpoint cannot be read: {lost}")
+            del self._saved[state]
+            return False
+        self.lies(state, self._shelf.id)
+        return True
+
+    def keep(self, keeper: Hashable, states: Iterable[str]) -> None:
+        """These, and no others any more; what nobody keeps is dropped everywhere."""
+        self.drop(self._keeping.keep(keeper, states))
+
+    def drop(self, states: Iterable[str]) -> None:
+        by_shelf: dict[str, list[str]] = {}
+        for state in states:
+            for shelf in sorted(self._on.pop(state, set())):
+                by_shelf.setdefault(shelf, []).append(state)
+        for worker in self._crew:
+            if worker.hello.shelf in by_shelf:
+                self._crew.send(worker, Drop(tuple(by_shelf[worker.hello.shelf])))
+        self._shelf.drop(by_shelf.get(self._shelf.id, []))
+
+    def drop_all_but_kept(self, besides: Iterable[str]) -> None:
+        """What earlier drivers left. besides: states that are being made."""
+        self.drop([state for state in self._on if not self._keeping.needs(state) and state not in set(besides)])
+
+    @property
+    def kept(self) -> frozenset[str]:
+        return self._keeping.all
