@@ -1,0 +1,140 @@
+"""Where units are done: a state comes from the shelf, is trained or evaluated, and goes back to it. Times are taken here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hopyard.datasets.partitions.partition import Partition
+from hopyard.domain.ids import WorkerId
+from hopyard.errors import SpecError
+from hopyard.studies.messages import Evaluate, Evaluated, Finished, Train
+from hopyard.studies.states.shelf import Shelf
+from hopyard.studies.trainable.config import Config
+from hopyard.studies.trainable.protocol import Trainable
+from hopyard.studies.worker import unit
+from hopyard.studies.worker.ahead import Ahead, Aside
+from hopyard.studies.worker.group import First, Meetings, Other
+from hopyard.studies.worker.opening import Opened
+from hopyard.studies.worker.watch import Watched
+
+Check = Callable[[str, float, float | None], None]
+"""unit, seconds since it began, share that is done. May raise Cancelled."""
+
+
+class Group(Protocol):
+    def reduce(self, arrays: Any) -> list[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class Bench:
+    """Used by the thread that trains; `leave_group` by any."""
+
+    def __init__(self, shelf: Shelf, ahead: Ahead, aside: Aside, meetings: Meetings, secret: bytes, check: Check) -> None:
+        self._shelf, self._ahead, self._aside = shelf, ahead, aside
+        self._meetings, self._secret, self._check = meetings, secret, check
+        self._group: Group | None = None
+
+    def train(self, trainable: Trainable, order: Train, me: WorkerId, opened: Opened) -> Finished:
+        """Raises Cancelled, GroupBroken, StateLacking, StorageFull, and whatever the user's code raises."""
+        arrived = time.perf_counter()
+        index = next((at for at, member in enumerate(order.members) if member.worker == me), None)
+        if index is None:
+            raise SpecError(f"worker {me} is no member of unit {order.unit}")
+        config = Config(dict(order.params), order.trial, order.seed, order.epoch, order.budget)
+        partition = self._partition(opened, "train", order.members[index].partition, order.unit)
+        state, fetched = self._state(trainable, order, config)
+        fetch_s = time.perf_counter() - arrived
+        began_at, clock = time.time(), time.perf_counter()
+        if len(order.members) == 1:
+            state = unit.train(trainable, state, partition, config)
+        else:
+            state = self._train_together(trainable, state, partition, config, order, index)
+        trained = time.perf_counter()
+        ended_at = began_at + trained - clock
+        self._check(order.unit, trained - clock, 1.0)
+        size = self._shelf.put(order.unit, unit.keep(trainable, state))
+        return Finished(
+            unit=order.unit,
+            trial=order.trial,
+            epoch=order.epoch,
+            partitions=tuple(member.partition for member in order.members),
+            start_from=order.state,
+            state=order.unit,
+            bytes=size,
+            began_at=began_at,
+            ended_at=ended_at,
+            fetch_s=fetch_s,
+            save_s=time.perf_counter() - trained,
+            fetched_bytes=fetched,
+        )
+
+    def evaluate(self, trainable: Trainable, order: Evaluate, opened: Opened) -> Evaluated:
+        """Raises as `train`."""
+        config = Config(dict(order.params), order.trial, order.seed, order.epoch, order.budget)
+        partition = self._partition(opened, "train" if order.training else "validation", order.partition, order.unit)
+        state, _ = self._state(trainable, order, config)
+        began_at, clock = time.time(), time.perf_counter()
+        metrics = unit.evaluate(trainable, state, partition, config)
+        return Evaluated(
+            unit=order.unit,
+            trial=order.trial,
+            epoch=order.epoch,
+            partition=order.partition,
+            state=order.state,
+            metrics=metrics,
+            rows=len(partition),
+            began_at=began_at,
+            ended_at=began_at + time.perf_counter() - clock,
+        )
+
+    def leave_group(self) -> None:
+        """The unit was cancelled: whoever waits for the other members waits no longer."""
+        group = self._group
+        if group is not None:
+            group.close()
+
+    free_memory = staticmethod(unit.free_memory)
+
+    def _state(self, trainable: Trainable, order: Train | Evaluate, config: Config) -> tuple[Any, int]:
+        """Decoded, and how many of its bytes came over the network."""
+        if not order.state:
+            return unit.begin(trainable, config, order.seed), 0
+        data, fetched = self._ahead.take(order.state, order.sources)
+        if isinstance(order, Train):
+            size = len(data)
+            self._aside.do(lambda: self._shelf.prepare(size))
+        return unit.load(trainable, data, config), fetched
+
+    def _train_together(
+        self, trainable: Trainable, state: Any, partition: Partition, config: Config, order: Train, index: int
+    ) -> Any:
+        count = len(order.members)
+        group: Group
+        if index == 0:
+            group = First(self._meetings, order.unit, count)
+        else:
+            group = Other(order.members[0].address, self._secret, order.unit, index)
+        self._group = group
+        try:
+            of = [int(member.partition) for member in order.members]
+            return unit.train_together(trainable, state, [partition], config, group.reduce, seed=order.seed, of=of)
+        finally:
+            self._group = None
+            group.close()
+
+    def _partition(self, opened: Opened, kind: Any, partition: Any, of_unit: str) -> Partition:
+        try:
+            found = opened.get(kind, partition)
+        except KeyError as missing:
+            raise SpecError(f"{kind} partition {partition} is not open on this worker") from missing
+        rows, began, seen = max(len(found), 1), time.monotonic(), 0
+
+        def check(more: int) -> None:
+            nonlocal seen
+            self._check(of_unit, time.monotonic() - began, min(seen / rows, 1.0))
+            seen += more
+
+        return Watched(found, check)

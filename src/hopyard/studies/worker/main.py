@@ -1,0 +1,47 @@
+"""The process of a replica of role `worker`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from hopyard.errors import SpecError
+from hopyard.studies.link.wire import join_address
+from hopyard.studies.place import find_place
+from hopyard.studies.worker import process
+from hopyard.studies.worker.failure import Leaving
+from hopyard.studies.worker.run import run_worker
+
+
+def main() -> int:
+    """Returns the exit code. Raises SpecError where this process is no worker of a study, ServerUnavailable without a driver."""
+    place = find_place()
+    mop = place.spec.mop
+    if mop is None or place.dataset is None:
+        raise SpecError(f"the study `{place.spec.name}` has no dataset for workers to keep partitions of")
+    _begin_with(process.environment(mop.deterministic, mop.threads))
+    signal.signal(signal.SIGTERM, _leave)
+    run_worker(
+        join_address(*place.meet),
+        place.secret,
+        place.spec,
+        place.dataset,
+        f"worker-{place.role_rank}",
+        place.gang / "states",
+        cache=place.home / "partitions",
+    )
+    return 0
+
+
+def _begin_with(wanted: dict[str, str]) -> None:
+    """Libraries were loaded by now, and Python has its hash seed: a process without these variables begins once more."""
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.environ.update(wanted)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    """As the replica asks for: what lies in shared memory is given back on the way out."""
+    raise Leaving(128 + signal.SIGTERM)

@@ -1,0 +1,47 @@
+"""How a worker's process computes: how many threads, and whether the same comes out every time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def threads_of(deterministic: bool, threads: int, environ: Mapping[str, str] = os.environ) -> int:
+    """threads: as asked for; 0: one where the result must not depend on it, else a fair share of the machine's processors."""
+    if threads > 0:
+        return threads
+    if deterministic:
+        return 1
+    given = environ.get("OMP_NUM_THREADS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    local = environ.get("LOCAL_WORLD_SIZE", "")
+    workers = max(int(local) - 1, 1) if local.isdecimal() else 1  # one of the replicas is the driver
+    return max(len(os.sched_getaffinity(0)) // workers, 1) if hasattr(os, "sched_getaffinity") else 1
+
+
+def environment(deterministic: bool, threads: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that the process must have when it starts: libraries read them as they are loaded, Python as it begins."""
+    wanted = dict.fromkeys(_THREADS, str(threads_of(deterministic, threads, environ)))
+    if deterministic:
+        wanted["PYTHONHASHSEED"] = environ.get("PYTHONHASHSEED") or "0"  # the order of sets of strings
+        wanted["CUBLAS_WORKSPACE_CONFIG"] = environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8"
+        wanted["TF_DETERMINISTIC_OPS"] = "1"
+    return wanted
+
+
+def settle(deterministic: bool, threads: int) -> None:
+    """What can be set while the process runs. Called before the user's code is imported and again after, since that may be what
+    imports PyTorch."""
+    os.environ.update(environment(deterministic, threads))
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    torch.set_num_threads(threads_of(deterministic, threads))
+    if deterministic:
+        # On a GPU some operations have no deterministic form: PyTorch warns of them, once each.
+        torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+        torch.backends.cudnn.benchmark = False
