@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from hopyard.sdk.api import run as run
     from hopyard.sdk.api import save as save
     from hopyard.sdk.api import summary as summary
+    from hopyard.studies.trainable.keras_trainable import KerasTrainable as KerasTrainable
+    from hopyard.studies.trainable.torch_trainable import TorchTrainable as TorchTrainable
 
 __version__ = "0.1.0"
-__all__ = ["bind", "dataset_path", "load", "log", "loop", "params", "run", "save", "summary"]
+__all__ = ["KerasTrainable", "TorchTrainable", "bind", "dataset_path", "load", "log", "loop", "params", "run", "save", "summary"]
+_ELSEWHERE = {  # what is not of `hopyard.sdk.api`, and the module that it is of
+    "KerasTrainable": "hopyard.studies.trainable.keras_trainable",
+    "TorchTrainable": "hopyard.studies.trainable.torch_trainable",
+}
 
 
 if not TYPE_CHECKING:  # a type checker would take it as leave to ask for any name
@@ -29,9 +35,9 @@ if not TYPE_CHECKING:  # a type checker would take it as leave to ask for any na
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module `hopyard` has no attribute `{name}`")
-        from hopyard.sdk import api
+        from importlib import import_module
 
-        found: object = getattr(api, name)
+        found: object = getattr(import_module(_ELSEWHERE.get(name, "hopyard.sdk.api")), name)
         globals()[name] = found
         return found
 

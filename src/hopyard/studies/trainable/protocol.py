@@ -45,8 +45,9 @@ class Captures(Protocol):
         ...
 
     def restore(self, captured: Mapping[str, Any], config: Config, /) -> State:
-        """A state of its own, which shares no memory with `captured`. The config may have other values than those the state
-        was begun with (population based training): they hold from now on."""
+        """A state. `captured` is given away: what lies in it is writable, nobody else's, and may be used in place, for copying costs
+        more than a hop may. The config may have other values than those the state was begun with (population based
+        training): they hold from now on."""
         ...
 
 

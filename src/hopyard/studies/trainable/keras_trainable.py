@@ -1,0 +1,165 @@
+"""`hop.KerasTrainable`: a trainable made of a Keras 3 model, on whichever backend Keras has."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.datasets.partitions.arrays import Array, np
+from hopyard.datasets.partitions.partition import Partition
+from hopyard.errors import SpecError
+from hopyard.studies.trainable.chance import chance, shuffle_seed, unit_seed
+from hopyard.studies.trainable.columns import Inputs, named
+from hopyard.studies.trainable.config import Config
+
+_KEPT_MODELS = 4  # building and tracing one takes longer than many a unit
+_EVALUATED_ROWS = 512  # at a time
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A model for one set of parameters. rate: the learning rate that its config gave it; None where a schedule decides."""
+
+    model: Any
+    rate: float | None
+
+    @property
+    def variables(self) -> tuple[list[Any], list[Any]]:
+        """Those of the model, with the seeds of its layers; those of the optimiser."""
+        return list(self.model.variables), list(self.model.optimizer.variables)
+
+
+class KerasTrainable:
+    """Called with what it is made of, or subclassed with methods and attributes of the same names.
+
+    model(config) -> a built keras.Model; compiled, or optimizer(config) and loss are given here, and metrics as `compile` takes
+    them. batch_size: rows; None takes the parameter `batch_size` of the trial, or 32. schedule(epoch, config) -> the learning rate
+    of an epoch, where the optimiser has no schedule itself. inputs, target: columns; several inputs make one matrix; left out, they are
+    found by name. transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of arrays.
+
+    A state is {"weights", "optimizer": lists of arrays, "rate": the learning rate that its config gave it}.
+    """
+
+    model: Callable[..., Any]
+    optimizer: Callable[..., Any] | None = None
+    loss: Any = None
+    metrics: Sequence[Any] = ()
+    schedule: Callable[..., float] | None = None
+    transform: Callable[..., Any] | None = None
+    inputs: Inputs | None = None
+    target: str | None = None
+    batch_size: int | None = None
+
+    def __init__(self, **made_of: Any) -> None:
+        """Raises SpecError for a name that is none of its own, or where there is no model."""
+        for name, value in made_of.items():
+            if name not in KerasTrainable.__annotations__:
+                raise SpecError(f"KerasTrainable has no `{name}`", hints=(f"it has {', '.join(KerasTrainable.__annotations__)}",))
+            setattr(self, name, value)
+        if not callable(getattr(self, "model", None)):
+            raise SpecError("KerasTrainable needs `model`, a function of config", hints=("KerasTrainable(model=…, optimizer=…, loss=…)",))
+        self._models: OrderedDict[str, _Built] = OrderedDict()
+
+    def init(self, config: Config) -> State:
+        return _taken(self._build(config))
+
+    def train(self, state: State, partition: Partition, config: Config) -> State:
+        built = self._filled(state, config)
+        if self.schedule is not None:
+            built.model.optimizer.learning_rate = self.schedule(config.epoch, config)
+        with chance(unit_seed(config, partition.index)):
+            for inputs, targets in self._batches(partition, config, training=True):
+                built.model.train_on_batch(inputs, targets)
+        return _taken(built)
+
+    def evaluate(self, state: State, partition: Partition, config: Config) -> dict[str, float]:
+        """`loss` and the metrics that the model was compiled with, as means over the rows."""
+        model = self._filled(state, config).model
+        model.reset_metrics()
+        with chance(unit_seed(config, partition.index)):
+            for inputs, targets in self._batches(partition, config, training=False):
+                model.test_on_batch(inputs, targets)
+        return {name: float(value) for name, value in model.get_metrics_result().items()}
+
+    def whole(self, state: State, config: Config) -> Any:
+        """The trained keras.Model. It is this trainable's own: save it before anything else is trained."""
+        return self._filled(state, config).model
+
+    # -- models --------------------------------------------------------------------------------------------------
+
+    def _filled(self, state: Mapping[str, Any], config: Config) -> _Built:
+        key = json.dumps(dict(config.params), sort_keys=True)
+        if key not in self._models:
+            self._models[key] = self._build(config)
+            while len(self._models) > _KEPT_MODELS:
+                self._models.popitem(last=False)
+        self._models.move_to_end(key)
+        built = self._models[key]
+        for variables, values in zip(built.variables, (state["weights"], state["optimizer"]), strict=True):
+            if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
+                hint = "values that change while a trial goes on (PBT) must not change the shape of its model"
+                raise SpecError("the state does not fit the model of this config", hints=(hint,))
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        if built.rate is not None and state["rate"] and state["rate"] != built.rate:  # the config has changed it since
+            optimizer = built.model.optimizer
+            optimizer.learning_rate = built.rate * float(optimizer.learning_rate) / state["rate"]
+        return built
+
+    def _build(self, config: Config) -> _Built:
+        keras = _keras()
+        with chance(unit_seed(config, None)):
+            keras.utils.set_random_seed(unit_seed(config, None) % 2**32)
+            model = self.model(config)
+            if not isinstance(model, keras.Model):
+                raise SpecError(f"KerasTrainable: model(config) returned {type(model).__name__}, not a keras.Model")
+            if not model.built:
+                hint = "begin it with keras.Input(shape=…), or call model.build((None, …))"
+                raise SpecError("KerasTrainable: the model is not built, so it has no weights yet", hints=(hint,))
+            if not model.compiled:
+                if self.optimizer is None or self.loss is None:
+                    raise SpecError("KerasTrainable: the model is not compiled", hints=("give optimizer and loss, or compile it in model(config)",))
+                model.compile(optimizer=self.optimizer(config), loss=self.loss, metrics=list(self.metrics))
+            model.optimizer.build(model.trainable_variables)
+        scheduled = isinstance(getattr(model.optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule)
+        return _Built(model, None if scheduled else float(model.optimizer.learning_rate))
+
+    def _batches(self, partition: Partition, config: Config, *, training: bool) -> Iterator[tuple[Any, Any]]:
+        size = self.batch_size if self.batch_size is not None else config.get("batch_size", 32)
+        if not isinstance(size, int) or size < 1:
+            raise SpecError(f"batch_size is {size!r}", hints=("a whole number of rows, at least 1",))
+        data = partition if self.transform is not None else named(partition, self.inputs, self.target)
+        seed = shuffle_seed(config, partition.index) if training else None
+        for batch in data.batches(size if training else _EVALUATED_ROWS, seed):
+            yield self.transform(batch, config, training) if self.transform is not None else (_as_inputs(batch["x"]), batch["y"])
+
+
+def _taken(built: _Built) -> State:
+    """The values of a model, apart from it."""
+    keras = _keras()
+    weights, optimizer = ([np.array(keras.ops.convert_to_numpy(variable)) for variable in variables] for variables in built.variables)
+    return {"weights": weights, "optimizer": optimizer, "rate": built.rate}
+
+
+def _as_inputs(array: Array) -> Array:
+    """Pictures of bytes as floats from 0 to 1, with an axis for channels; floats of 64 bits as 32."""
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        first = _keras().config.image_data_format() == "channels_first"
+        pictures = (array if array.ndim == 4 else array[..., None]).astype(np.float32) / np.float32(255)
+        return np.moveaxis(pictures, -1, 1) if first else pictures
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _keras() -> Any:
+    try:
+        import keras
+    except ImportError as lacking:
+        hints = ("pip install keras", "it needs a backend, too: KERAS_BACKEND=torch, jax or tensorflow")
+        raise SpecError(f"Keras cannot be used in this interpreter: {lacking}", hints=hints) from lacking
+    if not hasattr(keras, "config") or int(keras.__version__.split(".")[0]) < 3:
+        raise SpecError(f"KerasTrainable needs Keras 3; this is {keras.__version__}", hints=("pip install 'keras>=3.3'",))
+    return keras

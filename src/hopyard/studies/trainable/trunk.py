@@ -1,0 +1,109 @@
+"""A frozen trunk before the models of all trials: its outputs, computed once for each partition and kept on the node.
+
+They are named by the partition's key, the trunk's weights and form, and the source of the transform: another trunk, other features.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import IO, Any
+
+from hopyard.datasets.partitions.arrays import Array, np
+from hopyard.datasets.partitions.memory import DEFAULT, budget_bytes
+from hopyard.datasets.partitions.numpy_header import of_npz
+from hopyard.datasets.partitions.once import made_once
+from hopyard.datasets.partitions.order import seed_of
+from hopyard.datasets.partitions.partition import Partition
+from hopyard.datasets.partitions.reader import ArrayReader
+from hopyard.errors import SpecError
+from hopyard.studies.trainable.chance import chance
+from hopyard.studies.trainable.config import Config
+from hopyard.studies.trainable.torch_data import as_inputs, as_targets, as_tensor
+
+_ROWS = 256
+
+
+class Trunk:
+    """make() -> nn.Module. transform: as of TorchTrainable; called with a config without parameters."""
+
+    def __init__(self, make: Callable[[], Any], transform: Callable[..., Any] | None) -> None:
+        self._make, self._transform = make, transform
+        self._module: Any = None
+        self._digest = ""
+        self._kept: dict[str, Partition] = {}
+
+    def module(self, device: Any) -> Any:
+        """The trunk, frozen, on the device."""
+        if self._module is None:
+            with chance(seed_of("trunk")):  # one without weights of its own is the same everywhere, too
+                module = self._make()
+            self._module = module.eval().requires_grad_(False).to(device)
+            self._digest = _digest(module, self._transform)
+        return self._module
+
+    def features(self, partition: Partition, device: Any) -> Partition:
+        """The partition with columns x, what the trunk makes of it, and y."""
+        module = self.module(device)
+        name = blake2b(f"{partition.key}\0{self._digest}".encode(), digest_size=32).hexdigest()
+        key = name if partition.key else f"{id(partition)}"
+        if key not in self._kept:
+            self._kept[key] = partition.like(ArrayReader(self._arrays(partition, module, device, name)), what=f"features {self._digest}")
+        return self._kept[key]
+
+    def _arrays(self, partition: Partition, module: Any, device: Any, name: str) -> dict[str, Array]:
+        if partition.folder is None or not partition.key:
+            return self._computed(partition, module, device)
+
+        def write(file: IO[bytes]) -> None:
+            np.savez(file, allow_pickle=False, **self._computed(partition, module, device))
+
+        path = made_once(partition.folder / "features" / f"{name}.npz", write, sound=lambda path: _whole(path.parent, path.name))
+        stored = of_npz(path.parent, path.name)
+        size = sum(one.row_bytes * len(partition) for one in stored.values())
+        if size > budget_bytes(DEFAULT, partition.of):
+            return {column: one.mapped(path.parent) for column, one in stored.items()}
+        with np.load(path) as held:
+            return {column: held[column] for column in held.files}
+
+    def _computed(self, partition: Partition, module: Any, device: Any) -> dict[str, Array]:
+        import torch
+
+        made: dict[str, Array] = {}
+        at = 0
+        with torch.no_grad():
+            for batch in partition.batches(_ROWS):
+                tensors = {column: as_tensor(array, device) for column, array in batch.items()}
+                inputs, targets = self._transform(tensors, Config({}), False) if self._transform else (tensors["x"], tensors["y"])
+                outputs = module(*inputs) if isinstance(inputs, tuple) else module(as_inputs(inputs))
+                if not torch.is_tensor(outputs) or not torch.is_tensor(targets):
+                    raise SpecError(f"the trunk returned {type(outputs).__name__} for targets {type(targets).__name__}", hints=("both must be tensors",))
+                for column, rows in (("x", outputs), ("y", as_targets(targets))):
+                    if column not in made:
+                        made[column] = np.empty((len(partition), *rows.shape[1:]), dtype=rows.cpu().numpy().dtype)
+                    made[column][at : at + len(rows)] = rows.cpu().numpy()
+                at += len(targets)
+        return made
+
+
+def _whole(folder: Any, name: str) -> bool:
+    try:
+        return bool(of_npz(folder, name))
+    except SpecError:
+        return False
+
+
+def _digest(module: Any, transform: Callable[..., Any] | None) -> str:
+    import torch
+
+    digest = blake2b(repr(module).encode(), digest_size=16)
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    if transform is not None:
+        try:
+            digest.update(inspect.getsource(transform).encode())
+        except (OSError, TypeError):  # made in a shell: what it does is all there is
+            digest.update(getattr(getattr(transform, "__code__", None), "co_code", b""))
+    return digest.hexdigest()
