@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 _copy = ctypes.memmove  # lets other threads run meanwhile
 
@@ -47,3 +47,39 @@ class Leaf:
         data = bytearray(self.size)
         self._fill(memoryview(data))
         return bytes(data)
+
+
+class Writer(Protocol):
+    """What a kind of leaf writes itself to; see `encode.Writer`."""
+
+    head: bytearray
+
+    def write(self, value: Any) -> None: ...
+
+    def inside(self, step: str, value: Any) -> None: ...
+
+    def occurs_again(self, value: Any, key: Any = None) -> bool: ...
+
+    def length(self, number: int) -> None: ...
+
+    def text(self, text: str) -> None: ...
+
+    def leaf(self, leaf: Leaf) -> None: ...
+
+
+class Reader(Protocol):
+    """What it reads itself from; see `decode.Reader`."""
+
+    def read(self) -> Any: ...
+
+    def remember(self, value: Any) -> int: ...
+
+    def replace(self, number: int, value: Any) -> None: ...
+
+    def byte(self) -> int: ...
+
+    def length(self) -> int: ...
+
+    def text(self) -> str: ...
+
+    def leaf(self, size: int) -> memoryview | bytearray: ...

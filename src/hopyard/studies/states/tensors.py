@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hopyard.studies.states import tags
-from hopyard.studies.states.leaf import Leaf
-
-if TYPE_CHECKING:
-    from hopyard.studies.states.decode import Reader
-    from hopyard.studies.states.encode import Writer
+from hopyard.studies.states.leaf import Leaf, Reader, Writer
 
 
 def write(writer: Writer, value: Any) -> bool:
