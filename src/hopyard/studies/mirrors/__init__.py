@@ -1,0 +1,1 @@
+"""Curves of trials where people look at them already: TensorBoard files, an MLflow server."""

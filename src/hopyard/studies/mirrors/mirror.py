@@ -1,0 +1,65 @@
+"""What a mirror of a study is, and the ones that a study asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
+from hopyard.domain.study import StudySpec
+
+
+class Mirror(Protocol):
+    """Told what the journal is told, after it. Never waits long, and never ends a study: what cannot be mirrored is said once."""
+
+    def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
+        """Also told again when a trial goes on, perhaps with other params."""
+        ...
+
+    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
+    def ended(self, trial: TrialId, *, failed: bool) -> None: ...
+    def close(self) -> None: ...
+
+
+class Mirrors:
+    """All mirrors of a study as one. One that raises is told of by `say`, and left out from then on."""
+
+    def __init__(self, mirrors: Mapping[str, Mirror], say: Callable[[str], None]) -> None:
+        self._mirrors, self._say = dict(mirrors), say
+
+    def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
+        self._each("began", trial, params)
+
+    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
+        self._each("reported", trial, step, metrics)
+
+    def ended(self, trial: TrialId, *, failed: bool) -> None:
+        self._each("ended", trial, failed=failed)
+
+    def close(self) -> None:
+        self._each("close")
+
+    def _each(self, method: str, *args: Any, **named: Any) -> None:
+        for name, mirror in list(self._mirrors.items()):
+            try:
+                getattr(mirror, method)(*args, **named)
+            except Exception as failed:  # somebody else's library, or its server: no reason to end a study
+                del self._mirrors[name]
+                self._say(f"curves go to {name} no longer: {type(failed).__name__}: {failed}")
+
+
+def mirrors_of(spec: StudySpec, folder: Path, say: Callable[[str], None], *, study: str = "") -> Mirrors:
+    """The mirrors that the study asks for. folder: where TensorBoard's files go, a folder for each trial. study: what people
+    call it. Raises SpecError where a package that is needed is not installed."""
+    found: dict[str, Mirror] = {}
+    if spec.tensorboard:
+        from hopyard.studies.mirrors.tensorboard import TensorBoard
+
+        found["TensorBoard"] = TensorBoard(folder)
+    if spec.mlflow:
+        from hopyard.studies.mirrors.mlflow import MLflow
+
+        found["MLflow"] = MLflow(spec.mlflow, experiment=spec.name, study=study or spec.name)
+    return Mirrors(found, say)

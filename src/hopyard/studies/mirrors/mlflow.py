@@ -1,0 +1,70 @@
+"""Runs of an MLflow experiment, one for each trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
+from hopyard.errors import SpecError
+
+_MOST = 100  # params that MLflow takes at a time
+
+
+class MLflow:
+    """uri: of the tracking server (or a folder). A trial that goes on in another driver goes on in its run there, which its tags
+    name. Raises SpecError without the package mlflow."""
+
+    def __init__(self, uri: str, *, experiment: str, study: str) -> None:
+        try:
+            from mlflow.tracking import MlflowClient
+        except ImportError:
+            raise SpecError(
+                "mlflow: the study's environment has no package `mlflow`", hints=("pip install mlflow-skinny", "or leave out `mlflow:`")
+            ) from None
+        self._client: Any = MlflowClient(tracking_uri=uri)
+        self._study = study
+        found = self._client.get_experiment_by_name(experiment)
+        self._experiment = found.experiment_id if found is not None else self._client.create_experiment(experiment)
+        self._runs: dict[TrialId, str] = {}
+
+    def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
+        from mlflow.entities import Param
+
+        if trial not in self._runs:
+            self._runs[trial] = self._find(trial) or self._create(trial)
+        known = self._client.get_run(self._runs[trial]).data.params
+        new = [Param(name, str(value)) for name, value in params.items() if name not in known]  # MLflow's never change
+        for at in range(0, len(new), _MOST):
+            self._client.log_batch(self._runs[trial], params=new[at : at + _MOST])
+        for name, value in params.items():
+            if name in known and known[name] != str(value):  # a trial that explores (population based training)
+                self._client.set_tag(self._runs[trial], f"param.{name}", str(value))
+
+    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
+        import time
+
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        finite = [Metric(name, value, now, step) for name, value in metrics.items() if math.isfinite(value)]
+        if finite:
+            self._client.log_batch(self._runs[trial], metrics=finite)
+
+    def ended(self, trial: TrialId, *, failed: bool) -> None:
+        if trial in self._runs:
+            self._client.set_terminated(self._runs[trial], status="FAILED" if failed else "FINISHED")
+
+    def close(self) -> None:
+        """Nothing is held: every call was sent."""
+
+    def _find(self, trial: TrialId) -> str | None:
+        asked = f"tags.`hopyard.study` = '{self._study}' and tags.`hopyard.trial` = '{trial}'"
+        found = self._client.search_runs([self._experiment], filter_string=asked, max_results=1)
+        return found[0].info.run_id if found else None
+
+    def _create(self, trial: TrialId) -> str:
+        tags = {"hopyard.study": self._study, "hopyard.trial": str(trial), "mlflow.runName": f"trial {trial}"}
+        return str(self._client.create_run(self._experiment, tags=tags).info.run_id)

@@ -1,0 +1,59 @@
+"""TensorBoard files, a folder for each trial, so that its own sidebar tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
+from hopyard.errors import SpecError
+
+
+class TensorBoard:
+    """Written with tensorboardX or PyTorch's own writer, whichever is installed. Raises SpecError where neither is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._make = folder, _writer()
+        self._writers: dict[TrialId, Any] = {}
+
+    def began(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
+        writer = self._writers.get(trial)
+        if writer is None:
+            writer = self._writers[trial] = self._make(str(self._folder / f"trial-{trial}"))
+        writer.add_text("params", "  \n".join(f"{name} = {value}" for name, value in params.items()))
+
+    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writers[trial].add_scalar(name, value, step)
+        self._writers[trial].flush()
+
+    def ended(self, trial: TrialId, *, failed: bool) -> None:
+        del failed  # curves have no place for it
+        writer = self._writers.pop(trial, None)
+        if writer is not None:
+            writer.close()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+def _writer() -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+
+        return SummaryWriter
+    except ImportError:
+        pass
+    try:
+        from torch.utils.tensorboard import SummaryWriter as TorchWriter
+
+        return TorchWriter
+    except ImportError:
+        raise SpecError(
+            "tensorboard: the study's environment has no package that writes TensorBoard files",
+            hints=("pip install tensorboardX", "or leave out `tensorboard: true`: `hop search show` and `hop plot` have the curves too"),
+        ) from None

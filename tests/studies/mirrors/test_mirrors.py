@@ -1,0 +1,102 @@
+"""Curves of trials in TensorBoard's files and in MLflow, read back by their own readers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.space import Space
+from hopyard.domain.study import Goal, Parallel, StudySpec
+from hopyard.replica.tensorboard import EventFiles
+from hopyard.studies.mirrors.mirror import Mirrors, mirrors_of
+from hopyard.studies.mirrors.mlflow import MLflow
+
+ZERO, ONE = TrialId("0"), TrialId("1")
+
+
+def _spec(*, tensorboard: bool = False, mlflow: str = "") -> StudySpec:
+    return StudySpec("digits", Space(()), "acc", Goal.MAX, Parallel.MOP, tensorboard=tensorboard, mlflow=mlflow)
+
+
+def _play(mirrors: Mirrors) -> None:
+    mirrors.began(ZERO, {"lr": 0.1})
+    mirrors.began(ONE, {"lr": 0.2})
+    mirrors.reported(ZERO, 1, {"acc": 0.5, "loss": 2.0})
+    mirrors.reported(ONE, 1, {"acc": 0.25, "loss": float("nan")})
+    mirrors.reported(ZERO, 2, {"acc": 0.75, "loss": 1.0})
+    mirrors.ended(ZERO, failed=False)
+    mirrors.ended(ONE, failed=True)
+
+
+def test_tensorboard_has_a_folder_for_each_trial(tmp_path: Path) -> None:
+    said: list[str] = []
+    mirrors = mirrors_of(_spec(tensorboard=True), tmp_path, said.append)
+    _play(mirrors)
+    mirrors.close()
+    assert said == []
+    read = {(scalar.tag, scalar.step): scalar.value for scalar in EventFiles(tmp_path).poll()}
+    assert {at: value for at, value in read.items() if at[0] != "trial-1/loss"} == {
+        ("trial-0/acc", 1): 0.5,
+        ("trial-0/acc", 2): 0.75,
+        ("trial-0/loss", 1): 2.0,
+        ("trial-0/loss", 2): 1.0,
+        ("trial-1/acc", 1): 0.25,
+    }
+    assert math.isnan(read["trial-1/loss", 1])
+
+
+def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    mirrors = mirrors_of(_spec(mlflow=uri), tmp_path, pytest.fail, study="alice/digits/1")
+    _play(mirrors)
+    client = mlflow.tracking.MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("digits")
+    runs = {run.data.tags["hopyard.trial"]: run for run in client.search_runs([experiment.experiment_id])}
+    assert (runs["0"].data.params, runs["0"].data.metrics, runs["0"].info.status) == ({"lr": "0.1"}, {"acc": 0.75, "loss": 1.0}, "FINISHED")
+    assert (runs["1"].data.metrics, runs["1"].info.status) == ({"acc": 0.25}, "FAILED")
+    assert [(m.step, m.value) for m in client.get_metric_history(runs["0"].info.run_id, "acc")] == [(1, 0.5), (2, 0.75)]
+
+
+def test_a_driver_that_began_again_goes_on_in_the_same_runs(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    for step in (1, 2):
+        mirror = MLflow(uri, experiment="digits", study="alice/digits/1")
+        mirror.began(ZERO, {"lr": 0.1 * step})
+        mirror.reported(ZERO, step, {"acc": 0.1 * step})
+    client = mlflow.tracking.MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    assert len(client.get_metric_history(run.info.run_id, "acc")) == 2
+    assert (run.data.params["lr"], run.data.tags["param.lr"]) == ("0.1", "0.2")
+
+
+class _Broken:
+    """A library whose server went away."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def began(self, *_: object) -> None:
+        self.asked += 1
+        raise ConnectionError("refused")
+
+    def reported(self, *_: object) -> None:
+        self.asked += 1
+
+    def ended(self, *_: object, failed: bool) -> None:
+        self.asked += 1
+
+    def close(self) -> None:
+        self.asked += 1
+
+
+def test_a_mirror_that_breaks_is_told_of_once_and_left_out() -> None:
+    broken, said = _Broken(), list[str]()
+    mirrors = Mirrors({"MLflow": broken}, said.append)
+    _play(mirrors)
+    mirrors.close()
+    assert (broken.asked, said) == (1, ["curves go to MLflow no longer: ConnectionError: refused"])
