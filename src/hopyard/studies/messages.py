@@ -253,8 +253,8 @@ _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args
 
 
 def to_head(message: Message) -> dict[str, Any]:
-    """As a JSON object: its fields, and `kind`. JSON's NaN and Infinity are as Python's `json` writes them."""
-    return {"kind": type(message).__name__.lower(), **_plain_fields(message)}
+    """As a JSON object: its fields, and which `message` it is. JSON's NaN and Infinity are as Python's `json` writes them."""
+    return {"message": type(message).__name__.lower(), **_plain_fields(message)}
 
 
 def _plain(value: Any) -> Any:
@@ -273,10 +273,10 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 def from_head(head: Mapping[str, Any]) -> Message:
     """Raises SpecError where it is no message, naming the field."""
-    kind = _KINDS.get(str(head.get("kind")))
+    kind = _KINDS.get(str(head.get("message")))
     if kind is None:
         raise SpecError(f"`{str(head.get('kind'))[:40]}` is no kind of message", hints=(f"one of {', '.join(sorted(_KINDS))}",))
-    message: Message = _read(kind, {key: value for key, value in head.items() if key != "kind"}, str(head["kind"]))
+    message: Message = _read(kind, {key: value for key, value in head.items() if key != "message"}, str(head["message"]))
     return message
 
 

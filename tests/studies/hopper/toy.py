@@ -1,0 +1,31 @@
+"""What the toy workers compute: a state is all that was ever done to it, so that whatever happened twice, or not at all, shows."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from hopyard.studies.states.digest import digest
+from hopyard.studies.states.encode import encode
+
+
+def fresh(trial: str, params: dict[str, Any], seed: int) -> list[str]:
+    return [f"{trial} {sorted(params.items())} {seed}"]
+
+
+def trained(state: list[str], trial: str, epoch: int, partitions: list[int]) -> list[str]:
+    return [*state, f"{trial} {epoch} {partitions}"]
+
+
+def rows(partition: int) -> int:
+    return 10 + partition
+
+
+def measured(state: list[str], partition: int) -> float:
+    """Between 0 and 1, another for each state and partition."""
+    said = hashlib.blake2b(f"{state} {partition}".encode(), digest_size=4).digest()
+    return int.from_bytes(said, "big") / 2**32
+
+
+def digest_of(state: list[str], size: int) -> str:
+    return digest(encode({"did": state, "padding": bytes(size)}).to_bytes())
