@@ -37,6 +37,9 @@ OF_A_RUN = {
     "post_blobs_locate",
     "put_blobs_digest",
     "post_blobs_digest_verify",
+    "post_runs",  # of a study; what is asked for here is no run at all
+    "post_runs_id_trials",
+    "get_runs_id_journal",
 }
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from hopyard.config.studyjson import study_json, study_of_json
 from hopyard.domain.attempt import ReplicaStatus
 from hopyard.domain.gang import Closeness, Topology, Where
 from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, Run, RunSpec
+from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
+from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.server.study_wire import MopIn, PartitionPlanIn, SearcherIn, StudyIn, to_study
 from hopyard.server.wire import (
     DatasetRefIn,
     EnvironmentIn,
@@ -35,6 +39,9 @@ PAIRS = [
     (EnvironmentIn, Environment),
     (GitIn, GitState),
     (ResumeIn, ResumeFrom),
+    (MopIn, MopSpec),
+    (PartitionPlanIn, PartitionPlan),
+    (SearcherIn, SearcherSpec),
     (ReplicaStatusIn, ReplicaStatus),
 ]
 
@@ -70,3 +77,17 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
         time_limit_s=3.5,
     )
     assert to_spec(msgspec.json.decode(msgspec.json.encode(spec), type=SpecIn)) == spec
+
+
+def test_a_study_survives_the_way_there_and_back() -> None:
+    space = Space((
+        Parameter("lr", Uniform(1e-4, 1.0, log=True)),
+        Parameter("kind", Choice(("a", 1, 2.5, True, None))),
+        Parameter("depth", Integer(1, 9, step=2, points=3), (Condition("kind", ("a", 1)),)),
+        Parameter("fixed", Constant(3)),
+    ))  # fmt: skip
+    mop = MopSpec("m.py:M", 4, "mnist", PartitionPlan(4, validation=0.2, columns=("x", "y")))
+    spec = StudySpec("s", space, "acc", Goal.MAX, Parallel.MOP, SearcherSpec("asha", {"eta": 4}), 9, 3, 27, mop=mop)
+    taken = to_study(msgspec.json.decode(msgspec.json.encode(study_json(spec)), type=StudyIn))
+    assert study_of_json(taken) == spec
+    assert study_json(study_of_json(taken)) == study_json(spec)

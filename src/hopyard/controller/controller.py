@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from hopyard.controller.effects import Effects, guard_effect, guard_step
 from hopyard.controller.endings import DEFAULT_GRACE, PREEMPT_GRACE, Endings
+from hopyard.controller.families import Families
 from hopyard.controller.launcher import Launcher
 from hopyard.controller.launches import Composer
 from hopyard.controller.leader import LEASE, Leadership
@@ -80,6 +81,7 @@ class Controller:
         self._turns = Turns(
             cluster, policy, clock, self._leader, self._effects, changed=changed, wake=self.wake, holds_every=holds_every
         )
+        self._families = Families(runs, self.stop)
         self._epoch: int | None = None  # under which `_live` is known
         self._live: set[AttemptId] = set()
         self._said: dict[tuple[AttemptId, int], ReplicaStatus] = {}
@@ -107,12 +109,13 @@ class Controller:
         """What was decided last, and on what; None before the first turn."""
         return self._turns.latest
 
-    async def stop(self, run: RunId, *, grace: timedelta = DEFAULT_GRACE) -> None:
-        """End a run: at once when it waits, else its processes are asked and, after `grace`, killed. Raises NotFound."""
+    async def stop(self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False) -> None:
+        """End a run: at once when it waits, else its processes are asked and, after `grace`, killed. at_safe_point: a script that
+        has safe points leaves at its next one, with a checkpoint. Raises NotFound."""
         recorded = await self._cluster.request_stop(run, now=self._clock.now())
         found = await self._runs.get(run)
         if found.attempt is not None and AttemptPhase(found.attempt.phase).live:
-            self._endings.ask_within(found.attempt.id, grace)
+            self._endings.ask_within(found.attempt.id, grace, preempt=at_safe_point)
         await self._react(recorded)
         if found.phase.final and recorded.changed and not recorded.ended:  # it waited: no attempt ends, the run does
             self.wake()
@@ -238,6 +241,7 @@ class Controller:
             if epoch != self._epoch:  # another server may have decided meanwhile
                 await self._look_what_lives()
                 self._epoch = epoch
+                self._effects.spawn(guard_effect(self._families.end_orphans()))
             before = self._live - self._launcher.under_way()
         seen = await self._engine.observe()
         known = {status.attempt for status in seen.attempts}
@@ -319,11 +323,11 @@ class Controller:
             self.wake()
 
     async def _tell_ended(self, run_id: RunId) -> None:
-        if self._on_ended is None:
-            return
         try:
             run = await self._runs.get(run_id)
         except NotFound:
             return
         if run.phase.final:
-            await guard_effect(self._on_ended(run))
+            await guard_effect(self._families.ended(run))
+            if self._on_ended is not None:
+                await guard_effect(self._on_ended(run))

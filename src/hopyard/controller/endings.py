@@ -66,11 +66,11 @@ class Endings:
         self._asking()
         self._effects.spawn(guard_effect(self._engine.stop(attempt, grace=grace, preempt=preempt)))
 
-    def ask_within(self, attempt: AttemptId, grace: timedelta) -> None:
+    def ask_within(self, attempt: AttemptId, grace: timedelta, *, preempt: bool = False) -> None:
         """A user's word on how long it may take; it is asked at once, again where it was asked before."""
         self._graces[attempt] = grace
         self._asked.pop(attempt, None)
-        self.ask(attempt)
+        self.ask(attempt, preempt=preempt)
 
     def ask_anew(self, attempt: AttemptId) -> None:
         """It was asked to end while the engine did not know it yet."""

@@ -12,16 +12,20 @@ from hopyard.interfaces.run_store import RunStore
 
 
 class Composer:
-    """server_url: where replicas find the server. sign: makes an attempt's own token."""
+    """server_url: where replicas find the server. sign: makes an attempt's own token. secret: what replicas of a study prove to
+    each other, the same whenever it is asked for."""
 
-    def __init__(self, runs: RunStore, *, server_url: str, sign: Callable[[AttemptId], str]) -> None:
-        self._runs, self._url, self._sign = runs, server_url, sign
+    def __init__(
+        self, runs: RunStore, *, server_url: str, sign: Callable[[AttemptId], str], secret: Callable[[AttemptId], str] = lambda _: ""
+    ) -> None:
+        self._runs, self._url, self._sign, self._secret = runs, server_url, sign, secret
 
     async def compose(self, run: Run, attempt: AttemptId, placement: Placement) -> Launch:
         """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore. A gang that was placed
         with fewer replicas than it may have is as large as it was placed."""
         restore = await self._restore(run)
         spec, token = run.spec, self._sign(attempt)
+        secret = "" if spec.study is None else self._secret(attempt)
         replicas: list[ReplicaLaunch] = []
         for role, placed in zip(spec.roles, placement.gang.roles, strict=True):
             for role_rank in range(placed.replicas):
@@ -47,6 +51,8 @@ class Composer:
                         time_limit_s=spec.time_limit_s,
                         restore=restore,
                         essential=role.essential,
+                        study=spec.study,
+                        secret=secret,
                     )
                 )
         return Launch(attempt, placement, tuple(replicas))

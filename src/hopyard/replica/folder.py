@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,17 @@ from typing import Any
 import msgspec
 
 from hopyard.config.home import write_atomically
-from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, TOKEN_FILE, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.replica import (
+    LOCK_FILE,
+    SPEC_FILE,
+    STATUS_FILE,
+    STOP_FILE,
+    STUDY_FILE,
+    TOKEN_FILE,
+    ReplicaSpec,
+    ReplicaState,
+    StopOrder,
+)
 from hopyard.errors import IntegrityError
 from hopyard.sdk.safepoint import LEFT_FILE
 
@@ -88,6 +99,10 @@ class Folder:
             return _read_spec((self.root / SPEC_FILE).read_bytes())
         except (OSError, msgspec.MsgspecError) as bad:
             raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {bad}") from bad
+
+    def write_study(self, study: Mapping[str, Any], secret: str) -> None:
+        """What a replica of a study reads of it: too long for a variable."""
+        write_atomically(self.root / STUDY_FILE, json.dumps({"spec": study, "secret": secret}).encode(), mode=0o600)
 
     def read_state(self) -> ReplicaState | None:
         try:

@@ -67,6 +67,8 @@ class Preparation:
         began = time.monotonic()
         self.folder.create()
         preflight.check(self.spec, self.folder.root)
+        if launch.study is not None:
+            self.folder.write_study(launch.study, launch.secret)
         cache = tree_cache(self.spec)
         if launch.code is not None:
             self._checkout(cache, launch.code)

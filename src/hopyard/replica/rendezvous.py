@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hopyard.domain.replica import ReplicaSpec
+from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.replica.folder import Folder
 
@@ -68,6 +68,8 @@ def variables(
         env["HOPYARD_GPU_SHARE"] = f"{node.gpu_milli / WHOLE_GPU:g}"
     if node.gpu_memory_bytes:
         env["HOPYARD_GPU_MEMORY"] = str(node.gpu_memory_bytes)
+    if launch.study is not None:
+        env["HOPYARD_STUDY"] = str(folder.root / STUDY_FILE)
     if restored and launch.restore is not None:
         env["HOPYARD_RESTORE_DIR"] = str(folder.restore)
         env["HOPYARD_RESTORE_STEP"] = str(launch.restore.step)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
@@ -18,7 +19,9 @@ from hopyard.scheduler.placement.fit import never_fits
 from hopyard.server.parts import Parts
 from hopyard.server.queues import in_queue
 from hopyard.server.shapes import check_role, check_topology
+from hopyard.server.study_wire import check_study
 from hopyard.server.whereabouts import where_hints
+from hopyard.server.wire import spec_of_json
 
 
 async def accept(
@@ -26,6 +29,8 @@ async def accept(
 ) -> Run:
     """Make a run of a spec, durably; `at` is when it was submitted (None: now). With a `run_id` that exists already and
     asked for the same: that run (a retry). An offline run is only recorded: it is never queued.
+
+    A study's datasets are pinned for all of its trials.
 
     Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, Conflict (the id is another run's)."""
     check_spec(spec)
@@ -39,6 +44,7 @@ async def accept(
         await parts.queues.check_never_refused(_gang(spec, user), nodes)
     async with parts.sweeper.held_off():
         pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec
+        pinned = await _pin_trials(parts.datasets, pinned)
         await _check_blobs(parts, spec)
         try:
             (run,) = await parts.runs.create([NewRun(new_id, user, pinned, offline)], now=now)
@@ -76,6 +82,21 @@ def check_spec(spec: RunSpec) -> None:
         if ref.name in names:
             raise SpecError(f"datasets.{at}.name: `{ref.name}` is given twice")
         names.add(ref.name)
+    if spec.study is not None:
+        _check_study(spec, spec.study)
+
+
+def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
+    found = check_study(study)
+    if spec.parent is not None:
+        raise SpecError("study: a trial is no study itself")
+    if found.trial is not None:
+        trial = spec_of_json(found.trial, path="study.trial")
+        if trial.study is not None or trial.parent is not None or trial.resume is not None:
+            raise SpecError("study.trial: it has a study, a parent or a checkpoint of its own", hints=("leave out `study`, `parent` and `resume`",))
+        check_spec(trial)
+    if found.mop is not None and found.mop.dataset not in {ref.name for ref in spec.datasets}:
+        raise SpecError(f"study.mop.dataset: the run does not mount `{found.mop.dataset}`", hints=("name it under `datasets` too",))
 
 
 def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
@@ -97,6 +118,15 @@ async def _pin(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[Dataset
             raise SpecError(f"datasets.{at}.manifest: it is not that of `{ref.name}`, version {version.number}")
         pinned.append(DatasetRef(ref.name, version.number, version.manifest))
     return tuple(pinned)
+
+
+async def _pin_trials(store: DatasetStore, spec: RunSpec) -> RunSpec:
+    """All trials of a study see the same data, also where a new version comes meanwhile."""
+    if spec.study is None or not spec.study.get("trial"):
+        return spec
+    trial = spec_of_json(spec.study["trial"], path="study.trial")
+    refs = [{"name": ref.name, "version": ref.version, "manifest": ref.manifest} for ref in await _pin(store, trial.datasets)]
+    return replace(spec, study={**spec.study, "trial": {**spec.study["trial"], "datasets": refs}})
 
 
 async def _check_blobs(parts: Parts, spec: RunSpec) -> None:
@@ -122,7 +152,15 @@ def _asked_for(made: RunSpec, asked: RunSpec) -> bool:
         if there.name != wanted.name or wanted.version not in (0, there.version):
             return False
     queue, priority = asked.queue or made.queue, made.priority if asked.priority is None else asked.priority
-    return replace(made, datasets=(), environment=asked.environment) == replace(asked, datasets=(), queue=queue, priority=priority)
+    return replace(made, datasets=(), environment=asked.environment, study=_unpinned(made)) == replace(
+        asked, datasets=(), queue=queue, priority=priority, study=_unpinned(asked)
+    )
+
+
+def _unpinned(spec: RunSpec) -> Mapping[str, Any] | None:
+    if spec.study is None or not spec.study.get("trial"):
+        return spec.study
+    return {**spec.study, "trial": {**spec.study["trial"], "datasets": []}}
 
 
 _NEVER = datetime.min

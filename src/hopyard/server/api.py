@@ -26,6 +26,7 @@ from hopyard.server.routes.reservations import reservation_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.streams import stream_endpoints
+from hopyard.server.routes.studies import study_endpoints
 from hopyard.server.routes.users import user_endpoints
 from hopyard.server.routes.why import why_endpoints
 
@@ -39,6 +40,7 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
         *blob_endpoints(parts),
         *run_endpoints(parts),
         *stream_endpoints(parts),
+        *study_endpoints(parts),
         *checkpoint_endpoints(parts),
         *board_endpoints(parts),
         *dataset_endpoints(parts),

@@ -25,6 +25,7 @@ from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
 from hopyard.server.auth import Tokens
+from hopyard.server.family import Parents
 from hopyard.server.nodes import Nodes
 from hopyard.server.parts import Parts
 from hopyard.server.queues import Queues
@@ -69,7 +70,7 @@ async def assemble(
 
     hub = Hub()
     ingest = Ingest(runs, streams, hub)
-    tokens = Tokens(access, await access.secret(), now=clock.now, attempt_live=attempt_live)
+    tokens = Tokens(access, await access.secret(), now=clock.now, attempt_live=attempt_live, parent_of=Parents(runs).of)
     trees = Trees(blobs)
     sweeper = Sweeper(access, blobs, now=clock.now)
     sweeper.after_sweep = trees.forget
@@ -79,7 +80,7 @@ async def assemble(
         engine=engine,
         policy=policy,
         clock=clock,
-        composer=Composer(runs, server_url=url, sign=tokens.sign),
+        composer=Composer(runs, server_url=url, sign=tokens.sign, secret=tokens.secret),
         changed=hub.state_changed,
         ended=run_ended,
         preempt_grace=preempt_grace,

@@ -64,7 +64,7 @@ class Tokens:
     """Checks the tokens of requests and signs those of runs.
 
     attempt_live: whether an attempt is not over; an expired run's token still counts while it is, so that a replica which
-    could not reach a server for a day can come back.
+    could not reach a server for a day can come back. parent_of: the study that a run belongs to.
     """
 
     def __init__(
@@ -74,14 +74,25 @@ class Tokens:
         *,
         now: Callable[[], datetime],
         attempt_live: Callable[[AttemptId], Awaitable[bool]],
+        parent_of: Callable[[RunId], Awaitable[RunId | None]] | None = None,
     ) -> None:
         self._store, self._secret, self._now, self._attempt_live = store, secret, now, attempt_live
+        self._parent_of = parent_of
         self._users: dict[str, tuple[str, datetime]] = {}  # hash -> user, until when it need not be looked up again
 
     def sign(self, attempt: AttemptId) -> str:
         """A new token for this attempt, valid for 24 h."""
         expiry = int((self._now() + RUN_TOKEN_LIFE).timestamp())
         return f"{_RUN_PREFIX}{attempt}_{expiry}_{self._mac(attempt, expiry)}"
+
+    def secret(self, attempt: AttemptId) -> str:
+        """What the replicas of a study's attempt prove to each other."""
+        return hmac.digest(self._secret, f"study {attempt}".encode(), "sha256").hex()
+
+    async def require_family(self, caller: Caller, run: str) -> None:
+        """Raises Forbidden unless this is a user, the run itself, or the study that it belongs to."""
+        if caller.run not in (None, run) and (self._parent_of is None or await self._parent_of(RunId(run)) != caller.run):
+            raise Forbidden("a run's own token may touch that run, and those of its trials, only")
 
     def renewed(self, token: str) -> str | None:
         """A fresh token in place of a run's token that has used up half of its life, else None."""

@@ -25,7 +25,7 @@ from hopyard.server.auth import Caller, Tokens
 
 Q = TypeVar("Q")
 B = TypeVar("B")
-Who = Literal["anyone", "user", "run"]
+Who = Literal["anyone", "user", "run", "study"]
 BODY_LIMIT = 4 * 1024 * 1024  # of a JSON body
 
 
@@ -57,7 +57,8 @@ class Raw:
 class Endpoint(Generic[Q, B]):
     """path: below `/api/v1`, with `{id}`-like parts of PATH_PARTS.
 
-    who: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names.
+    who: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names; "study" beside that
+    the token of the study whose trial's run it is.
     query, body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads itself,
     within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
     returns: the type of the answer, for the description. errors: statuses that it may answer beside those every one may.
@@ -158,9 +159,11 @@ class Resource:
     async def _caller(self, endpoint: Endpoint[Any, Any], request: Request, path: Mapping[str, str]) -> Caller:
         caller = await self._tokens.caller(request.headers.get("authorization"))
         if caller.run is not None:
-            if endpoint.who != "run":
+            if endpoint.who not in ("run", "study"):
                 caller.require_user()
-            if "id" in path:
+            if "id" in path and endpoint.who == "study":
+                await self._tokens.require_family(caller, path["id"])
+            elif "id" in path:
                 caller.require_run(path["id"])
             if "attempt" in path:
                 caller.require_attempt(path["attempt"])

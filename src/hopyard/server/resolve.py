@@ -25,7 +25,7 @@ async def resolve(runs: RunStore, ref: str, *, user: str) -> Run:
 async def _by_word(runs: RunStore, ref: str, user: str) -> Run | None:
     if ref != "last":
         return None
-    return next(iter(await runs.list(RunFilter(user=user, limit=1))), None)
+    return next(iter(await runs.list(RunFilter(user=user, trials=False, limit=1))), None)
 
 
 async def _by_name(runs: RunStore, ref: str, user: str) -> Run | None:

@@ -16,7 +16,10 @@ def check_owner(caller: Caller, owner: str, what: str) -> None:
 
 
 def check_may_end(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> None:
-    """Raises Forbidden unless the run is the caller's, or the caller administers its queue or one above it, or owns the server."""
+    """Raises Forbidden unless the run is the caller's, or the caller administers its queue or one above it, owns the server, or is
+    the study whose trial's run it is."""
+    if caller.run is not None and caller.run == run.spec.parent:
+        return
     above = admins(tree, run.spec.queue) if run.spec.queue else ()
     if caller.require_user() not in (run.name.user, *above, owner):
         who = ", ".join(dict.fromkeys([run.name.user, *above, owner]))

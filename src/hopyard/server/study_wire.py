@@ -105,8 +105,8 @@ class StudyIn(In):
 
 
 def to_study(given: StudyIn) -> Mapping[str, Any]:
-    """The StudySpec as JSON."""
-    found: Mapping[str, Any] = msgspec.to_builtins(given)
+    """The StudySpec as JSON, equal to what the store gives back."""
+    found: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(given))
     return found
 
 

@@ -80,10 +80,11 @@ class Follower:
 
     async def _output(self, past: Past, wish: Wish, cursors: dict[tuple[AttemptId, int, str], int]) -> AsyncIterator[bytes]:
         ranks = range(past.run.spec.size) if wish.ranks is None else sorted(wish.ranks)
-        for attempt in past.view.attempts:
-            for rank in ranks:
+        for attempt in past.view.every:
+            of_it = [stream for stream in wish.streams if attempt in past.view.of(stream)]
+            for rank in ranks if of_it else ():
                 lengths = await self._streams.lengths(attempt, rank)
-                for stream in wish.streams:
+                for stream in of_it:
                     limit = past.view.limit(attempt, rank, stream)
                     end = lengths.get(stream, 0) if limit is None else min(limit, lengths.get(stream, 0))
                     place = (attempt, rank, stream)

@@ -10,11 +10,11 @@ from hopyard.domain.ids import RunId
 
 
 class Watch:
-    """One follower's flags: what may have changed since it looked last."""
+    """One follower's flags: what may have changed since it looked last. bell: shared by who watches several runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, bell: asyncio.Event | None = None) -> None:
         self.state, self.output, self.progress, self.closed = True, True, True, False
-        self._bell = asyncio.Event()
+        self._bell = bell or asyncio.Event()
 
     def ring(self) -> None:
         self._bell.set()
@@ -35,12 +35,13 @@ class Hub:
 
     def __init__(self) -> None:
         self._watches: dict[RunId, set[Watch]] = {}
-        self._closed = False
+        self.closed = False
 
     @contextmanager
-    def watch(self, run: RunId) -> Iterator[Watch]:
-        watch = Watch()
-        watch.closed = self._closed
+    def watch(self, run: RunId, bell: asyncio.Event | None = None) -> Iterator[Watch]:
+        """bell: rung instead of one of its own."""
+        watch = Watch(bell)
+        watch.closed = self.closed
         self._watches.setdefault(run, set()).add(watch)
         try:
             yield watch
@@ -70,7 +71,7 @@ class Hub:
 
     def close(self) -> None:
         """The server ends: every follower is told to leave."""
-        self._closed = True
+        self.closed = True
         for watches in self._watches.values():
             for watch in watches:
                 watch.closed = True

@@ -9,17 +9,25 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, attempt_id
 from hopyard.domain.run import Attempt, Run
 
+JOURNAL = "journal"
+
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """attempts: those of which anything may be seen, in order. `cuts[(attempt, rank, stream)]` is where one ends for users."""
+    """attempts: those of which anything may be seen, in order. `cuts[(attempt, rank, stream)]` is where one ends for users.
+    every: all attempts: a journal is what happened, and is seen whole."""
 
     attempts: tuple[AttemptId, ...]
     cuts: Mapping[tuple[AttemptId, int, str], int]
+    every: tuple[AttemptId, ...] = ()
+
+    def of(self, stream: str) -> tuple[AttemptId, ...]:
+        """The attempts of which this stream is seen."""
+        return self.every if stream == JOURNAL else self.attempts
 
     def limit(self, attempt: AttemptId, rank: int, stream: str) -> int | None:
         """How many bytes of this stream are seen; None for all there are."""
-        return self.cuts.get((attempt, rank, stream))
+        return None if stream == JOURNAL else self.cuts.get((attempt, rank, stream))
 
 
 def visible(run: Run, attempts: Sequence[Attempt], checkpoints: Sequence[Checkpoint]) -> View:
@@ -30,8 +38,9 @@ def visible(run: Run, attempts: Sequence[Attempt], checkpoints: Sequence[Checkpo
     one attempt, which exists before it is recorded.
     """
     if run.offline and not attempts:
-        return View((attempt_id(run.id, 1),), {})
+        return View((attempt_id(run.id, 1),), {}, (attempt_id(run.id, 1),))
     seen: list[AttemptId] = []
+    every = tuple(attempt.id for attempt in sorted(attempts, key=lambda a: a.number))
     cuts: dict[tuple[AttemptId, int, str], int] = {}
     for attempt in sorted(attempts, key=lambda a: a.number):
         source = _source(attempt, checkpoints, seen)
@@ -45,7 +54,7 @@ def visible(run: Run, attempts: Sequence[Attempt], checkpoints: Sequence[Checkpo
                         key = (checkpoint.attempt, checkpoint.rank, stream)
                         cuts[key] = min(offset, cuts.get(key, offset))
         seen.append(attempt.id)
-    return View(tuple(seen), cuts)
+    return View(tuple(seen), cuts, every)
 
 
 def _source(attempt: Attempt, checkpoints: Sequence[Checkpoint], seen: Sequence[AttemptId]) -> Checkpoint | None:

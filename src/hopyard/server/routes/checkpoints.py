@@ -77,7 +77,7 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return run_out(run)
 
     return [
-        Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, returns=CheckpointsOut, who="run"),
+        Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, returns=CheckpointsOut, who="study"),
         Endpoint("POST", "/runs/{id}/checkpoints/{step}/keep", keep, KeepQuery, returns=CheckpointsOut),
         Endpoint("POST", "/runs/{id}/fork", fork, SubmitQuery, ForkIn, RunOut, 201, errors=(400, 404, 409, 507)),
     ]
@@ -98,6 +98,7 @@ def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         topology=spec.topology if change.topology is None else msgspec.convert(change.topology, Topology, from_attributes=True),
         roles=spec.roles if change.roles is None else tuple(_role(role) for role in change.roles),
         forked_from=source.id,
+        parent=None,
         resume=resume,
     )
 

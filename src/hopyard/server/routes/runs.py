@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from hopyard.domain.ids import RunId, RunName, check_name
 from hopyard.domain.run import Run, RunPhase
-from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.family import as_trial, trials_of
 from hopyard.server.fields import NAME, RUN_ID, TEXT, Id, In, Time, some_of
 from hopyard.server.names import with_names
 from hopyard.server.parts import Parts
@@ -53,6 +54,9 @@ class ListQuery(In):
     tag: Annotated[str, Meta(description="KEY=VALUE", pattern=r"^[^=\x00]+=[^\x00]*$", max_length=1400)] | None = None
     dataset: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
     text: Annotated[str, Meta(max_length=256, pattern=TEXT, description="a part of name, label or tag")] | None = None
+    parent: Annotated[str, Meta(pattern=RUN_ID, description="only trials of this study")] | None = None
+    studies: Annotated[int, Meta(ge=0, le=1, description="1: only runs that are studies")] = 0
+    trials: Annotated[int, Meta(ge=0, le=1, description="0 leaves out the runs of trials")] = 1
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
     before: Annotated[str, Meta(pattern=RUN_ID, description="only runs older than this one")] | None = None
 
@@ -66,7 +70,10 @@ class DeleteQuery(In):
 
 
 class StopIn(In):
+    """at_safe_point: a script that has safe points leaves at its next one, with a checkpoint."""
+
     grace_s: Annotated[float, Meta(ge=0, le=3600.0)] = 10.0
+    at_safe_point: bool = False
 
 
 def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
@@ -74,9 +81,15 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Submit a run.
 
         409 `missing_blobs` names what of code, requirements and diff has to be uploaded first. 400 says what in the spec
-        cannot be, or what is missing on every node for it to fit.
+        cannot be, or what is missing on every node for it to fit. A study's own token submits runs of its trials, with the
+        study as `parent`; they wait in its queue, as its user.
         """
-        run = await accept(parts, to_spec(ask.body.spec), user=ask.caller.user, run_id=ask.body.id)
+        spec, user = to_spec(ask.body.spec), ask.caller.user
+        if ask.caller.run is not None or spec.parent is not None:
+            spec, user = await as_trial(parts.runs, ask.caller, spec)
+        run = await accept(parts, spec, user=user, run_id=ask.body.id)
+        if spec.parent is not None and (await parts.runs.get(spec.parent)).phase.final:  # it ended meanwhile, and looked for its trials
+            await parts.controller.stop(run.id)
         if ask.query.plan and run.phase is RunPhase.QUEUED:
             await parts.controller.wait_planned(PLAN_WAIT_S)
             run = await parts.runs.get(run.id)
@@ -88,11 +101,15 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if not _EARLIEST <= started_at.timestamp() <= parts.now().timestamp() + 86400:
             raise SpecError("started_at: that is not a time in the past")
         spec = to_spec(ask.body.spec)
+        if spec.parent is not None or spec.study is not None:
+            raise SpecError("spec: a study and its trials are never recorded offline")
         return run_out(await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at))
 
     async def list_runs(ask: Ask[ListQuery, Nothing]) -> RunsOut:
         """List runs, newest first, with the latest value of each metric."""
         where = ask.query
+        if ask.caller.run is not None and where.parent != ask.caller.run:
+            raise Forbidden("a run's own token lists its trials only", hints=("`parent` names the run",))
         key, _, value = (where.tag or "").partition("=")
         found = await parts.runs.list(
             RunFilter(
@@ -103,13 +120,18 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 tags={key: value} if where.tag else None,
                 dataset=where.dataset,
                 text=where.text,
+                parent=RunId(where.parent) if where.parent else None,
+                studies=bool(where.studies),
+                trials=bool(where.trials),
                 limit=where.limit + 1,
                 before=RunId(where.before) if where.before else None,
             )
         )
         page = found[: where.limit]
         latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id for run in page]))
-        return RunsOut([run_out(run, latest=latest[run.id]) for run in page], page[-1].id if len(found) > len(page) else None)
+        counts = await parts.runs.count_trials([run.id for run in page if run.spec.study is not None])
+        rows = [run_out(run, latest=latest[run.id], trials=_trials(run, counts)) for run in page]
+        return RunsOut(rows, page[-1].id if len(found) > len(page) else None)
 
     async def find(ask: Ask[RefQuery, Nothing]) -> RunOut:
         """Find a run by what people call it.
@@ -134,15 +156,16 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def stop(ask: Ask[Nothing, StopIn]) -> RunOut:
         """End a run: at once while it waits, else its processes get SIGTERM and, after the grace, SIGKILL.
 
-        403 unless the caller is the run's user, administers its queue or one above it, or owns the server.
+        403 unless the caller is the run's user, administers its queue or one above it, owns the server, or is its study.
         """
         run_id = RunId(ask.path["id"])
         check_may_end(ask.caller, await parts.runs.get(run_id), await parts.queues.tree(), owner=parts.queues.owner)
-        await parts.controller.stop(run_id, grace=timedelta(seconds=ask.body.grace_s))
+        grace = timedelta(seconds=ask.body.grace_s)
+        await parts.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
         return run_out(await parts.runs.get(run_id))
 
     async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
-        """Delete a run that is over, with its streams and checkpoints. 403 as for ending it."""
+        """Delete a run that is over, with its streams and checkpoints, and with those of its trials. 403 as for ending it."""
         run_id = RunId(ask.path["id"])
         run = await parts.runs.get(run_id)
         check_may_end(ask.caller, run, await parts.queues.tree(), owner=parts.queues.owner)
@@ -150,26 +173,42 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await parts.controller.stop(run_id, grace=timedelta(seconds=1))
             if not await _ended(parts, run_id):
                 raise Conflict("the run does not end", hints=("try again in a while",))
-        if (await parts.runs.get(run_id)).phase.final:  # first: a server that dies in between leaves a run that can be deleted again
-            await parts.streams.delete(run_id)
-        await parts.runs.delete(run_id)
-        parts.ingest.forget(run_id)
-        parts.hub.state_changed(run_id)
+        if run.spec.study is not None and (await parts.runs.get(run_id)).phase.final:
+            for trial in await trials_of(parts.runs, run_id):
+                if not trial.phase.final:
+                    await parts.controller.stop(trial.id, grace=timedelta(seconds=1))
+                    if not await _ended(parts, trial.id):
+                        raise Conflict(f"the trial {trial.name} does not end", hints=("try again in a while",))
+                await _delete(parts, trial.id)
+        await _delete(parts, run_id)
         return Nothing()
 
     return [
-        Endpoint("POST", "/runs", submit, SubmitQuery, SubmitIn, RunOut, 201, errors=(400, 404, 409, 507)),
-        Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut),
+        Endpoint("POST", "/runs", submit, SubmitQuery, SubmitIn, RunOut, 201, who="run", errors=(400, 404, 409, 507)),
+        Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, who="run"),
         Endpoint("GET", "/runs/resolve", find, RefQuery, returns=RunOut, errors=(400, 404)),
         Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507)),
         Endpoint("GET", "/runs/by-name/{user}/{project}/{number}", by_name, returns=RunOut, errors=(400,)),
-        Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="run"),
+        Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="study"),
         Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Nothing, errors=(409,)),
-        Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut),
+        Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut, who="study"),
     ]
 
 
 _EARLIEST = 0.0
+
+
+async def _delete(parts: Parts, run_id: RunId) -> None:
+    """Raises Conflict while it is not over."""
+    if (await parts.runs.get(run_id)).phase.final:  # first: a server that dies in between leaves a run that can be deleted again
+        await parts.streams.delete(run_id)
+    await parts.runs.delete(run_id)
+    parts.ingest.forget(run_id)
+    parts.hub.state_changed(run_id)
+
+
+def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping[RunPhase, int] | UnsetType:
+    return UNSET if run.spec.study is None else counts.get(run.id, {})
 
 
 async def whole(parts: Parts, run: Run) -> RunOut:
@@ -181,10 +220,13 @@ async def whole(parts: Parts, run: Run) -> RunOut:
     attempts, events = await parts.runs.attempts(run.id), await parts.runs.events(run.id)
     texts = await with_names(parts.runs, [*(one.preempt_reason for one in attempts), *(one.detail for one in events)])
     named = {one.id: replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=False)}
+    studies = [run.id] if run.spec.study is not None else []
+    trials = _trials(run, await parts.runs.count_trials(studies) if studies else {})
     newest = None if run.attempt is None else named.get(run.attempt.id, run.attempt)
     return run_out(
         replace(run, attempt=newest),
         latest=latest,
+        trials=trials,
         attempts=list(named.values()),
         events=[replace(one, detail=text) for one, text in zip(events, texts[len(attempts) :], strict=True)],
         progress=progress,

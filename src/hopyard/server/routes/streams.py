@@ -156,8 +156,8 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     bytes_out = Raw("bytes")
     return [
         Endpoint("GET", "/runs/{id}/follow", follow, FollowQuery, returns=Raw("frames"), who="run", errors=(400,)),
-        Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, who="run"),
-        Endpoint("GET", "/runs/{id}/streams", list_streams, returns=StreamsOut, who="run"),
+        Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, who="study"),
+        Endpoint("GET", "/runs/{id}/streams", list_streams, returns=StreamsOut, who="study"),
         Endpoint(
             "GET",
             "/runs/{id}/raw/{attempt}/{rank}/{stream}",
@@ -166,7 +166,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             returns=Raw("bytes", headers={"X-Length": "how many bytes the stream has"}),
             who="run",
         ),
-        Endpoint("GET", "/runs/{id}/metrics", metrics, MetricsQuery, returns=MetricsOut, who="run"),
+        Endpoint("GET", "/runs/{id}/metrics", metrics, MetricsQuery, returns=MetricsOut, who="study"),
         Endpoint("GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, who="run"),
     ]
 

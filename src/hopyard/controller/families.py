@@ -1,0 +1,32 @@
+"""Trials end with their study, however that ended, and whatever was killed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from hopyard.controller.effects import guard_effect
+from hopyard.domain.ids import RunId
+from hopyard.domain.run import Run, RunPhase
+from hopyard.interfaces.run_store import RunFilter, RunStore
+
+LIVE = frozenset(phase for phase in RunPhase if not phase.final)
+_MOST = 10_000  # far more than a study may have alive
+
+
+class Families:
+    """stop: ends a run."""
+
+    def __init__(self, runs: RunStore, stop: Callable[[RunId], Awaitable[None]]) -> None:
+        self._runs, self._stop = runs, stop
+
+    async def ended(self, run: Run) -> None:
+        """A run is over: if it was a study, its trials are ended."""
+        if run.spec.study is None:
+            return
+        for trial in await self._runs.list(RunFilter(parent=run.id, phases=LIVE, limit=_MOST)):
+            await guard_effect(self._stop(trial.id))
+
+    async def end_orphans(self) -> None:
+        """What an earlier server did not come to."""
+        for trial in await self._runs.list_orphans():
+            await guard_effect(self._stop(trial))

@@ -1,0 +1,88 @@
+"""Studies and the runs of their trials: what a study's own token may have done, and what becomes of trials with their study."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from hopyard.domain.ids import RunId
+from hopyard.domain.run import DatasetRef, ResumeFrom, Run, RunPhase, RunSpec
+from hopyard.errors import Conflict, Forbidden, NotFound
+from hopyard.interfaces.run_store import RunFilter, RunStore
+from hopyard.server.auth import Caller
+from hopyard.server.wire import spec_of_json
+
+_REMEMBERED = 4096
+_PAGE = 500
+# What a trial's run decides itself; in all else it is what its study said a trial is.
+_OWN = frozenset({"params", "tags", "label", "resume", "forked_from", "parent", "queue", "priority", "datasets"})
+
+
+class Parents:
+    """Which study a run belongs to: looked up for every request of a driver, and never another."""
+
+    def __init__(self, runs: RunStore) -> None:
+        self._runs = runs
+        self._known: OrderedDict[RunId, RunId | None] = OrderedDict()
+
+    async def of(self, run: RunId) -> RunId | None:
+        """None where it has none, or is not there."""
+        if run in self._known:
+            return self._known[run]
+        try:
+            found = (await self._runs.get(run)).spec.parent
+        except NotFound:
+            return None
+        self._known[run] = found
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return found
+
+
+async def as_trial(runs: RunStore, caller: Caller, spec: RunSpec) -> tuple[RunSpec, str]:
+    """The spec of a trial's run as it is accepted, and whose run it is: it waits where its study waited, as its user.
+
+    Raises Forbidden unless the caller is a live study that submits one of its own trials.
+    """
+    if caller.run is None:
+        raise Forbidden("a run belongs to a study only where the study starts it", hints=("leave out `parent`",))
+    if spec.parent != caller.run:
+        raise Forbidden("a run's own token may start the trials of that run only", hints=("`parent` names the study",))
+    study = await runs.get(caller.run)
+    said = study.spec.study
+    if said is None or said.get("trial") is None:
+        raise Forbidden("this run is no study whose trials are runs of their own")
+    if study.phase.final or study.stop_requested:
+        raise Conflict(f"the study {study.name} is over")
+    trial = spec_of_json(said["trial"], path="study.trial")
+    strange = [field.name for field in fields(RunSpec) if field.name not in _OWN and getattr(spec, field.name) != getattr(trial, field.name)]
+    if strange or not _same_data(spec.datasets, trial.datasets):
+        raise Forbidden(f"a trial of {study.name} differs from what the study said it is: {', '.join(strange) or 'datasets'}")
+    if spec.resume is not None:
+        await _check_resume(runs, study, spec.resume)
+    return replace(spec, datasets=trial.datasets, queue=study.spec.queue, priority=study.spec.priority), study.name.user
+
+
+def _same_data(given: Sequence[DatasetRef], said: Sequence[DatasetRef]) -> bool:
+    return [ref.name for ref in given] == [ref.name for ref in said]
+
+
+async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:
+    try:
+        source = await runs.get(resume.run)
+        saved = await runs.checkpoints(resume.run) if source.spec.parent == study.id else ()
+    except NotFound:
+        saved = ()
+    if not any(one.step == resume.step and one.manifest == resume.manifest for one in saved):
+        raise Forbidden(f"a trial of {study.name} goes on from a checkpoint of another trial of it, or of none")
+
+
+async def trials_of(runs: RunStore, study: RunId, phases: frozenset[RunPhase] | None = None) -> list[Run]:
+    """All runs with this parent, newest first."""
+    found: list[Run] = []
+    while True:
+        page = await runs.list(RunFilter(parent=study, phases=phases, limit=_PAGE, before=found[-1].id if found else None))
+        found += page
+        if len(page) < _PAGE:
+            return found

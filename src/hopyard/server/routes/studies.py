@@ -1,0 +1,149 @@
+"""What a study's driver and those who look at studies ask for: the journal, and news of trials that are runs of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from hopyard.domain.attempt import Exit
+from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.run import Run
+from hopyard.errors import Forbidden
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.interfaces.streams import StreamKey
+from hopyard.server.answers import encode
+from hopyard.server.endpoint import Ask, Endpoint, Raw
+from hopyard.server.fields import RUN_ID, In
+from hopyard.server.parts import Parts
+
+JOURNAL_LIMIT = 16 * 1024 * 1024
+LOOK_BYTES = 4 * 1024 * 1024
+_METRICS = ("metrics", "tensorboard")
+_MOST = 4096
+_WAIT_S = 30.0
+
+
+class JournalQuery(In):
+    offset: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    limit: Annotated[int, Meta(ge=0, le=JOURNAL_LIMIT)] = JOURNAL_LIMIT
+
+
+class LookIn(In):
+    """trials: the runs that are asked after, with the phase in which each was seen last. cursors: how much of their metric streams
+    is known, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait where there is no news."""
+
+    trials: Annotated[dict[Annotated[str, Meta(pattern=RUN_ID)], str | None], Meta(max_length=_MOST)]
+    cursors: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16 * _MOST)] = msgspec.field(default_factory=dict)
+    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S)] = 0.0
+
+
+def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def journal(ask: Ask[JournalQuery, Any]) -> Response:
+        """Read a study's journal: lines of JSON, over all of its attempts in order.
+
+        `offset` counts over all attempts, so that whoever follows goes on from what he has; `X-Length` tells how many bytes there are.
+        """
+        run = await parts.runs.get(RunId(ask.path["id"]))
+        at, end = 0, ask.query.offset + ask.query.limit
+        found: list[bytes] = []
+        for attempt in await parts.runs.attempts(run.id):
+            length = (await parts.streams.lengths(attempt.id, 0)).get("journal", 0)
+            begin, stop = max(ask.query.offset - at, 0), min(end - at, length)
+            if begin < stop:
+                found.append(await parts.streams.read(StreamKey(attempt.id, 0, "journal"), begin, stop - begin))
+            at += length
+        return Response(b"".join(found), media_type="application/x-ndjson", headers={"X-Length": str(at)})
+
+    async def look(ask: Ask[Any, LookIn]) -> Response:
+        """Ask after the runs of a study's trials: their phases, and what came to their metric streams.
+
+        The answer is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt", "resumed_from_step"}], "segments":
+        [{"attempt", "rank", "stream", "offset", "size"}]}`, and after its line feed the segments' bytes. It comes at once where
+        there is any news, else when there is, or after `wait_s`. At most 4 MiB of bytes come at a time.
+        """
+        study, body = RunId(ask.path["id"]), ask.body
+        until = asyncio.get_running_loop().time() + body.wait_s
+        with ExitStack() as stack:
+            bell = asyncio.Event()
+            for trial in body.trials:
+                stack.enter_context(parts.hub.watch(RunId(trial), bell))
+            while True:
+                bell.clear()
+                trials = await _trials(parts, study, body.trials)
+                segments, data = await _fresh(parts, trials, body.cursors)
+                left = until - asyncio.get_running_loop().time()
+                news = segments or any(body.trials[run.id] != run.phase for run in trials) or len(trials) < len(body.trials)
+                if news or left <= 0 or parts.hub.closed:
+                    head = {"trials": [_head(run) for run in trials], "segments": segments}
+                    return Response(encode(head) + b"\n" + b"".join(data), media_type="application/octet-stream")
+                try:
+                    async with asyncio.timeout(left):
+                        await bell.wait()
+                except TimeoutError:
+                    continue
+
+    bytes_out = Raw("a line of JSON, a line feed, then the segments' bytes")
+    length = {"X-Length": "how many bytes the journal has"}
+    return [
+        Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", headers=length), who="run"),
+        Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400,)),
+    ]
+
+
+async def _trials(parts: Parts, study: RunId, asked: Mapping[str, str | None]) -> list[Run]:
+    """Those of the runs asked after that are there. Raises Forbidden for one that is no trial of the study."""
+    if not asked:
+        return []
+    found = list(await parts.runs.list(RunFilter(ids=frozenset(map(RunId, asked)), limit=len(asked))))
+    for run in found:
+        if run.spec.parent != study:
+            raise Forbidden(f"run {run.name} is no trial of this study")
+    return sorted(found, key=lambda run: run.id)
+
+
+async def _fresh(parts: Parts, trials: Sequence[Run], cursors: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """What the metric streams hold beyond the cursors. Phases were read before: what a run said that is over is all there."""
+    segments: list[dict[str, Any]] = []
+    parts_of: list[bytes] = []
+    left = LOOK_BYTES
+    for run in trials:
+        async for key, length in _streams(parts, run):
+            at = cursors.get(f"{key.attempt}:{key.rank}:{key.name}", 0)
+            if at >= length or left <= 0:
+                continue
+            data = await parts.streams.read(key, at, min(left, length - at))
+            left -= len(data)
+            segments.append({"attempt": key.attempt, "rank": key.rank, "stream": key.name, "offset": at, "size": len(data)})
+            parts_of.append(data)
+    return segments, parts_of
+
+
+async def _streams(parts: Parts, run: Run) -> AsyncIterator[tuple[StreamKey, int]]:
+    """The metric streams of a run, in order, with their lengths."""
+    newest = run.attempt.number if run.attempt is not None else 0
+    for number in range(1, newest + 1):
+        attempt = AttemptId(f"{run.id}.{number}")
+        for rank in range(run.spec.size):
+            lengths = await parts.streams.lengths(attempt, rank)
+            for name in _METRICS:
+                if name in lengths:
+                    yield StreamKey(attempt, rank, name), lengths[name]
+
+
+def _head(run: Run) -> dict[str, Any]:
+    attempt = run.attempt
+    exit: Exit | None = run.exit
+    return {
+        "id": run.id,
+        "name": str(run.name),
+        "phase": run.phase,
+        "exit": exit,
+        "attempt": None if attempt is None else attempt.id,
+        "resumed_from_step": None if attempt is None else attempt.resumed_from_step,
+    }

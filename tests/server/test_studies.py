@@ -1,0 +1,191 @@
+"""Studies: whose trials are started, read and stopped by the study's own token, and end and go with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hopyard.domain.points import POINT, pack_definition, pack_point, series_of
+from tests.server.stage import Stage, play, role
+
+TRIAL = {"project": "p", "roles": [role()]}
+STUDY = {
+    "name": "s",
+    "space": [{"name": "lr", "kind": "uniform", "low": 0.0, "high": 1.0}],
+    "metric": "acc",
+    "goal": "max",
+    "parallel": "trials",
+    "trials": 3,
+    "trial": TRIAL,
+}
+
+
+def trial(study: Any, number: int = 0, **spec: Any) -> dict[str, Any]:
+    return {"spec": {**TRIAL, "parent": study["id"], "tags": {"trial": str(number)}, **spec}, "id": f"{study['id']}-{number}"}
+
+
+def points(name: str, *pairs: tuple[int, float]) -> bytes:
+    return pack_definition(name) + b"".join(pack_point(POINT, series_of(name), step, 1.0, value) for step, value in pairs)
+
+
+async def look(stage: Stage, study: Any, token: str, trials: dict[str, str | None], **body: Any) -> tuple[dict[str, Any], bytes]:
+    answer = await stage.ask("POST", f"/runs/{study['id']}/trials", {"trials": trials, **body}, token=token)
+    head, _, rest = answer.partition(b"\n")
+    return json.loads(head), rest
+
+
+def test_a_study_starts_its_trials_in_its_queue_as_its_user(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        study = await stage.started(study=STUDY, priority=70)
+        token = stage.token_of(study)
+        body = trial(study, params={"lr": 0.5})
+        made = await stage.ask("POST", "/runs", body, token=token)
+        assert (made["name"], made["spec"]["parent"], made["spec"]["priority"], made["spec"]["params"]) == ("alice/p/2", study["id"], 70, {"lr": 0.5})
+        assert (await stage.ask("POST", "/runs", body, token=token))["id"] == made["id"]  # a retry
+        replica = stage.engine.launches[f"{study['id']}.1"].replicas[0]
+        assert replica.study is not None
+        assert replica.study["metric"] == "acc"
+        assert len(replica.secret) == 64
+        assert (await stage.ask("GET", f"/runs/{made['id']}", token=token))["id"] == made["id"]
+        assert [one["id"] for one in (await stage.ask("GET", "/runs", token=token, parent=study["id"]))["runs"]] == [made["id"]]
+        listed = (await stage.ask("GET", "/runs", trials=0))["runs"]
+        assert [(one["id"], one["trials"]) for one in listed] == [(study["id"], {"starting": 1})] or listed[0]["trials"] == {"queued": 1}
+        assert [one["id"] for one in (await stage.ask("GET", "/runs", studies=1))["runs"]] == [study["id"]]
+        assert (await stage.ask("GET", "/runs/resolve", ref="last"))["id"] == study["id"]
+
+    play(tmp_path, scene)
+
+
+def test_nobody_else_starts_trials_and_no_others(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        study, other = await stage.started(study=STUDY), await stage.started(study=STUDY)
+        plain = await stage.started()
+        token = stage.token_of(study)
+        for refused, by in (
+            (trial(study), None),
+            (trial(other), token),
+            ({"spec": TRIAL}, token),
+            (trial(plain), stage.token_of(plain)),
+            (trial(study, roles=[{**role(), "command": ["python", "other.py"]}]), token),
+            (trial(study, env={"A": "B"}), token),
+            (trial(study, resume={"run": plain["id"], "step": 1, "manifest": "0" * 64}), token),
+        ):
+            said = await stage.send("POST", "/runs", refused, **({"token": by} if by else {}))
+            assert (said.status_code, said.json()["error"]["code"]) == (403, "forbidden"), said.text
+        foreign = await stage.ask("POST", "/runs", trial(other), token=stage.token_of(other))
+        for method, path in (("GET", ""), ("POST", "/stop"), ("GET", "/checkpoints"), ("GET", "/log")):
+            assert (await stage.send(method, f"/runs/{foreign['id']}{path}", {} if method == "POST" else None, token=token)).status_code == 403
+        assert (await stage.send("GET", "/runs", token=token)).status_code == 403
+        assert (await stage.send("GET", "/runs", token=token, parent=other["id"])).status_code == 403
+        assert (await stage.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
+        assert (await stage.send("POST", f"/runs/{study['id']}/trials", {"trials": {foreign["id"]: None}}, token=token)).status_code == 403
+
+    play(tmp_path, scene)
+
+
+def test_bad_studies_are_named(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        for change, said in (
+            ({"trial": None}, "study.trial"),
+            ({"parallel": "mop", "trial": None}, "study.mop"),
+            ({"trial": {**TRIAL, "roles": []}}, "study.trial.roles"),
+            ({"trial": {**TRIAL, "study": STUDY}}, "study.trial"),
+            ({"trial": {**TRIAL, "colour": "red"}}, "colour"),
+        ):
+            refused = await stage.submit(study={**STUDY, **change}, status=400)
+            assert said in refused["error"]["message"]
+        refused = await stage.submit(study={**STUDY, "space": [{"name": "lr", "kind": "normal"}]}, status=422)
+        assert "study.space.0" in refused["error"]["message"]
+        mop = {"trainable": "m.py", "workers": 2, "dataset": "mnist", "partitions": {"parts": 2}}
+        refused = await stage.submit(study={**STUDY, "parallel": "mop", "trial": None, "mop": mop}, status=400)
+        assert "study.mop.dataset" in refused["error"]["message"]
+
+    play(tmp_path, scene)
+
+
+def test_all_trials_see_the_data_that_the_study_saw(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        first = await stage.dataset("mnist")
+        spec = {**STUDY, "trial": {**TRIAL, "datasets": [{"name": "mnist"}]}}
+        sent = {"spec": {"project": "p", "roles": [role()], "study": spec}, "id": "study-one"}
+        study = await stage.ask("POST", "/runs", sent, plan=1)
+        await stage.dataset("mnist", {"b.txt": b"newer"})
+        assert (await stage.ask("POST", "/runs", sent))["id"] == study["id"]  # a retry
+        await stage.until(lambda: "study-one.1" in stage.engine.launches)
+        made = await stage.ask("POST", "/runs", trial(study, datasets=[{"name": "mnist"}]), token=stage.token_of(study))
+        assert [(one["version"], one["manifest"]) for one in made["spec"]["datasets"]] == [(1, first["manifest"])]
+
+    play(tmp_path, scene)
+
+
+def test_trials_end_with_their_study_and_go_with_it(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        study = await stage.started(study=STUDY)
+        token = stage.token_of(study)
+        made = [await stage.ask("POST", "/runs", trial(study, n), token=token) for n in range(3)]
+        await stage.until(lambda: all(f"{one['id']}.1" in stage.engine.launches for one in made))
+        await stage.ask("POST", f"/runs/{made[0]['id']}/stop", {"at_safe_point": True}, token=token)
+        await stage.ask("POST", f"/runs/{study['id']}/stop", {})
+
+        async def over() -> bool:
+            runs = (await stage.ask("GET", "/runs"))["runs"]
+            return all(one["phase"] == "cancelled" for one in runs)
+
+        await stage.until(over)
+        refused = await stage.send("POST", "/runs", trial(study, 9), token=token)
+        assert refused.status_code in (401, 409)
+        await stage.ask("DELETE", f"/runs/{study['id']}")
+        assert (await stage.ask("GET", "/runs"))["runs"] == []
+
+    play(tmp_path, scene)
+
+
+def test_looking_at_trials_waits_for_news_and_misses_none(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        study = await stage.started(study=STUDY)
+        token = stage.token_of(study)
+        made = await stage.ask("POST", "/runs", trial(study), token=token)
+        await stage.until(lambda: f"{made['id']}.1" in stage.engine.launches)
+        head, rest = await look(stage, study, token, {made["id"]: None, "gone-run": None})
+        assert ([one["id"] for one in head["trials"]], rest) == ([made["id"]], b"")
+        said = points("acc", (1, 0.5), (2, 0.75))
+        await stage.sync(made, [("metrics", 0, said)])
+        head, rest = await look(stage, study, token, {made["id"]: "running"}, wait_s=20)
+        where = {"attempt": f"{made['id']}.1", "rank": 0, "stream": "metrics"}
+        assert (head["segments"], rest) == ([{**where, "offset": 0, "size": len(said)}], said)
+        cursors = {f"{made['id']}.1:0:metrics": len(said)}
+        head, rest = await look(stage, study, token, {made["id"]: head["trials"][0]["phase"]}, cursors=cursors)
+        assert (head["segments"], rest) == ([], b"")
+        more = pack_point(POINT, series_of("acc"), 3, 2.0, 0.9)
+        await stage.finish(made, segments=[("metrics", len(said), more)])
+        phases: list[str] = []
+        while not phases or phases[-1] != "succeeded":
+            head, rest = await look(stage, study, token, {made["id"]: phases[-1] if phases else "running"}, cursors=cursors, wait_s=20)
+            for one in head["segments"]:
+                cursors[f"{one['attempt']}:{one['rank']}:{one['stream']}"] += one["size"]
+                assert rest == more
+            phases.append(head["trials"][0]["phase"])
+        assert cursors == {f"{made['id']}.1:0:metrics": len(said) + len(more)}
+        assert head["trials"][0]["exit"]["code"] == 0
+
+    play(tmp_path, scene)
+
+
+def test_a_journal_is_read_over_all_attempts(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        study = await stage.started(study=STUDY)
+        token = stage.token_of(study)
+        await stage.sync(study, [("journal", 0, b'\n{"a":1}\n')], token=token)
+        told = {"kind": "lost", "code": 1, "reason": "lost"}
+        await stage.sync(study, [], phase="exited", exit=told, final=True)
+        await stage.until(lambda: f"{study['id']}.2" in stage.engine.launches)
+        await stage.sync(study, [("journal", 0, b'\n{"a":2}\n')], attempt=2)
+        whole = b'\n{"a":1}\n\n{"a":2}\n'
+        answer = await stage.send("GET", f"/runs/{study['id']}/journal")
+        assert (answer.content, answer.headers["x-length"]) == (whole, str(len(whole)))
+        for offset, limit in ((0, 4), (5, 9), (9, 100), (18, 5), (30, 1)):
+            part = await stage.send("GET", f"/runs/{study['id']}/journal", offset=offset, limit=limit)
+            assert part.content == whole[offset : offset + limit]
+
+    play(tmp_path, scene)
