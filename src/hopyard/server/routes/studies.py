@@ -91,7 +91,7 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     bytes_out = Raw("a line of JSON, a line feed, then the segments' bytes")
     length = {"X-Length": "how many bytes the journal has"}
     return [
-        Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", headers=length), who="run"),
+        Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", "application/x-ndjson", length), who="run"),
         Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400,)),
     ]
 
