@@ -175,7 +175,7 @@ class TorchTrainable:
         """One unit of work: the epoch's learning rate, random numbers of its own, the module in training."""
         if self.schedule is not None and state.scheduler is None:
             size = self._size(config)
-            state.steps, state.epoch = sum(-(-rows // size) for rows in partitions[0].peers), config.epoch
+            state.steps, state.epoch = sum(self._steps(rows, size) for rows in partitions[0].peers), config.epoch
             state.scheduler = self._scheduled(state, config)
         while state.epoch < config.epoch:
             state.epoch += 1
@@ -208,6 +208,9 @@ class TorchTrainable:
         size = self._size(config) if training else _EVALUATED_ROWS
         seed = shuffle_seed(config, partition.index) if training else None
         data = self._data(partition)
+        if training and not self.drop_last and steps is None:
+            steps = self._steps(len(data), size)
+            steps = None if steps == -(-len(data) // size) else steps
         for batch in data.batches(size, seed, drop_last=training and self.drop_last, steps=steps):
             tensors = {name: as_tensor(array, device) for name, array in batch.items()}
             if self.transform is not None and self._trunk is None:
@@ -233,6 +236,12 @@ class TorchTrainable:
         if not isinstance(size, int) or size < 1:
             raise SpecError(f"batch_size is {size!r}", hints=("a whole number of rows, at least 1",))
         return size
+
+    def _steps(self, rows: int, size: int) -> int:
+        """How many batches a partition makes. One row that is left over goes with the others: alone, it has no variance to normalise by."""
+        if self.drop_last or (rows > size and rows % size == 1):
+            return rows // size
+        return -(-rows // size)
 
     def _place(self) -> Any:
         import torch
