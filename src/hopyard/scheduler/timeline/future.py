@@ -57,6 +57,7 @@ class Future:
             Alike, tuple[Sequence[str], tuple[Sequence[float], ...], History]
         ] = {}  # with what it was made from
         self._alike: dict[Alike, dict[GangId, None]] = {}  # gangs that are predicted from one history
+        self._kind: dict[GangId, Alike] = {}
         self._sorted: list[End] | None = None
         self._slots: dict[GangId, int] = {}
         self._gangs: list[GangId | None] = []  # by slot
@@ -79,7 +80,8 @@ class Future:
         gang = running.gang.id
         self.drop(gang)
         self._running[gang] = running
-        self._alike.setdefault(alike(running.gang), {})[gang] = None
+        kind = self._kind[gang] = alike(running.gang)
+        self._alike.setdefault(kind, {})[gang] = None
         for assignment in running.placement.assignments:
             self._on.setdefault(assignment.node, {})[gang] = running
         slot = self._free_slots.pop() if self._free_slots else len(self._gangs)
@@ -101,7 +103,7 @@ class Future:
         if running is None:
             return
         self._known.pop(gang, None)
-        del self._alike[alike(running.gang)][gang]
+        del self._alike[self._kind.pop(gang)][gang]
         for assignment in running.placement.assignments:
             self._on[assignment.node].pop(gang, None)
         slot = self._slots.pop(gang)
@@ -189,7 +191,7 @@ class Future:
                 self._end(self._running[self._gangs[slot] or GangId("")])
 
     def _history(self, gang: Gang) -> History:
-        key = alike(gang)
+        key = self._kind[gang.id]
         found = self._histories.get(key)
         if found is None:
             keys = history_keys(gang)
@@ -216,8 +218,9 @@ class Future:
 
 
 def alike(gang: Gang) -> Alike:
-    """Gangs that are equal in this are predicted from the same history (see `domain.durations.history_keys`)."""
-    return gang.user, gang.script, gang.queue, gpus_of(gang)
+    """Gangs that are equal in this are predicted from the same history (see `domain.durations.history_keys`): whose they are
+    matters only where a script is known."""
+    return gang.user if gang.script else "", gang.script, gang.queue, gpus_of(gang)
 
 
 def _begun(running: Running) -> float:
