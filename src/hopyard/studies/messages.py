@@ -275,7 +275,7 @@ def from_head(head: Mapping[str, Any]) -> Message:
     """Raises SpecError where it is no message, naming the field."""
     kind = _KINDS.get(str(head.get("message")))
     if kind is None:
-        raise SpecError(f"`{str(head.get('kind'))[:40]}` is no kind of message", hints=(f"one of {', '.join(sorted(_KINDS))}",))
+        raise SpecError(f"`{str(head.get('message'))[:40]}` is no kind of message", hints=(f"one of {', '.join(sorted(_KINDS))}",))
     message: Message = _read(kind, {key: value for key, value in head.items() if key != "message"}, str(head["message"]))
     return message
 

@@ -474,6 +474,7 @@ class Hopper:
         if not self._began:
             self._begin_all(now)
         else:
+            self._crew.take_all_seats()
             for worker in self._crew.give_up(self._reads_none_of):
                 self._join(worker)
             self._stragglers.check(self._orders.units.values())
@@ -530,8 +531,6 @@ class Hopper:
             training = self._trials.get(orphan.doing.trial)
             if training is not None:
                 self._admit(training)
-        if self._began:
-            self._crew.take_all_seats()
         for trial in [one.trial for one in self._trials.values() if not self._states.is_there(one.state)]:
             self._go_back(trial)
 

@@ -1,0 +1,121 @@
+"""Workers are killed and frozen, and so is the driver: nothing is lost but what was under way, nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.studies.hopper.cluster import Cluster
+
+SIX: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 3) for at in range(6)]
+
+
+def test_a_worker_that_is_killed_is_replaced_by_the_others(tmp_path: Path) -> None:
+    with Cluster(tmp_path, SIX, unit_s=0.02) as cluster:
+        cluster.start()
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
+        cluster.crew["w1"].kill()
+        cluster.finish()
+        assert cluster.repeated() == 0
+        assert ("w1", "lost") in {(note["worker"], note["event"]) for note in cluster.of_kind("worker")}
+
+
+def test_one_that_is_frozen_is_taken_for_lost_and_taken_back(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [(params, 8) for params, _ in SIX], unit_s=0.03) as cluster:
+        cluster.start()
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
+        cluster.signal("w2", signal.SIGSTOP)
+        cluster.until(lambda: any(note["event"] == "lost" for note in cluster.of_kind("worker")))
+        cluster.until(lambda: cluster.of_kind("hop")[-1]["partitions"] == [2])
+        cluster.signal("w2", signal.SIGCONT)
+        cluster.finish()
+        events = [note["event"] for note in cluster.of_kind("worker") if note["worker"] == "w2"]
+        assert events == ["joined", "lost", "joined"]
+
+
+def test_all_workers_may_be_lost_as_long_as_another_comes(tmp_path: Path) -> None:
+    with Cluster(tmp_path, SIX, unit_s=0.02) as cluster:
+        cluster.start()
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
+        for process in cluster.crew.values():
+            process.kill()
+        cluster.join("w9")
+        cluster.finish()
+        assert cluster.repeated() == 0, "states are on the shelf that the driver has, too"
+
+
+def test_the_driver_is_killed_and_workers_live_on(tmp_path: Path) -> None:
+    """What they do meanwhile is not repeated."""
+    with Cluster(tmp_path, SIX, unit_s=0.05) as cluster:
+        cluster.start()
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 10)
+        cluster.kill_driver()
+        cluster.drive()
+        cluster.finish()
+        assert cluster.repeated() == 0
+        assert len(cluster.of_kind("evaluated")) == 54
+
+
+def test_the_driver_and_all_workers_are_killed(tmp_path: Path) -> None:
+    """Where nobody was left, trials go on from what was saved."""
+    patience = {"gather_s": 1.0, "grace_s": 0.3, "silent_s": 2.0, "nobody_s": 20.0, "save_s": 0.1}
+    with Cluster(tmp_path, SIX, unit_s=0.02, patience=patience) as cluster:
+        cluster.start()
+        cluster.until(lambda: len(cluster.of_kind("saved")) > 2)
+        cluster.kill_driver()
+        for process in cluster.crew.values():
+            process.kill()
+            process.wait()
+        cluster.start(restore=True)
+        cluster.finish()
+        firsts = [hop for hop in cluster.of_kind("hop") if not hop["start_from"]]
+        assert len(firsts) < 2 * len(SIX), "some went on"
+
+
+def test_a_straggler_is_told_and_helped(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [(params, 6) for params, _ in SIX], unit_s=0.02) as cluster:
+        cluster.drive()
+        cluster.join("w0")
+        cluster.join("w1")
+        cluster.join("w2", unit_s=0.4)
+        cluster.finish()
+        assert [note["worker"] for note in cluster.of_kind("worker") if note["event"] == "straggler"] == ["w2"]
+        others = [hop for hop in cluster.of_kind("hop") if hop["partitions"] == [2] and hop["workers"] != ["w2"]]
+        assert others, "its partition was opened by another"
+
+
+def test_where_nobody_can_open_the_data_the_study_ends(tmp_path: Path) -> None:
+    with Cluster(tmp_path, SIX) as cluster:
+        cluster.drive()
+        for worker in ("w0", "w1", "w2"):
+            cluster.join(worker, cannot_open=True)
+        assert cluster.driver is not None
+        cluster.until(lambda: cluster.driver is not None and cluster.driver.poll() is not None)
+        assert "no worker can begin: the data is not there" in "".join(cluster.logs())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_anything_at_any_time(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with Cluster(tmp_path, [(params, 4) for params, _ in SIX], unit_s=0.02) as cluster:
+        cluster.start()
+        for blow in range(6):
+            target = len(cluster.of_kind("hop")) + chance.randrange(1, 12)
+            cluster.until(lambda least=target: len(cluster.of_kind("hop")) >= least or cluster.of_kind("toy-done"))
+            if cluster.of_kind("toy-done"):
+                break
+            alive = [name for name, process in cluster.crew.items() if process.poll() is None]
+            match chance.choice(["kill", "freeze", "driver", "driver", "join"]):
+                case "kill":
+                    cluster.crew[chance.choice(alive)].kill()
+                case "freeze":
+                    cluster.signal(chance.choice(alive), chance.choice([signal.SIGSTOP, signal.SIGCONT]))
+                case "driver":
+                    cluster.kill_driver()
+                    cluster.drive()
+            cluster.join(f"x{blow}")
+        cluster.finish(60)
