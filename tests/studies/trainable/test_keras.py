@@ -1,0 +1,126 @@
+"""`hop.KerasTrainable` on the PyTorch backend."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopyard.datasets.partitions.partition import Partition, in_memory
+from hopyard.errors import SpecError
+from hopyard.studies.states.decode import decode
+from hopyard.studies.states.encode import encode
+from hopyard.studies.trainable.config import Config
+from hopyard.studies.trainable.keras_trainable import KerasTrainable
+
+pytest.importorskip("torch", reason="the backend is PyTorch here")
+os.environ.setdefault("KERAS_BACKEND", "torch")
+keras = pytest.importorskip("keras", minversion="3.3", reason="needs Keras 3")
+pytestmark = [pytest.mark.keras, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
+
+
+def model(config: Config) -> Any:
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(int(config.get("width", 8)), "relu"), keras.layers.Dropout(0.3), keras.layers.Dense(2)])
+
+
+def made(**changed: Any) -> KerasTrainable:
+    with_all: dict[str, Any] = {
+        "model": model,
+        "optimizer": lambda config: keras.optimizers.Adam(config.lr),
+        "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "metrics": ["accuracy"],
+        "batch_size": 8,
+    }
+    return KerasTrainable(**{**with_all, **changed})
+
+
+@pytest.fixture(scope="module")
+def parts() -> list[Partition]:
+    draws = np.random.Generator(np.random.PCG64(0))
+    y = np.arange(60) % 2
+    x = draws.normal(size=(60, 4)) + 2 * y[:, None]
+    return [in_memory({"x": x[at::2][np.argsort(draws.random(30))], "y": y[at::2]}, index=at, peers=(30, 30)) for at in (0, 1)]
+
+
+def bits(state: Any) -> bytes:
+    return encode(state).to_bytes()
+
+
+def visits(trainable: KerasTrainable, parts: list[Partition], *, apart: bool) -> Any:
+    """apart: each unit in a trainable of its own, as in another process."""
+    config = Config({"lr": 0.02}, epochs=2)
+    state = trainable.init(config)
+    for epoch in range(2):
+        for part in parts:
+            state = (made() if apart else trainable).train(decode(bytearray(bits(state))), part, config.at(epoch))
+    return state
+
+
+def test_hopping_changes_no_bit(parts: list[Partition]) -> None:
+    assert bits(visits(made(), parts, apart=False)) == bits(visits(made(), parts, apart=True))
+
+
+def test_it_learns_and_evaluates() -> None:
+    y = np.arange(300) % 2
+    part = in_memory({"x": np.random.Generator(np.random.PCG64(1)).normal(size=(300, 4)) + 2 * y[:, None], "y": y})
+    trainable, config = made(), Config({"lr": 0.02})
+    state = trainable.init(config)
+    for epoch in range(3):
+        state = trainable.train(state, part, config.at(epoch))
+    told = trainable.evaluate(state, part, config)
+    assert told["accuracy"] > 0.9
+    outputs = np.asarray(keras.ops.convert_to_numpy(trainable.whole(state, config)(part["x"].astype(np.float32), training=False)))
+    assert told["accuracy"] == pytest.approx(float((outputs.argmax(1) == y).mean()))
+    assert told["loss"] == pytest.approx(float(trainable.loss(y, outputs)), rel=1e-4)
+
+
+def test_trials_with_equal_parameters_do_not_share_a_state(parts: list[Partition]) -> None:
+    trainable, config = made(), Config({"lr": 0.02})
+    one = trainable.init(config)
+    before = bits(one)
+    two = trainable.train(one, parts[0], config)
+    assert bits(one) == before != bits(two)
+
+
+def test_rates_follow_the_schedule_and_the_config(parts: list[Partition]) -> None:
+    trainable = made(schedule=lambda epoch, config: config.lr / (epoch + 1))
+    config = Config({"lr": 0.02})
+    state = trainable.train(trainable.init(config), parts[0], config.at(1))
+    assert float(trainable.whole(state, config).optimizer.learning_rate) == pytest.approx(0.01)
+    plain = made()
+    state = plain.init(config)
+    changed = Config({"lr": 0.5})
+    state = plain.train(state, parts[0], changed)
+    assert state["rate"] == pytest.approx(0.5)
+    assert float(plain.whole(state, changed).optimizer.learning_rate) == pytest.approx(0.5)
+    with pytest.raises(SpecError, match="does not fit the model"):
+        plain.train(state, parts[0], Config({"lr": 0.5, "width": 9}))
+
+
+def test_a_model_may_come_compiled_with_a_schedule(parts: list[Partition]) -> None:
+    def compiled(config: Config) -> Any:
+        made = model(config)
+        made.compile(keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)), "sparse_categorical_crossentropy")
+        return made
+
+    trainable, config = KerasTrainable(model=compiled), Config({})
+    state = trainable.train(trainable.init(config), parts[0], config)
+    assert state["rate"] is None
+    assert set(trainable.evaluate(state, parts[0], config)) == {"loss"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": None}, "needs `model`"),
+        ({"modle": model}, "no `modle`"),
+        ({"model": lambda config: 3}, "returned int, not a keras"),
+        ({"model": lambda config: keras.Sequential([keras.layers.Dense(2)])}, "not built"),
+        ({"loss": None}, "not compiled"),
+    ],
+)
+def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        made(**changed).init(Config({"lr": 0.1}))

@@ -1,0 +1,113 @@
+"""A frozen trunk: computed once for each partition, kept on the node, heads trained on what it makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopyard.datasets.partitions.partition import Partition, in_memory
+from hopyard.datasets.partitions.split import split
+from hopyard.domain.study import PartitionPlan
+from hopyard.studies.trainable.config import Config
+from hopyard.studies.trainable.torch_trainable import TorchTrainable
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+CONFIG = Config({"lr": 0.1})
+
+
+class Trunk(nn.Module):
+    """Counts the rows that it has seen."""
+
+    seen = 0
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 16, bias=False)
+        self.layer.weight.data.mul_(scale)
+
+    def forward(self, x: Any) -> Any:
+        Trunk.seen += len(x)
+        return self.layer(x).relu()
+
+
+def made(trunk: Any = Trunk, **changed: Any) -> TorchTrainable:
+    return TorchTrainable(
+        model=lambda config: nn.Linear(16, 2),
+        optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=config.lr),
+        loss=F.cross_entropy,
+        metrics={"acc": "accuracy"},
+        trunk=trunk,
+        **changed,
+    )
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Partition]:
+    Trunk.seen = 0
+    (tmp_path / "data").mkdir()
+    y = np.arange(90) % 2
+    np.save(tmp_path / "data" / "x.npy", np.random.Generator(np.random.PCG64(0)).normal(size=(90, 4)).astype(np.float32) + 2 * y[:, None].astype(np.float32))
+    np.save(tmp_path / "data" / "y.npy", y)
+    found = split(tmp_path / "data", PartitionPlan(parts=2), "m", tmp_path / "cache")
+    return [found.open(at) for at in range(2)]
+
+
+def test_features_are_computed_once_and_shared(parts: list[Partition]) -> None:
+    trainable = made()
+    states = [trainable.init(Config({"lr": lr})) for lr in (0.1, 0.2)]
+    for epoch in range(4):
+        for part in parts:
+            for state in states:
+                trainable.train(state, part, CONFIG.at(epoch))
+    assert Trunk.seen == 90
+    assert trainable.evaluate(states[0], parts[0], CONFIG)["acc"] > 0.85
+    other = made()
+    other.train(other.init(CONFIG), parts[0], CONFIG)
+    assert Trunk.seen == 90, "another worker, or another study, finds them on the node"
+    scaled = made(lambda: Trunk(2.0))
+    scaled.train(scaled.init(CONFIG), parts[0], CONFIG)
+    assert Trunk.seen == 135, "another trunk makes other features"
+    assert "layer.weight" not in trainable.capture(states[0])["model"]
+
+
+def test_a_head_on_features_is_the_whole_model(parts: list[Partition]) -> None:
+    trainable = made()
+    state = trainable.train(trainable.init(CONFIG), parts[0], CONFIG)
+    whole = trainable.whole(state)
+    with torch.no_grad():
+        outputs = whole(torch.from_numpy(parts[0]["x"]))
+    told = trainable.evaluate(state, parts[0], CONFIG)
+    assert told["loss"] == pytest.approx(float(F.cross_entropy(outputs, torch.from_numpy(parts[0]["y"]))), rel=1e-5)
+
+
+def test_features_that_do_not_fit_are_mapped(parts: list[Partition], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = made()
+    state = one.train(one.init(CONFIG), parts[0], CONFIG)
+    monkeypatch.setenv("HOPYARD_PARTITION_MEMORY", "1K")
+    other = made()
+    again = other.train(other.init(CONFIG), parts[0], CONFIG)
+    assert torch.equal(state.model.weight, again.model.weight)
+
+
+def test_a_damaged_file_of_features_is_made_again(parts: list[Partition], tmp_path: Path) -> None:
+    trainable = made()
+    trainable.train(trainable.init(CONFIG), parts[0], CONFIG)
+    (path,) = (tmp_path / "cache" / "features").glob("*.npz")
+    path.write_bytes(path.read_bytes()[:100])
+    again = made()
+    again.train(again.init(CONFIG), parts[0], CONFIG)
+    assert Trunk.seen == 90
+
+
+def test_a_transform_comes_before_the_trunk() -> None:
+    part = in_memory({"a": np.arange(20.0), "c": np.arange(20) % 2})
+    trainable = made(transform=lambda batch, config, training: (batch["a"].reshape(-1, 1).expand(-1, 4), batch["c"]))
+    state = trainable.train(trainable.init(CONFIG), part, CONFIG)
+    assert trainable.evaluate(state, part, CONFIG)["loss"] > 0
