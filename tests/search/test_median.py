@@ -69,11 +69,20 @@ def test_only_who_got_as_far_is_compared_with() -> None:
 
 def test_repeated_steps_count_once() -> None:
     searcher = around_random()
-    tell(searcher, 0, 1, 1, 1)
-    tell(searcher, 1, 1, 1, 1)
-    tell(searcher, 2, 0.5)
-    assert tell(searcher, 2, 100) == [GO]
-    assert tell(searcher, 2, 5, first=2) == [GO], "0.5 stands, 100 was told of a step before"
+    for trial in (0, 1):
+        tell(searcher, trial, 1, 1, 1)
+        assert tell(searcher, trial, 100, 100, 100) == [GO] * 3, "told before"
+    assert tell(searcher, 2, 9, 9) == [GO, STOP]
+
+
+def test_late_news_of_who_ended_moves_no_median() -> None:
+    """Trials 0 and 1 failed after one step: at the second there is nobody to compare with, whatever is told of them later."""
+    searcher = around_random()
+    for trial in (0, 1):
+        tell(searcher, trial, 1)
+        assert searcher.tell(Report(TrialId(str(trial)), 1, None, TrialOutcome.FAILED)) is STOP
+        assert tell(searcher, trial, 1, 1, first=2) == [STOP, STOP]
+    assert tell(searcher, 2, 9, 9) == [GO, GO]
 
 
 def test_who_is_stopped_counts_as_the_worst_of_its_rung() -> None:

@@ -232,26 +232,60 @@ def test_asha_promotes_as_algorithm_2_says() -> None:
     assert proposed(searcher) == (6, 1)
 
 
-@given(values=st.lists(st.integers(0, 9), min_size=1, max_size=60), eta=st.integers(2, 4))
-def test_asha_against_the_pseudocode(values: list[int], eta: int) -> None:
-    """One worker; the paper's get_job over plain lists."""
+@given(done=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=60), eta=st.integers(2, 4))
+def test_asha_against_the_pseudocode(done: list[tuple[int, int]], eta: int) -> None:
+    """Four workers, which finish in any order; the paper's get_job over plain lists."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=eta**3, seed=0, eta=eta)
     rungs: list[dict[int, int]] = [{}, {}, {}, {}]
-    gone: list[set[int]] = [set(), set(), set(), set()]
+    promoted: list[set[int]] = [set(), set(), set(), set()]
+    running: list[tuple[int, int]] = []
     fresh = 0
-    for value in values:
-        gets = (fresh, 0)
-        for k in (2, 1, 0):
-            top = sorted(rungs[k], key=lambda t: (rungs[k][t], t))[: len(rungs[k]) // eta]
-            promotable = [t for t in top if t not in gone[k]]
-            if promotable:
-                gets = (promotable[0], k + 1)
-                gone[k].add(promotable[0])
-                break
-        fresh += gets[1] == 0
-        assert proposed(searcher) == (gets[0], eta ** gets[1])
-        rungs[gets[1]][gets[0]] = value
-        tell(searcher, gets[0], eta ** gets[1], float(value))
+    for which, value in done:
+        while len(running) < 4:
+            gets = (fresh, 0)
+            for k in (2, 1, 0):
+                ranking = sorted((loss, trial) for trial, loss in rungs[k].items())
+                promotable = [trial for _, trial in ranking[: len(rungs[k]) // eta] if trial not in promoted[k]]
+                if promotable:
+                    gets = (promotable[0], k + 1)
+                    promoted[k].add(promotable[0])
+                    break
+            fresh += gets[1] == 0
+            assert proposed(searcher) == (gets[0], eta ** gets[1])
+            running.append(gets)
+        trial, rung = running.pop(which)
+        rungs[rung][trial] = value
+        tell(searcher, trial, eta**rung, float(value))
+
+
+def test_asha_looks_at_higher_rungs_first() -> None:
+    searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=4, seed=0, eta=2)
+    for number in range(4):
+        assert proposed(searcher) == (number, 1)
+    for number in range(4):
+        tell(searcher, number, 1, float(number))
+    assert [proposed(searcher), proposed(searcher)] == [(0, 2), (1, 2)]
+    assert [proposed(searcher), proposed(searcher)] == [(4, 1), (5, 1)]
+    for number in (4, 5):
+        tell(searcher, number, 1, -1.0)
+    tell(searcher, 0, 2, 0.0)
+    tell(searcher, 1, 2, 1.0)
+    assert [proposed(searcher) for _ in range(3)] == [(0, 4), (4, 2), (5, 2)]
+
+
+def test_asha_releases_nobody_who_is_ahead() -> None:
+    """Promoted early, overtaken in the rung that it left, and still a candidate in the one that it reached."""
+    searcher = Asha(space=SPACE, goal=Goal.MIN, trials=4, max_epochs=4, seed=0, eta=2)
+    for number in range(2):
+        proposed(searcher)
+        tell(searcher, number, 1, 10.0 + number)
+    assert proposed(searcher) == (0, 2)
+    tell(searcher, 0, 2, 5.0)
+    for number in (2, 3):
+        assert proposed(searcher) == (number, 1)
+    for number in (2, 3):
+        tell(searcher, number, 1, 1.0)
+    assert searcher.released() == {"1"}
 
 
 def test_asha_stops_at_once_who_cannot_go_on_any_more() -> None:

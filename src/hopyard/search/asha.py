@@ -83,7 +83,6 @@ class Asha(TrackingSearcher):
         if at == len(self._rungs) - 1:
             return Verdict.CONTINUE
         if self._limit is not None and bisect(rung.ranking, entry) > self._hopeful(self._limit):
-            rung.left.add(trial.number)
             return Verdict.STOP
         return Verdict.PAUSE
 

@@ -22,7 +22,6 @@ class _Curve:
     steps: list[int] = field(default_factory=list)
     sums: list[float] = field(default_factory=list)
     best: float = 0.0
-    stopped: bool = False
 
     def add(self, step: int, loss: float) -> None:
         self.best = min(self.best, loss) if self.steps else loss
@@ -68,10 +67,8 @@ class MedianStopping:
 
     def tell(self, report: Report, /) -> Verdict:
         curve = self._curves.get(report.trial)
-        if curve is not None and curve.stopped:
-            return Verdict.STOP
         if curve is not None and self._falls_behind(curve, report):
-            curve.stopped, curve.budget = True, 0
+            curve.budget = 0
             return self._inner.tell(replace(report, outcome=TrialOutcome.STOPPED))
         verdict = self._inner.tell(report)
         if curve is not None and (verdict is not Verdict.CONTINUE or report.step >= curve.budget):

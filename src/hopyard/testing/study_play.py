@@ -64,10 +64,12 @@ class StudyPlay:
         return [trial for trial, member in self.members.items() if member.verdict is None]
 
     def ask(self) -> Proposal | SearchState:
+        released = self.searcher.released() if isinstance(self.searcher, ReleasesTrials) else frozenset()
         answer = self.searcher.ask()
         self.events.append(Asked(answer))
         if isinstance(answer, Proposal):
             assert not self.done, "DONE is for ever"
+            assert answer.trial not in released and answer.start_from not in released, "released, and proposed or copied"
             self._begin(answer)
         elif answer is SearchState.WAIT:
             assert self.training, "waits although no trial is training: nothing more would ever be told"
@@ -90,9 +92,6 @@ class StudyPlay:
             assert member.verdict is Verdict.PAUSE, f"{proposal.trial} is proposed again though it is not paused"
             assert proposal.budget > member.budget, "a trial that goes on has a larger budget"
             assert start is not None, "a trial that goes on says from what state"
-            if isinstance(self.searcher, ReleasesTrials):
-                released = self.searcher.released()
-                assert proposal.trial not in released, "released, and proposed again"
             member.budget, member.params, member.verdict = proposal.budget, proposal.params, None
         if self.space is not None:
             check_params(self.space, proposal.params)

@@ -1,0 +1,168 @@
+"""Optuna behind ask and tell: one study of its own, in memory, which learns what came of trials and proposes the next.
+
+Equal calls in equal order give equal proposals: the sampler's chance comes from the seed alone, and nothing of it depends on hash
+order, clock or storage. Optuna is imported here and nowhere else in this room, and only when a searcher asks for it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Space
+from hopyard.errors import SpecError
+from hopyard.search.draw import draw, draw_one, unit
+from hopyard.search.grid import combinations
+from hopyard.search.optuna_space import axes, is_conditional, only
+
+_RETRIES = 20  # proposals that were made before, until another way is tried
+Params = dict[str, ParamValue]
+MakeSampler = Callable[[Any, int], Any]  # optuna, seed -> sampler
+
+
+def load_optuna(searcher: str, *others: str) -> Any:
+    """The module `optuna`. Raises SpecError where it, or one of `others` that this searcher needs too, is not installed."""
+    for name in ("optuna", *others):
+        try:
+            found = import_module(name)
+        except ImportError as missing:
+            hint = "PyTorch for your machine: https://pytorch.org" if name == "torch" else "pip install 'hopyard[search]'"
+            where = "it is needed where the study's driver runs: name it in the study's requirements too"
+            raise SpecError(
+                f"searcher.name: `{searcher}` needs the package {name}, which is not installed", hints=(hint, where)
+            ) from missing
+        if name == "optuna":
+            optuna = found
+    return optuna
+
+
+@contextmanager
+def quiet(optuna: Any) -> Iterator[None]:
+    """Without what Optuna says to people: they asked Hopyard. What the user's own code has set comes back."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+class OptunaModel:
+    """startup: trials that must have completed before the model is asked; those before are drawn as by random search with the
+    same seed. joint: all parameters are told to the sampler, also those that do not exist in a trial (for samplers that
+    know no conditions); else only those that do.
+
+    No proposal is made twice, where there is another: an equal seed would give an equal result.
+    """
+
+    def __init__(self, *, optuna: Any, space: Space, seed: int, startup: int, make: MakeSampler, joint: bool = False) -> None:
+        self._optuna, self._space, self._seed, self._startup = optuna, space, seed, startup
+        self._axes = axes(space)
+        self._distributions = {name: axis.distribution(optuna) for name, axis in self._axes.items()}
+        self._joint = joint or not is_conditional(space)
+        self._asked: dict[int, tuple[int, dict[str, float]]] = {}  # trial -> Optuna's number of it, and where it lies
+        self._seen: set[tuple[Any, ...]] = set()
+        self.completed = 0  # trials that the sampler learns from
+        with quiet(optuna):
+            sampler = make(optuna, int(unit(seed, 0, "optuna", purpose="seed") * 2**32))
+            self._study = optuna.create_study(direction="minimize", sampler=sampler)
+
+    def propose(self, number: int) -> Params | None:
+        """The params of the trial of that number, for which `finish` is called later; None where every configuration of the
+        space was proposed already."""
+        if self.completed < self._startup or not self._axes:
+            return self._drawn(number)
+        with quiet(self._optuna):
+            for _ in range(_RETRIES):
+                trial = self._study.ask()
+                params, places = self._suggested(trial)
+                if _key(params) not in self._seen:
+                    return self._begun(number, trial.number, params, places)
+                self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        return self._drawn(number)
+
+    def finish(self, number: int, loss: float | None, *, stopped_at: int | None = None) -> None:
+        """What came of it: its loss; None where it has none. stopped_at: the epoch at which it was stopped with that loss: it
+        counts as worse than all that were not."""
+        state = self._optuna.trial.TrialState
+        begun, places = self._asked.pop(number)
+        with quiet(self._optuna):
+            if loss is None or stopped_at is not None:
+                self._study.tell(begun, state=state.FAIL)
+            else:
+                self._study.tell(begun, loss)
+                self.completed += 1
+        if loss is not None and stopped_at is not None:
+            self._add(places, state=state.PRUNED, intermediate_values={stopped_at: loss})
+            self.completed += 1
+
+    def learn(self, number: int, params: Mapping[str, ParamValue], loss: float) -> None:
+        """What came of a trial whose params another model proposed."""
+        self._add(self._places(number, params), state=self._optuna.trial.TrialState.COMPLETE, value=loss)
+        self.completed += 1
+
+    def forget(self, number: int) -> None:
+        """Nothing is learnt here of a trial that was proposed here."""
+        if number in self._asked:
+            self.finish(number, None)
+
+    def _drawn(self, number: int) -> Params | None:
+        """As random search draws it, anew where that was proposed already; at last, the first of all that was not."""
+        for attempt in range(_RETRIES):
+            params = draw(self._space, self._seed, number, purpose=f"again{attempt}" if attempt else "draw")
+            if _key(params) not in self._seen:
+                return self._added(number, params)
+        try:
+            others = combinations(self._space)
+        except SpecError:  # far too many to have been proposed all
+            return self._added(number, params)
+        return next((self._added(number, other) for other in others if _key(other) not in self._seen), None)
+
+    def _added(self, number: int, params: Params) -> Params:
+        places = self._places(number, params)
+        return self._begun(number, self._add(places, state=self._optuna.trial.TrialState.RUNNING), params, places)
+
+    def _add(self, places: Mapping[str, float], **outcome: Any) -> int:
+        """A trial that Optuna did not propose; its number there."""
+        known = {name: self._distributions[name] for name in places}
+        with quiet(self._optuna):
+            self._study.add_trial(self._optuna.trial.create_trial(params=dict(places), distributions=known, **outcome))
+        return len(self._study.get_trials(deepcopy=False)) - 1
+
+    def _suggested(self, trial: Any) -> tuple[Params, dict[str, float]]:
+        """Params and places, of every parameter in the order of the space."""
+        places: dict[str, float] = {}
+        chosen: Params = {}
+        for parameter in self._space.parameters:
+            name, axis = parameter.name, self._axes.get(parameter.name)
+            exists = self._space.active(parameter, chosen)
+            if axis is not None and (exists or self._joint):
+                places[name] = axis.suggested(trial)
+            if exists:
+                chosen[name] = only(parameter.domain) if axis is None else axis.value(places[name])
+        return chosen, places
+
+    def _places(self, number: int, params: Mapping[str, ParamValue]) -> dict[str, float]:
+        """Where params lie; a parameter that does not exist lies where it would have been drawn, for samplers that know no conditions."""
+        places: dict[str, float] = {}
+        for parameter in self._space.parameters:
+            axis = self._axes.get(parameter.name)
+            if axis is not None and (parameter.name in params or self._joint):
+                value = params[parameter.name] if parameter.name in params else draw_one(parameter, self._seed, number)
+                places[parameter.name] = axis.place(value)
+        return places
+
+    def _begun(self, number: int, begun: int, params: Params, places: dict[str, float]) -> Params:
+        self._asked[number] = begun, places
+        self._seen.add(_key(params))
+        return params
+
+
+def _key(params: Mapping[str, ParamValue]) -> tuple[Any, ...]:
+    return tuple(params.items())

@@ -1,0 +1,104 @@
+"""A space as Optuna sees it: every parameter an axis of plain numbers, so that no value is lost on the way there and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Choice, Constant, Domain, Integer, Parameter, Space, Uniform
+from hopyard.search.draw import last_step, onto, quantised
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """kind: `float` (low to high), `int` (low to high), `categorical` (one of 0 … high). What lies there becomes a value by `value`,
+    and a value its place by `place`."""
+
+    name: str
+    domain: Domain
+    kind: str
+    low: float
+    high: float
+    log: bool = False
+
+    def distribution(self, optuna: Any) -> Any:
+        d = optuna.distributions
+        if self.kind == "categorical":
+            return d.CategoricalDistribution(tuple(range(int(self.high) + 1)))
+        if self.kind == "int":
+            return d.IntDistribution(int(self.low), int(self.high), log=self.log)
+        return d.FloatDistribution(self.low, self.high, log=self.log)
+
+    def suggested(self, trial: Any) -> float | int:
+        """The place that a trial of Optuna's suggests."""
+        if self.kind == "categorical":
+            return trial.suggest_categorical(self.name, tuple(range(int(self.high) + 1)))  # type: ignore[no-any-return]
+        if self.kind == "int":
+            return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log)  # type: ignore[no-any-return]
+        return trial.suggest_float(self.name, self.low, self.high, log=self.log)  # type: ignore[no-any-return]
+
+    def value(self, place: float) -> ParamValue:
+        """Reals without their last digits, in which machines differ; whole numbers and choices exactly."""
+        domain = self.domain
+        if isinstance(domain, Choice):
+            return domain.values[int(place)]
+        assert not isinstance(domain, Constant)
+        return quantised(domain, int(place)) if self._by_steps else onto(domain, place)
+
+    def place(self, value: ParamValue) -> float | int:
+        """Of a value that the domain has."""
+        domain = self.domain
+        if isinstance(domain, Choice):
+            return domain.values.index(value)
+        assert isinstance(domain, Uniform | Integer) and isinstance(value, int | float)
+        if self._by_steps:
+            return round((value - domain.low) / (domain.step or 1))
+        return int(value) if self.kind == "int" else min(self.high, max(self.low, float(value)))
+
+    @property
+    def _by_steps(self) -> bool:
+        """Whether a place is a number of steps above the lowest value, not a value."""
+        return self.kind == "int" and not self.log
+
+
+def axes(space: Space) -> dict[str, Axis]:
+    """Of all parameters that can have more than one value."""
+    found = (_axis(parameter) for parameter in space.parameters)
+    return {axis.name: axis for axis in found if axis is not None}
+
+
+def _axis(parameter: Parameter) -> Axis | None:
+    name, domain = parameter.name, parameter.domain
+    if isinstance(domain, Constant):
+        return None
+    if isinstance(domain, Choice):
+        kind = "int" if in_order(domain.values) else "categorical"
+        return Axis(name, domain, kind, 0, len(domain.values) - 1) if len(domain.values) > 1 else None
+    if domain.low == domain.high or (domain.step is not None and not last_step(domain)):
+        return None
+    if domain.log:
+        return Axis(name, domain, "int" if isinstance(domain, Integer) else "float", domain.low, domain.high, log=True)
+    if domain.step is None:
+        return Axis(name, domain, "float", domain.low, domain.high)
+    return Axis(name, domain, "int", 0, last_step(domain))
+
+
+def in_order(values: tuple[ParamValue, ...]) -> bool:
+    """Whether a choice is of numbers that rise or fall: 16, 32, 64 are neighbours, and what is learnt of one tells of the next."""
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(values) or len(values) < 3:
+        return False
+    return all(a < b for a, b in pairwise(numbers)) or all(a > b for a, b in pairwise(numbers))
+
+
+def is_conditional(space: Space) -> bool:
+    return any(parameter.conditions for parameter in space.parameters)
+
+
+def only(domain: Domain) -> ParamValue:
+    """The value of a domain that has no other."""
+    if isinstance(domain, Constant):
+        return domain.value
+    return domain.values[0] if isinstance(domain, Choice) else domain.low
