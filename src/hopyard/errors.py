@@ -13,6 +13,7 @@ HopyardError
 ├── IntegrityError          bytes do not match their digest, or a stored structure is damaged
 ├── StorageFull             no space left where the bytes have to go
 ├── ServerUnavailable       no server answers, or it could not be started
+├── StudyFailed             nothing came of a study: its trials failed
 └── EngineError
     ├── NotSupported        the engine lacks an ability
     └── LaunchFailed        the gang could not be started; nothing of it is left
@@ -92,6 +93,10 @@ class StorageFull(HopyardError):
 
 class ServerUnavailable(HopyardError):
     code = "server_unavailable"
+
+
+class StudyFailed(HopyardError):
+    code = "study_failed"
 
 
 class EngineError(HopyardError):

@@ -13,6 +13,9 @@ from hopyard.domain.space import Space
 DEFAULT_BUDGET_PARAM = "epochs"
 
 
+_AT_ONCE = 4  # trials that are runs of their own, where nobody says how many
+
+
 class Goal(StrEnum):
     MIN = "min"
     MAX = "max"
@@ -73,7 +76,7 @@ class StudySpec:
 
     metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of what `evaluate` returns). trials: how
     many at most; None where the searcher knows (grid, Hyperband). concurrent: how many are trained at a time (trials), or are
-    alive at a time (mop; 0: twice the workers). max_epochs: the largest budget of a trial. budget_param: (trials) the
+    alive at a time (mop); 0: four, or twice the workers. max_epochs: the largest budget of a trial. budget_param: (trials) the
     parameter through which a trial's script is told its budget.
     trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run is this with its params and budget.
     """
@@ -93,3 +96,8 @@ class StudySpec:
     mop: MopSpec | None = None
     tensorboard: bool = False
     mlflow: str = ""  # tracking URI of an MLflow server to mirror to
+
+    @property
+    def at_once(self) -> int:
+        """How many trials are alive at a time."""
+        return self.concurrent or (2 * self.mop.workers if self.mop is not None else _AT_ONCE)

@@ -31,6 +31,7 @@ STATUS_OF: Mapping[str, int] = {
     "engine": 500,
     "not_supported": 400,
     "launch_failed": 500,
+    "study_failed": 500,
 }
 
 

@@ -7,12 +7,13 @@ line that an attempt left at its end spoils none of the next one's.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,12 @@ def read_records(data: bytes) -> Iterator[dict[str, Any]]:
 class Journal:
     """Appends to the file of this attempt. `past`: the whole records that are in it already, from an earlier process.
 
-    Raises OSError where the file cannot be made.
+    wait: asked when the disk refuses; True to try again (after a while), False to give up. Raises OSError where the file cannot be
+    made.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, wait: Callable[[OSError], bool] = lambda _: False) -> None:
+        self._wait = wait
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
@@ -62,16 +65,22 @@ class Journal:
             os.write(self._file, b"\n")
 
     def write(self, kind: str, /, **fields: Any) -> None:
-        """Append one record. Raises StorageFull: what cannot be written down must not be done."""
+        """Append one record. Raises StorageFull once `wait` gives up: what cannot be written down must not be done."""
         line = encode_record({"kind": kind, **fields, "t": round(time.time(), 6)})
         with self._lock:
-            try:
-                written = os.write(self._file, line)
-            except OSError as failed:
-                raise StorageFull(f"the study's journal cannot be written: {failed.strerror}") from failed
-            if written != len(line):
-                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
-                raise StorageFull("the study's journal cannot be written: no space left on the disk")
+            while True:
+                try:
+                    self._append(line)
+                    return
+                except OSError as failed:
+                    if not self._wait(failed):
+                        raise StorageFull(f"the study's journal cannot be written: {failed.strerror}") from failed
+
+    def _append(self, line: bytes) -> None:
+        written = os.write(self._file, line)
+        if written != len(line):  # taken back: half a line is never shipped
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         os.close(self._file)

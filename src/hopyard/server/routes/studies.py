@@ -30,6 +30,7 @@ _WAIT_S = 30.0
 
 
 class JournalQuery(In):
+    before: Annotated[int, Meta(ge=1, le=2**31, description="only of attempts before this one")] = 2**31
     offset: Annotated[int, Meta(ge=0, le=2**53)] = 0
     limit: Annotated[int, Meta(ge=0, le=JOURNAL_LIMIT)] = JOURNAL_LIMIT
 
@@ -53,6 +54,8 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         at, end = 0, ask.query.offset + ask.query.limit
         found: list[bytes] = []
         for attempt in await parts.runs.attempts(run.id):
+            if attempt.number >= ask.query.before:
+                break
             length = (await parts.streams.lengths(attempt.id, 0)).get("journal", 0)
             begin, stop = max(ask.query.offset - at, 0), min(end - at, length)
             if begin < stop:

@@ -1,0 +1,74 @@
+"""Checkpoints of a study: files of its trainer, in the folder of the driver's replica, complete or absent as every checkpoint is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from hopyard.errors import SpecError
+from hopyard.sdk.checkpoints import INDEX
+from hopyard.sdk.streams import Events, sizes
+from hopyard.studies.trainer import Saved
+
+_FORMAT = 1
+
+
+def write_checkpoint(folder: Path, events: Events, step: int, files: Mapping[str, Path], metrics: Mapping[str, float]) -> Path:
+    """Save copies of `files` as the checkpoint of `step`, and announce it to the replica, which ships it. Raises OSError when the disk
+    refuses; then nothing is left behind."""
+    root = folder / "checkpoints"
+    root.mkdir(exist_ok=True)
+    offsets = sizes(str(folder / "streams"))
+    scratch, final = root / f".tmp-{step}-{os.urandom(6).hex()}", root / str(step)
+    scratch.mkdir()
+    try:
+        for name, path in files.items():
+            if name == INDEX or "/" in name or name.startswith("."):
+                raise SpecError(f"`{name}` cannot name a file of a checkpoint")
+            _copy(path, scratch / name)
+        index = {"format": _FORMAT, "step": step, "loops": [], "metrics": dict(metrics), "objects": {}}
+        (scratch / INDEX).write_text(json.dumps(index))
+        _sync(scratch / INDEX)
+        _sync(scratch)
+        scratch.rename(final)
+        _sync(root)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    events.tell("checkpoint", step=step, folder=f"checkpoints/{step}", offsets=offsets, metrics=dict(metrics))
+    return final
+
+
+def find_saved(folder: Path, restored: Path | None, restored_step: int | None) -> Saved | None:
+    """The newest checkpoint: of this attempt where its driver began again, else the one that the attempt began with."""
+    own = [path for path in (folder / "checkpoints").glob("*") if path.name.isdecimal() and (path / INDEX).is_file()]
+    if own:
+        newest = max(own, key=lambda path: int(path.name))
+        return Saved(int(newest.name), _files(newest))
+    if restored is None or restored_step is None:
+        return None
+    return Saved(restored_step, _files(restored))
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in folder.iterdir() if path.name != INDEX and path.is_file()}
+
+
+def _copy(source: Path, target: Path) -> None:
+    """A second name where that can be: a state is written once and never changed."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+    _sync(target)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,104 @@
+"""The study's own line to the server: with its run's token, over servers that go away and come back at another address."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hopyard.errors import AuthError, HopyardError, IntegrityError, ServerUnavailable
+from hopyard.sdk.client import Client
+
+_RETRY_S = (0.05, 1.0)
+T = TypeVar("T")
+
+
+class StudyServer:
+    """folder: of the replica, which keeps the token and knows the address. stopping: whether to give up waiting for a server.
+
+    Raises IntegrityError where the folder is not a replica's.
+    """
+
+    def __init__(self, folder: Path, *, stopping: Callable[[], bool], say: Callable[[str], None]) -> None:
+        try:
+            spec = json.loads((folder / "spec.json").read_bytes())
+            self._first, self._file = str(spec["launch"]["server_url"]), Path(spec["node"]["server_file"])
+            self._token = str(spec["launch"]["token"])
+        except (OSError, ValueError, KeyError, TypeError) as bad:
+            raise IntegrityError(f"{folder / 'spec.json'} cannot be read: {bad}") from bad
+        self._folder, self._stopping, self._say = folder, stopping, say
+        self._client = self._fresh()
+        self._away = False
+
+    def ask(self, question: Callable[[Client], T]) -> T:
+        """The answer, however long the server is away. Raises what the server says; ServerUnavailable once the driver is to leave."""
+        pause = _RETRY_S[0]
+        while True:
+            try:
+                answer = question(self._client)
+            except (ServerUnavailable, AuthError) as failed:
+                fresh = self._fresh()
+                renewed = (fresh.url, fresh.token) != (self._client.url, self._client.token)
+                if self._stopping() or (isinstance(failed, AuthError) and not renewed):
+                    raise
+                self._client.close()
+                self._client = fresh
+                if not renewed:
+                    self._tell_away(pause)
+                    time.sleep(pause)
+                    pause = min(2 * pause, _RETRY_S[1])
+            else:
+                self._away = False
+                return answer
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.ask(lambda client: client.get(path, **query))
+
+    def post(self, path: str, body: Any) -> Any:
+        return self.ask(lambda client: client.post(path, body))
+
+    def find(self, path: str, **query: Any) -> Any | None:
+        """None where the server refuses to say, for whatever reason; still waits for one that is away."""
+        try:
+            return self.get(path, **query)
+        except ServerUnavailable:
+            raise
+        except HopyardError:
+            return None
+
+    def read(self, path: str, **query: Any) -> bytes:
+        def read(client: Client) -> bytes:
+            with client.open("GET", path, query=query) as response:
+                return response.read()
+
+        return self.ask(read)
+
+    def exchange(self, path: str, body: Any, *, timeout_s: float) -> bytes:
+        """POST JSON, get bytes."""
+
+        def send(client: Client) -> bytes:
+            with client.open("POST", path, body=json.dumps(body).encode(), content_type="application/json", timeout_s=timeout_s) as response:
+                return response.read()
+
+        return self.ask(send)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _tell_away(self, pause: float) -> None:
+        if not self._away and pause >= _RETRY_S[1]:
+            self._away = True
+            self._say("the server is away; the study goes on when it is back")
+
+    def _fresh(self) -> Client:
+        try:
+            token = (self._folder / "token").read_text().strip() or self._token
+        except OSError:
+            token = self._token
+        try:
+            url = json.loads(self._file.read_bytes())["url"]
+        except (OSError, ValueError, KeyError, TypeError):
+            url = self._first
+        return Client(url if isinstance(url, str) and url.startswith("http://") else self._first, token)
