@@ -44,7 +44,7 @@ from hopyard.stores.sql.runs import SqlRunStore
 
 NAME = "kueue"
 KUEUE_S = 401.0  # the mean of ten runs that Kueue publishes
-OBSERVE_EVERY = timedelta(milliseconds=20)
+OBSERVE_EVERY = timedelta(seconds=1)
 SUBMIT_EVERY_S = 0.01
 GIVE_UP_S = 600.0
 USER = "bench"

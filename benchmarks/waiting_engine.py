@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ class _Waiting:
 
 
 class WaitingEngine:
-    """Implements `hopyard.interfaces.engine.Engine`. A run ends by itself when it has waited its parameter `runs_s`
+    """Implements `hopyard.interfaces.engine.Engine` and `TellsChanges`. A run ends by itself when it has waited its parameter `runs_s`
     seconds in all: one that is preempted saves what it has waited, at no cost. launches: every gang that was started, with how many replicas."""
 
     name = "waiting"
@@ -37,6 +39,9 @@ class WaitingEngine:
         self._attempts: dict[AttemptId, _Waiting] = {}
         self._left_s: dict[RunId, float] = {}  # of runs that were preempted
         self.launches: list[Launch] = []
+        self._ends: list[tuple[float, AttemptId]] = []  # a heap; also of those that were stopped before
+        self._changed = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def launch(self, launch: Launch, /) -> None:
         if launch.attempt in self._attempts:
@@ -46,22 +51,43 @@ class WaitingEngine:
         run = split_attempt(launch.attempt)[0]
         ends_at = time.monotonic() + self._left_s.pop(run, float(launch.replicas[0].params["runs_s"] or 0))
         self._attempts[launch.attempt] = _Waiting(replicas, ends_at, AttemptStatus(launch.attempt, replicas))
+        heapq.heappush(self._ends, (ends_at, launch.attempt))
+        if self._ends[0][1] == launch.attempt:
+            self._set_alarm()
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:  # noqa: ARG002 - nothing here takes long
         found = self._attempts.get(attempt)
         if found is not None and not found.over:
             self._left_s[split_attempt(attempt)[0]] = max(found.ends_at - time.monotonic(), 0.0)
             self._end(attempt, found, PREEMPTED if preempt else STOPPED)
+            self._changed.set()
 
     async def observe(self) -> Observation:
         now = time.monotonic()
-        for attempt, found in self._attempts.items():
-            if not found.over and found.ends_at <= now:
+        while self._ends and self._ends[0][0] <= now:
+            attempt = heapq.heappop(self._ends)[1]
+            found = self._attempts.get(attempt)
+            if found is not None and not found.over:
                 self._end(attempt, found, FINISHED)
+        self._set_alarm()
         return Observation(self._nodes, tuple(found.status for found in self._attempts.values()))
 
     async def forget(self, attempt: AttemptId, /) -> None:
         self._attempts.pop(attempt, None)
+
+    async def wait_changed(self) -> None:
+        """Until one has ended since the last look."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    def _set_alarm(self) -> None:
+        """For the next end."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._ends:
+            wait_s = max(self._ends[0][0] - time.monotonic(), 0.0)
+            self._alarm = asyncio.get_running_loop().call_later(wait_s, self._changed.set)
 
     def _end(self, attempt: AttemptId, found: _Waiting, exit: Exit) -> None:
         found.over = True

@@ -15,6 +15,7 @@ from hopyard.domain.cluster import Plan, PlanResult
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import RunPhase
 from hopyard.errors import NotLeader
+from hopyard.interfaces.cluster_store import Lease
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
@@ -27,13 +28,18 @@ LONG = Fate(run=timedelta(hours=2))
 
 
 class Frozen(SqlClusterStore):
-    """Stops in the middle of a turn, with a plan in its hands, until it is let go on."""
+    """Stops in the middle of a turn, with a plan in its hands and without renewing its lease, until it is let go on."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.freezes, self.frozen, self.thawed = False, asyncio.Event(), asyncio.Event()
         self.refused: list[Plan] = []
         self.was_refused = asyncio.Event()
+
+    async def lead(self, holder: str, /, *, now: Any, ttl: timedelta) -> Lease | None:
+        if self.frozen.is_set():
+            await self.thawed.wait()
+        return await super().lead(holder, now=now, ttl=ttl)
 
     async def apply(self, plan: Plan, /, *, now: Any, epoch: int) -> PlanResult:
         if self.freezes and plan.place:

@@ -7,8 +7,7 @@ message costs one tick, and a new controller finds everything by looking.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from hopyard.controller.effects import Effects, guard_effect, guard_step
@@ -17,30 +16,34 @@ from hopyard.controller.families import Families
 from hopyard.controller.launcher import Launcher
 from hopyard.controller.launches import Composer
 from hopyard.controller.leader import LEASE, Leadership
+from hopyard.controller.reading import read_runs
 from hopyard.controller.turns import HOLDS_EVERY, LONGEST_PAUSE, Turns
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Node, Observation, Plan, Snapshot
+from hopyard.controller.watch import Watch
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaStatus
+from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
-from hopyard.errors import NotFound
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
 from hopyard.interfaces.engine import Engine
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.tells_changes import TellsChanges
 
 OBSERVE_EVERY = timedelta(seconds=1)
 RETRY_AFTER = timedelta(seconds=1)
-# Parts of a turn's time in which nothing is decided: what comes in meanwhile is decided together, and a long queue on a full
-# cluster leaves the server to requests.
+# Parts of a turn's time in which nothing is decided, where it took long: what comes in meanwhile is decided together, and a long
+# queue on a full cluster leaves the server to requests.
 PAUSE, FRUITLESS_PAUSE = 0.25, 1.0
+PAUSE_AFTER = timedelta(milliseconds=20)
 
 
 class Controller:
     """One per server.
 
     changed: told of every run whose phase, hold or exit may be another now. ended: awaited for every run that became final.
-    observe_every: how often the engine is asked while attempts are live; never while none is. holder: this server's name in
+    observe_every: how often the engine is asked while attempts are live; never while none is. One that `TellsChanges` is asked at
+    once when it does. holder: this server's name in
     the lease; it may be that of an earlier one where it is certain that it has ended. preempt_grace: how long a run may take to save a checkpoint when it is asked to make room. holds_every: how
     often at most it is written down why runs wait, None for never.
     """
@@ -64,8 +67,7 @@ class Controller:
     ) -> None:
         self._cluster, self._runs, self._engine, self._clock = cluster, runs, engine, clock
         self._changed, self._on_ended, self._observe_every = changed, ended, observe_every
-        self._wake, self._active = asyncio.Event(), asyncio.Event()
-        self._quiet = asyncio.Lock()  # no launch begins between the last look at what is live and the record of what was seen
+        self._wake, self._active, self._told = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._effects = Effects()
         self._leader = Leadership(cluster, clock, holder=holder, ttl=lease)
         self._endings = Endings(engine, clock, self._effects, asking=self._active.set, preempt_grace=preempt_grace)
@@ -82,10 +84,18 @@ class Controller:
             cluster, policy, clock, self._leader, self._effects, changed=changed, wake=self.wake, holds_every=holds_every
         )
         self._families = Families(runs, self.stop)
-        self._epoch: int | None = None  # under which `_live` is known
-        self._live: set[AttemptId] = set()
-        self._said: dict[tuple[AttemptId, int], ReplicaStatus] = {}
-        self._nodes: tuple[Node, ...] = ()
+        self._watch = Watch(
+            cluster,
+            engine,
+            clock,
+            self._leader,
+            self._launcher,
+            self._endings,
+            react=self._react,
+            wake=self.wake,
+            stir=self._active.set,
+            led=lambda: self._effects.spawn(guard_effect(self._families.end_orphans())),
+        )
 
     # -- what the server calls ------------------------------------------------------------------------------------
 
@@ -119,7 +129,7 @@ class Controller:
         await self._react(recorded)
         if found.phase.final and recorded.changed and not recorded.ended:  # it waited: no attempt ends, the run does
             self.wake()
-            self._effects.spawn(self._tell_ended(run))
+            self._effects.spawn(self._tell_ended([run]))
 
     async def preempt(self, run: RunId, reason: str) -> None:
         """Ask a live run to save a checkpoint and make room; it waits again afterwards. One that is not live is left alone.
@@ -131,15 +141,15 @@ class Controller:
 
     async def hear(self, attempt: AttemptId, status: ReplicaStatus) -> bool:
         """What a replica says of itself; whether it should end. Late news of an old attempt changes nothing."""
-        if self._said.get((attempt, status.rank)) != status:
+        if self._watch.said.get((attempt, status.rank)) != status:
             recorded = await self._cluster.record_status(AttemptStatus(attempt, (status,)), now=self._clock.now())
-            self._said[attempt, status.rank] = status
+            self._watch.said[attempt, status.rank] = status
             await self._react(recorded)
-            if status.exit is not None and attempt in self._live and await self._ends_gang(attempt, status.exit, status.rank):
+            if status.exit is not None and attempt in self._watch.live and await self._ends_gang(attempt, status.exit, status.rank):
                 self._endings.ask(attempt, preempt=status.exit.kind is ExitKind.PREEMPTED)
-        if attempt not in self._live:
-            await self._look_what_lives()
-        return attempt in self._endings or attempt not in self._live
+        if attempt not in self._watch.live:
+            await self._watch.look_what_lives()
+        return attempt in self._endings or attempt not in self._watch.live
 
     async def _ends_gang(self, attempt: AttemptId, exit: Exit, rank: int) -> bool:
         """Whether the rest of a gang ends because this replica did: it ended badly, or was the last essential one."""
@@ -162,7 +172,7 @@ class Controller:
 
     async def look(self) -> None:
         """Look at the engine now: something may have changed of which nobody tells, such as a node that is gone."""
-        await guard_step(self._observe_once)
+        await guard_step(self._watch.look)
 
     async def resign(self) -> None:
         """This server ends on purpose: another one may decide at once."""
@@ -175,10 +185,12 @@ class Controller:
         self._active.set()
         self.wake()
         try:
-            await guard_step(self._observe_once)
+            await guard_step(self._watch.look)
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._schedule_loop())
                 loops.create_task(self._observe_loop())
+                if isinstance(self._engine, TellsChanges):
+                    loops.create_task(self._listen_loop(self._engine))
         finally:
             await self._effects.cancel()
             await self._launcher.cancel()
@@ -197,18 +209,37 @@ class Controller:
                 await self._clock.sleep_until(self._clock.now() + RETRY_AFTER)
                 continue
             ended = self._clock.now()
-            if ended > began:
+            if ended > began + PAUSE_AFTER:
                 pause = (ended - began) * (PAUSE if self._turns.fruitful else FRUITLESS_PAUSE)
                 await self._clock.sleep_until(ended + min(pause, LONGEST_PAUSE))
 
     async def _observe_loop(self) -> None:
         while True:
             await self._active.wait()
-            await self._clock.sleep_until(self._clock.now() + self._observe_every)
+            await self._glance_until(asyncio.ensure_future(self._clock.sleep_until(self._clock.now() + self._observe_every)))
             self._active.clear()
-            done = await guard_step(self._observe_once)
+            done = await guard_step(self._watch.look)
             if not done or self._launcher:
                 self._active.set()
+
+    async def _glance_until(self, time: asyncio.Future[None]) -> None:
+        """Look at what the engine tells of, until it is time to look at everything."""
+        time.add_done_callback(lambda _: self._told.set())
+        try:
+            while True:
+                await self._told.wait()
+                self._told.clear()
+                if time.done():
+                    return
+                await guard_step(self._watch.glance)
+        finally:
+            time.cancel()
+
+    async def _listen_loop(self, engine: TellsChanges) -> None:
+        while True:
+            await engine.wait_changed()
+            self._active.set()
+            self._told.set()
 
     # -- scheduling -----------------------------------------------------------------------------------------------
 
@@ -217,12 +248,12 @@ class Controller:
         try:
             plan = await self._turns.think()
             if plan is not None:
-                async with self._quiet:
-                    committed = await self._turns.commit(plan)
-                    if committed.started:
-                        self._live.update(attempt for attempt, _ in committed.started)
-                        self._active.set()
-                        self._launcher.launch(committed.started)
+                reading = self._launcher.read_ahead(plan.place)
+                committed = await self._turns.commit(plan)
+                if committed.started:
+                    self._watch.live.update(attempt for attempt, _ in committed.started)
+                    self._active.set()
+                    self._launcher.launch(committed.started, reading)
                 for attempt in committed.preempted:
                     self._endings.ask(attempt, preempt=True)
         except BaseException:
@@ -230,104 +261,23 @@ class Controller:
             raise
         await self._turns.tell(planned)
 
-    # -- observing ------------------------------------------------------------------------------------------------
-
-    async def _observe_once(self) -> None:
-        epoch = await self._leader.epoch()
-        if epoch is None:
-            self._active.set()
-            return
-        async with self._quiet:
-            if epoch != self._epoch:  # another server may have decided meanwhile
-                await self._look_what_lives()
-                self._epoch = epoch
-                self._effects.spawn(guard_effect(self._families.end_orphans()))
-            before = self._live - self._launcher.under_way()
-        seen = await self._engine.observe()
-        known = {status.attempt for status in seen.attempts}
-        async with self._quiet:
-            # Launched while the engine looked, and already heard of: not seen, and yet not lost. Its own word on it is repeated.
-            heard = {attempt for attempt, _ in self._said}
-            young = [attempt for attempt in self._live & heard if attempt not in known and attempt not in before]
-            restated = tuple([await self._cluster.replicas(attempt) for attempt in sorted(young)])
-            whole = replace(seen, attempts=seen.attempts + restated) if restated else seen
-            recorded = await self._cluster.record(self._engine.name, whole, now=self._clock.now())
-        await self._react(recorded)
-        for ended in recorded.ended:
-            if ended.attempt not in known:  # lost, or only half launched: the engine will never show it, so this is the moment
-                await guard_effect(self._engine.forget(ended.attempt))
-        if seen.nodes != self._nodes:
-            self._nodes = seen.nodes
-            self.wake()
-        live = await self._look_what_lives()
-        self._endings.keep({*live, *known})
-        await self._mend(live, known, before)
-        remembered = await self._clear_away(seen, live)
-        if live or remembered:
-            self._active.set()
-
-    async def _mend(self, live: Mapping[AttemptId, str], known: set[AttemptId], before: set[AttemptId]) -> None:
-        """What should end is asked to; what was never started (the server ended in between) is started now."""
-        unknown = {attempt for attempt in live if attempt in before and attempt not in known and attempt not in self._launcher}
-        ending = [attempt for attempt, phase in live.items() if phase == AttemptPhase.STOPPING and attempt not in unknown]
-        if not unknown and not ending:
-            return
-        snapshot = await self._cluster.snapshot(now=self._clock.now())
-        running = {running.attempt: running for running in snapshot.running}
-        for attempt in ending:
-            found = running.get(attempt)
-            self._endings.ask(attempt, preempt=found is not None and found.preempted_for is not None)
-        for attempt in live:
-            if attempt not in unknown:
-                continue
-            found = running.get(attempt)
-            if live[attempt] == AttemptPhase.STARTING and found is not None:
-                self._active.set()
-                self._launcher.launch([(attempt, found.placement)])
-            elif live[attempt] == AttemptPhase.STOPPING:
-                await self._launcher.give_up(attempt, "stopped before it was started")
-
-    async def _clear_away(self, seen: Observation, live: Mapping[AttemptId, str]) -> bool:
-        """The engine may forget attempts whose end is recorded; those that nobody wants any more are ended first.
-        Whether the engine still remembers any."""
-        remembered = False
-        for status in seen.attempts:
-            if status.attempt in live:
-                continue
-            if all(replica.phase is ReplicaPhase.EXITED for replica in status.replicas):
-                await self._engine.forget(status.attempt)
-            else:
-                remembered = True
-                self._endings.ask(status.attempt)
-        return remembered
-
-    async def _look_what_lives(self) -> Mapping[AttemptId, str]:
-        live = await self._cluster.live_attempts()
-        self._live = set(live)
-        self._endings.keep_graces(live)
-        for key in [key for key in self._said if key[0] not in live]:
-            del self._said[key]
-        return live
-
     # -- what follows ---------------------------------------------------------------------------------------------
 
     async def _react(self, recorded: Recorded) -> None:
         for run in recorded.changed:
             self._changed(run)
         for ended in recorded.ended:
-            self._live.discard(ended.attempt)
+            self._watch.live.discard(ended.attempt)
             self._endings.ended(ended.attempt)
-            self._active.set()  # the engine is to forget it
-            self._effects.spawn(self._tell_ended(ended.run))
+        if recorded.ended:
+            self._active.set()  # the engine is to forget them
+            self._effects.spawn(self._tell_ended([ended.run for ended in recorded.ended]))
         if recorded.ended or recorded.requeued:
             self.wake()
 
-    async def _tell_ended(self, run_id: RunId) -> None:
-        try:
-            run = await self._runs.get(run_id)
-        except NotFound:
-            return
-        if run.phase.final:
-            await guard_effect(self._families.ended(run))
-            if self._on_ended is not None:
-                await guard_effect(self._on_ended(run))
+    async def _tell_ended(self, ended: Sequence[RunId]) -> None:
+        for run in (await read_runs(self._runs, ended)).values():
+            if run.phase.final:
+                await guard_effect(self._families.ended(run))
+                if self._on_ended is not None:
+                    await guard_effect(self._on_ended(run))

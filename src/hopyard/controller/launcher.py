@@ -9,18 +9,20 @@ from datetime import timedelta
 from hopyard.controller.effects import guard_effect, log
 from hopyard.controller.endings import Endings
 from hopyard.controller.launches import Composer
+from hopyard.controller.reading import read_runs
 from hopyard.domain.attempt import AttemptPhase
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
-from hopyard.domain.run import Run
+from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import HopyardError
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
 from hopyard.interfaces.engine import Engine
-from hopyard.interfaces.run_store import RunFilter, RunStore
+from hopyard.interfaces.run_store import RunStore
 
 LAUNCHES_AT_ONCE = 32
-READ_AT_ONCE = 200  # runs in one query
+
+Reading = asyncio.Task[dict[RunId, Run]]
 
 
 class Launcher:
@@ -41,7 +43,7 @@ class Launcher:
         self._composer, self._endings, self._react = composer, endings, react
         self._slots = asyncio.Semaphore(LAUNCHES_AT_ONCE)
         self._under_way: dict[AttemptId, asyncio.Task[None]] = {}
-        self._readings: set[asyncio.Task[dict[RunId, Run]]] = set()
+        self._readings: set[Reading] = set()
 
     def __contains__(self, attempt: AttemptId) -> bool:
         return attempt in self._under_way
@@ -52,29 +54,43 @@ class Launcher:
     def under_way(self) -> set[AttemptId]:
         return set(self._under_way)
 
-    def launch(self, started: Sequence[tuple[AttemptId, Placement]]) -> None:
-        """They are under way from now on. What they run is read in one go; whoever is stopped after that is asked to end once
-        it was started."""
+    def read_ahead(self, places: Sequence[Placement]) -> Reading | None:
+        """Begin to read what these run, while it is decided whether they start."""
+        return self._begin_reading([RunId(placement.gang.id) for placement in places]) if places else None
+
+    def launch(self, started: Sequence[tuple[AttemptId, Placement]], reading: Reading | None = None) -> None:
+        """They are under way from now on. What they run is read in one go, unless `reading` did; whoever is stopped after that is
+        asked to end once it was started."""
         fresh = [(attempt, placement) for attempt, placement in started if attempt not in self._under_way]
         if not fresh:
             return
-        loop = asyncio.get_running_loop()
-        self._readings.add(reading := loop.create_task(self._read([split_attempt(attempt)[0] for attempt, _ in fresh])))
-        reading.add_done_callback(self._readings.discard)
+        if reading is None:
+            reading = self._begin_reading([split_attempt(attempt)[0] for attempt, _ in fresh])
         for attempt, placement in fresh:
-            self._under_way[attempt] = loop.create_task(self._launch(attempt, placement, reading))
+            self._under_way[attempt] = asyncio.get_running_loop().create_task(self._launch(attempt, placement, reading))
 
-    async def _read(self, ids: Sequence[RunId]) -> dict[RunId, Run]:
-        found: dict[RunId, Run] = {}
-        for at in range(0, len(ids), READ_AT_ONCE):
-            some = frozenset(ids[at : at + READ_AT_ONCE])
-            found.update((run.id, run) for run in await self._runs.list(RunFilter(ids=some, limit=len(some))))
-        return found
+    def _begin_reading(self, ids: Sequence[RunId]) -> Reading:
+        self._readings.add(reading := asyncio.get_running_loop().create_task(read_runs(self._runs, ids)))
+        reading.add_done_callback(self._readings.discard)
+        return reading
 
-    async def _launch(self, attempt: AttemptId, placement: Placement, reading: asyncio.Task[dict[RunId, Run]]) -> None:
+    async def _run_of(self, attempt: AttemptId, reading: Reading) -> Run | None:
+        """What the attempt runs; None where it is over. Who has never been started goes on from nothing, so it need not be read
+        again after it was placed."""
+        run_id, number = split_attempt(attempt)
+        run = (await asyncio.shield(reading)).get(run_id)
+        if run is not None and run.phase is RunPhase.QUEUED and number == 1 and run.spec.resume is None:
+            return run
+        if run is None or run.attempt is None or run.attempt.id != attempt:
+            run = (await read_runs(self._runs, [run_id])).get(run_id)
+        if run is None or run.attempt is None or run.attempt.id != attempt or not AttemptPhase(run.attempt.phase).live:
+            return None
+        return run
+
+    async def _launch(self, attempt: AttemptId, placement: Placement, reading: Reading) -> None:
         try:
-            run = (await asyncio.shield(reading)).get(split_attempt(attempt)[0])
-            if run is None or run.attempt is None or run.attempt.id != attempt or not AttemptPhase(run.attempt.phase).live:
+            run = await self._run_of(attempt, reading)
+            if run is None:
                 return
             if run.stop_requested:
                 await self.give_up(attempt, "stopped before it was started")

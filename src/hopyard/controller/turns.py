@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +22,8 @@ HOLDS_EVERY = timedelta(seconds=1)
 NOTE_PAUSE = 20  # times as long as it took: to say why many wait is worth a twentieth of the time
 LONGEST_PAUSE = timedelta(minutes=1)  # whatever a clock that was set meanwhile says of how long it took
 PROMPT_UP_TO = 500  # waiting gangs: so few holds are written at once when somebody waits for them
-THREAD_FROM = 200  # waiting gangs: thinking may take so long then that requests should not wait for it
+THREAD_FROM_S = 0.03  # thinking that took so long is done in a thread the next time: requests need not wait for it
+PLAINLY_MANY = 20_000  # waiting gangs: the first turn of all lays out every one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Turns:
         self._note_took = timedelta(0)
         self._noting: asyncio.Task[None] | None = None
         self.latest: tuple[Snapshot, Plan] | None = None
+        self._think_s = 0.0  # the last time
         self.fruitful = False  # whether the last turn placed or preempted anything
 
     def wait_next(self) -> asyncio.Future[None]:
@@ -79,12 +82,18 @@ class Turns:
         snapshot = await self._cluster.snapshot(now=self._clock.now())
         if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
             return None
-        if len(snapshot.pending) > THREAD_FROM:
-            plan = await asyncio.to_thread(self._policy, snapshot)
+        if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:
+            plan = self._think(snapshot)
         else:
-            plan = self._policy(snapshot)
+            plan = await asyncio.to_thread(self._think, snapshot)
         self.latest = snapshot, plan
         self._set_alarm(plan.look_again_at)
+        return plan
+
+    def _think(self, snapshot: Snapshot) -> Plan:
+        began = time.perf_counter()
+        plan = self._policy(snapshot)
+        self._think_s = time.perf_counter() - began
         return plan
 
     async def commit(self, plan: Plan) -> Committed:

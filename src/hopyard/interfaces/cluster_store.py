@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -70,12 +70,22 @@ class ClusterStore(Protocol):
         start. Returns those whose hold is another now (not those that only moved up together). Raises NotLeader."""
         ...
 
-    async def record(self, engine: str, seen: Observation, /, *, now: datetime, complete: bool = True) -> Recorded:
+    async def record(
+        self,
+        engine: str,
+        seen: Observation,
+        /,
+        *,
+        now: datetime,
+        complete: bool = True,
+        launched: Collection[AttemptId] | None = None,
+    ) -> Recorded:
         """Take in what an engine saw. News of an attempt that is not its run's newest live one is ignored.
 
         Nodes of the engine are replaced by those seen (absent ones become not ready). When `complete`, a live attempt of
         this engine in phase `running` or `stopping` that is absent from `seen` is lost; one in `starting` is left (it may
-        not have been launched yet). A replica never goes back: its exit stands. A lost attempt, or one that was stopped
+        not have been launched yet), and so is one that is not in `launched` where that is given: attempts that were launched
+        before the engine looked, so that it had to see them. A replica never goes back: its exit stands. A lost attempt, or one that was stopped
         unasked, puts its run back to `queued`, unless a stop was requested (then `cancelled`) or `max_attempts` were lost
         (then `failed`); one that was preempted always goes back to `queued`. A run goes back with the time at which it was
         submitted. With complete=False only the attempts given are looked at, nodes ignored.

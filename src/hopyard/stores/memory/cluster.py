@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from hopyard.domain import attempt_news
@@ -61,7 +61,16 @@ class MemoryClusterStore:
 
     # -- news -------------------------------------------------------------------------------------------------------
 
-    async def record(self, engine: str, seen: Observation, /, *, now: datetime, complete: bool = True) -> Recorded:
+    async def record(
+        self,
+        engine: str,
+        seen: Observation,
+        /,
+        *,
+        now: datetime,
+        complete: bool = True,
+        launched: Collection[AttemptId] | None = None,
+    ) -> Recorded:
         changes = Changes(self._state, now)
         if complete and self._nodes.take_in(engine, seen.nodes):
             changes.seen_by_policy = True
@@ -74,7 +83,7 @@ class MemoryClusterStore:
             if attempt in news:
                 if news[attempt].replicas != run.attempts[-1].replicas:
                     changes.make(run, attempt_news.take_in(changes.before(run), news[attempt]))
-            elif complete and run.attempts[-1].phase is not AttemptPhase.STARTING:
+            elif complete and run.attempts[-1].phase is not AttemptPhase.STARTING and (launched is None or attempt in launched):
                 changes.make(run, _lost(changes.before(run), attempt_news.VANISHED))
         return changes.finish()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
@@ -88,7 +88,16 @@ class SqlClusterStore:
 
     # -- news ---------------------------------------------------------------------------------------------------------
 
-    async def record(self, engine: str, seen: Observation, /, *, now: datetime, complete: bool = True) -> Recorded:
+    async def record(
+        self,
+        engine: str,
+        seen: Observation,
+        /,
+        *,
+        now: datetime,
+        complete: bool = True,
+        launched: Collection[AttemptId] | None = None,
+    ) -> Recorded:
         def write(conn: Connection) -> Recorded:
             changes = self._changes(conn, now)
             if complete:
@@ -98,7 +107,8 @@ class SqlClusterStore:
                 if status.attempt in mine:
                     _hear(changes, self._live.attempts[status.attempt], status)
             if complete:
-                for gone in sorted(mine.difference(status.attempt for status in seen.attempts)):
+                gone_from = mine if launched is None else mine.intersection(launched)
+                for gone in sorted(gone_from.difference(status.attempt for status in seen.attempts)):
                     found = self._live.attempts[gone]
                     if found.phase is not AttemptPhase.STARTING:
                         changes.make(found, _lost(found, attempt_news.VANISHED))

@@ -1,5 +1,6 @@
-"""The writer's picture of what lives: kept between writes, brought up to date at the beginning of each from the rows that were
-touched since. Whoever changes a row changes it here too; where a transaction is undone, all of it is read anew.
+"""The writer's picture of what lives: kept between writes, brought up to date at the beginning of each from the rows that others
+touched since. Who changes a row under a stamp of `refresh` changes it here too, so that it need not be read again; where a
+transaction is undone, all of it is read anew.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class Live:
         self._transaction = self._database.transaction
         if now != before:
             self._take_in(conn, now, before)
-        return Stamp(conn, now)
+        return Stamp(conn, now, written=self._follow)
+
+    def _follow(self, written: Marks) -> None:
+        self._known = written
 
     def _take_in(self, conn: Connection, now: Marks, before: Marks) -> None:
         if now.nodes > before.nodes:

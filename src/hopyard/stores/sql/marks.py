@@ -5,6 +5,7 @@ Safe without locks of their own: only one writing transaction is under way at a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select, update
@@ -35,10 +36,11 @@ def read_marks(conn: Connection) -> Marks:
 
 
 class Stamp:
-    """One write's place on the clock. `now` is what the rows that it changes are touched with."""
+    """One write's place on the clock. `now` is what the rows that it changes are touched with. written: told of the marks when they
+    are written."""
 
-    def __init__(self, conn: Connection, before: Marks | None = None) -> None:
-        self._conn = conn
+    def __init__(self, conn: Connection, before: Marks | None = None, *, written: Callable[[Marks], None] = lambda _: None) -> None:
+        self._conn, self._tell = conn, written
         self.before = read_marks(conn) if before is None else before
         self.now = self.before.clock + 1
         self._after = self._written = self.before
@@ -57,4 +59,5 @@ class Stamp:
         if self._after != self._written:
             self._conn.execute(_WRITE, self._after._asdict())
             self._written = self._after
+            self._tell(self._after)
         return Version(self._after.version)
