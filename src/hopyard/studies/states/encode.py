@@ -230,15 +230,11 @@ class Writer:
 
     def _sorted(self, value: set[Any] | frozenset[Any]) -> None:
         """In the order of their bytes: that of a set of strings is another in every process."""
-        if all(type(one) in _FIXED for one in value):
-            encoded = []
-            for one in value:
-                alone = Writer()
-                alone.write(one)
-                encoded.append((bytes(alone.head), one))
-            value = dict.fromkeys(one for _, one in sorted(encoded, key=lambda pair: pair[0])).keys()  # type: ignore[assignment]
-        self.length(len(value))
-        for one in value:
+        elements = list(value)
+        if all(map(_is_plain, elements)):
+            elements.sort(key=_bytes_of)
+        self.length(len(elements))
+        for one in elements:
             self.inside(".{…}", one)
 
     # -- everything else ---------------------------------------------------------------------------------------------
@@ -301,6 +297,16 @@ def _little(values: array[int]) -> bytes:
     if sys.byteorder == "big":
         values.byteswap()
     return values.tobytes()
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _FIXED or (type(value) in (tuple, frozenset) and all(map(_is_plain, value)))
+
+
+def _bytes_of(value: Any) -> bytes:
+    alone = Writer()
+    alone.write(value)
+    return bytes(alone.head) + b"".join(leaf.to_bytes() for leaf in alone.leaves)
 
 
 def _shown(key: Any) -> str:

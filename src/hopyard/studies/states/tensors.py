@@ -42,23 +42,22 @@ def _write_tensor(writer: Writer, torch: Any, value: Any) -> bool:
     plain = value.detach()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    order = _order(plain, size, strides)
-    if order is None:
-        plain = plain.contiguous()
+    kept = _kept_strides(plain, size, strides)
+    if kept is None:
+        plain, kept = plain.contiguous(), ()
     writer.head += tags.TENSOR
     writer.text(str(plain.dtype).removeprefix("torch."))
     writer.length(len(size))
     for one in size:
         writer.length(one)
-    writer.head.append((1 if wants_grad else 0) | (2 if is_parameter else 0) | (4 if order else 0) | (8 if _attributes(value) else 0))
-    if order:
-        for one in order:
-            writer.length(one)
+    writer.head.append((1 if wants_grad else 0) | (2 if is_parameter else 0) | (4 if kept else 0) | (8 if _attributes(value) else 0))
+    for one in kept:
+        writer.length(one)
     bytes_ = numel * plain.element_size()
     if plain.device.type == "cpu":
         writer.leaf(Leaf(bytes_, plain, address=plain.data_ptr()))
     else:
-        writer.leaf(_from_device(torch, plain, order, bytes_))
+        writer.leaf(_from_device(torch, plain, kept or plain.stride(), bytes_))
     if _attributes(value):
         writer.inside(".__dict__", dict(vars(value)))
     return True
@@ -68,25 +67,32 @@ def _attributes(value: Any) -> bool:
     return bool(getattr(value, "__dict__", None))
 
 
-def _order(value: Any, size: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    """() where it lies in the usual order; else the order of its dimensions in memory, outermost first (as `channels_last`, which
-    decides what a convolution adds up first); None where it has gaps or overlaps."""
-    if value.is_contiguous():
+def _kept_strides(value: Any, size: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """() where it lies in the usual order; else its strides (`channels_last` decides what a convolution adds up first); None
+    where it has gaps or overlaps."""
+    contiguous = value.is_contiguous()
+    if contiguous and (1 not in size or not value.numel() or strides == _usual(size)):
         return ()
-    order = tuple(sorted(range(len(size)), key=lambda at: (-strides[at], at)))
     expected = 1
-    for at in reversed(order):
-        if size[at] != 1 and strides[at] != expected:
+    for stride, extent in sorted((stride, extent) for stride, extent in zip(strides, size, strict=True) if extent != 1):
+        if stride != expected:
             return None
-        expected *= size[at]
-    return order
+        expected *= extent
+    return strides
 
 
-def _from_device(torch: Any, value: Any, order: tuple[int, ...] | None, size: int) -> Leaf:
+def _usual(size: tuple[int, ...]) -> tuple[int, ...]:
+    strides, stride = [], 1
+    for extent in reversed(size):
+        strides.append(stride)
+        stride *= extent
+    return tuple(reversed(strides))
+
+
+def _from_device(torch: Any, value: Any, strides: tuple[int, ...], size: int) -> Leaf:
     def fill(view: memoryview) -> None:
-        laid_out = value.permute(order) if order else value
-        flat = torch.frombuffer(view, dtype=value.dtype) if size else torch.empty(0, dtype=value.dtype)
-        flat.copy_(laid_out.reshape(-1))
+        if size:
+            torch.frombuffer(view, dtype=value.dtype).as_strided(value.shape, strides).copy_(value)
 
     return Leaf(size, value, fill=fill)
 
@@ -109,16 +115,13 @@ def read(reader: Reader) -> Any:
     dtype = _word(reader.text())
     size = [reader.length() for _ in range(reader.length())]
     flags = reader.byte()
-    order = [reader.length() for _ in size] if flags & 4 else None
+    strides = [reader.length() for _ in size] if flags & 4 else None
     count = 1
     for one in size:
         count *= one
     data = reader.leaf(count * dtype.itemsize)
     value = torch.frombuffer(data, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
-    if order is None:
-        value = value.view(size)
-    else:
-        value = value.view([size[at] for at in order]).permute([order.index(at) for at in range(len(size))])
+    value = value.view(size) if strides is None else value.as_strided(size, strides)
     if flags & 2:
         value = torch.nn.Parameter(value, requires_grad=bool(flags & 1))
     elif flags & 1:

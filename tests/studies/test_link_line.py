@@ -1,0 +1,154 @@
+"""A worker's end of the link: what matters is told until it is acknowledged, over as many connections as it takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from hopyard.studies.link.hub import Came, Closed, Hub, Opened
+from hopyard.studies.link.line import Line
+
+SECRET = b"s" * 32
+Starts = Callable[..., "tuple[Line, Ear]"]
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.heard: list[Mapping[str, Any]] = []
+        self.why = ""
+        self.changed = threading.Condition()
+
+    def hello(self, local_host: str) -> Mapping[str, Any]:
+        return {"kind": "hello", "host": local_host}
+
+    def beat(self) -> Mapping[str, Any]:
+        return {"kind": "beat"}
+
+    def hear(self, head: Mapping[str, Any]) -> None:
+        with self.changed:
+            self.heard.append(head)
+            self.changed.notify_all()
+
+    def lost(self, why: str) -> None:
+        with self.changed:
+            self.why = why
+            self.changed.notify_all()
+
+    def wait(self, what: Callable[[], Any]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(what, 20)
+
+
+class Heard:
+    """What a hub hears but for beats, with the connection it came over."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub, self.said, self.connection, self.beats = hub, [], 0, 0  # type: ignore[var-annotated]
+
+    def wait(self, what: Callable[[], Any]) -> None:
+        for _ in range(200):
+            if what():
+                return
+            for event in self.hub.wait(0.1):
+                if isinstance(event, Opened):
+                    self.connection = event.connection
+                elif isinstance(event, Came) and event.head["kind"] == "beat":
+                    self.beats += 1
+                elif isinstance(event, Came):
+                    self.said.append(event.head.get("n", event.head["kind"]))
+                elif isinstance(event, Closed):
+                    self.said.append("closed")
+        raise AssertionError(self.said)
+
+
+@pytest.fixture
+def start() -> Iterator[Starts]:
+    lines: list[Line] = []
+
+    def begin(port: int, **said: Any) -> tuple[Line, Ear]:
+        ear = Ear()
+        line = Line(f"127.0.0.1:{port}", said.pop("secret", SECRET), ear, **{"patience_s": 30.0, "beat_s": 0.05, **said})
+        lines.append(line)
+        line.start()
+        return line, ear
+
+    yield begin
+    for line in lines:
+        line.close()
+
+
+def test_news_is_told_again_to_the_next_driver_until_it_is_acknowledged(start: Starts) -> None:
+    first = Hub(SECRET, host="127.0.0.1")
+    line, _ = start(first.port)
+    heard = Heard(first)
+    for n in range(3):
+        line.tell({"kind": "finished", "n": n}, key=n)
+    line.tell({"kind": "progress"})
+    heard.wait(lambda: {0, 1, 2} <= set(heard.said))
+    assert heard.said[0] == "hello"
+    line.acknowledge([1])
+    first.close()
+    line.tell({"kind": "finished", "n": 3}, key=3)
+    line.tell({"kind": "progress"})  # said once, and nobody was there
+
+    second = Hub(SECRET, host="127.0.0.1", port=first.port)
+    heard = Heard(second)
+    heard.wait(lambda: heard.beats > 0)  # which say that nothing is told again any more
+    assert heard.said == ["hello", 0, 2, 3]
+    assert line.kept() == [0, 2, 3] and not line.wait_until_acknowledged(0)
+    second.send(heard.connection, {"kind": "acknowledge"})
+    line.acknowledge([0, 2, 3])
+    assert line.wait_until_acknowledged(0)
+    second.close()
+
+
+def test_it_beats_by_itself_and_hears_in_order(start: Starts) -> None:
+    hub = Hub(SECRET, host="127.0.0.1")
+    _, ear = start(hub.port)
+    heard = Heard(hub)
+    heard.wait(lambda: heard.beats >= 3)
+    for n in range(100):
+        hub.send(heard.connection, {"n": n})
+    ear.wait(lambda: len(ear.heard) == 100)
+    assert [head["n"] for head in ear.heard] == list(range(100))
+    hub.close()
+
+
+def test_without_a_driver_it_gives_up_in_the_end(start: Starts) -> None:
+    hub = Hub(SECRET, host="127.0.0.1")
+    hub.close()
+    _, ear = start(hub.port, patience_s=0.2)
+    ear.wait(lambda: ear.why)
+    assert "no driver answered" in ear.why
+
+
+def test_one_with_another_secret_is_no_driver(start: Starts) -> None:
+    hub = Hub(SECRET, host="127.0.0.1")
+    _, ear = start(hub.port, patience_s=0.2, secret=b"another")
+    ear.wait(lambda: ear.why)
+    assert "does not know the secret" in ear.why and hub.wait(0) == []
+    hub.close()
+
+
+def test_a_driver_that_comes_and_goes_loses_nothing(start: Starts) -> None:
+    """Restarted again and again while news comes: what each driver acknowledged, and no more, is not told to the next."""
+    hub = Hub(SECRET, host="127.0.0.1")
+    port = hub.port
+    line, _ = start(port)
+    acknowledged: set[int] = set()
+    for n in range(8):
+        line.tell({"kind": "finished", "n": n}, key=n)
+        heard = Heard(hub)
+        heard.wait(lambda said=heard.said, n=n: n in said)  # type: ignore[misc]
+        told = [one for one in heard.said if isinstance(one, int)]
+        assert not acknowledged & set(told) and told == sorted(set(told))
+        if n % 3 == 0:
+            line.acknowledge(told)
+            acknowledged |= set(told)
+        hub.close()
+        hub = Hub(SECRET, host="127.0.0.1", port=port)
+    assert acknowledged | set(line.kept()) == set(range(8))  # type: ignore[arg-type]
+    hub.close()

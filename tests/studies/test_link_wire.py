@@ -1,0 +1,239 @@
+"""Frames and the proof of the secret: what is no frame ends a connection, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.errors import AuthError
+from hopyard.studies.link.hub import Came, Closed, Hub, Opened
+from hopyard.studies.link.listener import Listener
+from hopyard.studies.link.proof import connect
+from hopyard.studies.link.wire import HEAD_BYTES, Broken, Wire, join_address, split_address
+
+SECRET = b"s" * 32
+
+
+def pair(**said: Any) -> tuple[Wire, socket.socket]:
+    ours, theirs = socket.socketpair()
+    return Wire(ours, **said), theirs
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(), json, max_size=5), st.lists(st.binary(max_size=3000), max_size=3))
+def test_what_is_sent_is_received(head: dict[str, Any], payload: list[bytes]) -> None:
+    ours, theirs = pair()
+    other = Wire(theirs)
+    sender = threading.Thread(target=ours.send, args=(head, *payload))
+    sender.start()
+    assert other.receive() == (head, b"".join(payload))
+    sender.join()
+    ours.close()
+    other.close()
+
+
+@given(st.binary(max_size=200), st.integers(1, 7))
+def test_a_frame_may_come_in_any_pieces(payload: bytes, step: int) -> None:
+    ours, theirs = pair()
+    whole = struct.pack("!IQ", 8, len(payload)) + b'{"a": 1}' + payload
+
+    def drip() -> None:
+        for begin in range(0, len(whole), step):
+            theirs.sendall(whole[begin : begin + step])
+
+    sender = threading.Thread(target=drip)
+    sender.start()
+    assert ours.receive() == ({"a": 1}, payload)
+    sender.join()
+    ours.close()
+    theirs.close()
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=300)
+def test_anything_else_is_told_as_broken(noise: bytes) -> None:
+    ours, theirs = pair(payload_limit=1000)
+    theirs.sendall(noise)
+    theirs.close()
+    with pytest.raises(Broken):
+        while True:
+            ours.receive()
+    ours.close()
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "says"),
+    [
+        (struct.pack("!IQ", 0xFFFFFFFF, 0), "at most"),
+        (struct.pack("!IQ", 2, 1 << 63) + b"{}", "at most"),
+        (struct.pack("!IQ", 3, 0) + b"[1]", "no JSON object"),
+        (struct.pack("!IQ", 4, 0) + b"\xff\xfe{}", "no JSON"),
+        (struct.pack("!IQ", 200_000, 0) + b"[" * 200_000, "no JSON"),
+        (struct.pack("!IQ", 10_000, 0) + b'{"a": ' + b"9" * 9993 + b"}", "no JSON"),
+        (struct.pack("!IQ", 10, 0) + b"{", "closed"),
+    ],
+    ids=["huge head", "huge payload", "a list", "not UTF-8", "deep", "long number", "cut short"],
+)
+def test_bad_frames_are_refused_by_what_is_wrong_with_them(bytes_: bytes, says: str) -> None:
+    ours, theirs = pair()
+    sender = threading.Thread(target=lambda: (theirs.sendall(bytes_), theirs.close()))
+    sender.start()
+    with pytest.raises(Broken, match=says):
+        ours.receive()
+    ours.close()
+    sender.join()
+
+
+def test_a_head_that_would_be_too_long_is_not_sent() -> None:
+    ours, theirs = pair()
+    with pytest.raises(ValueError, match="at most"):
+        ours.send({"a": "x" * HEAD_BYTES})
+    ours.send({})  # and nothing of it went out
+    assert theirs.recv(100) == struct.pack("!IQ", 2, 0) + b"{}"
+    ours.close()
+    theirs.close()
+
+
+def test_addresses() -> None:
+    assert split_address("host:80") == ("host", 80) and split_address("[::1]:80") == ("::1", 80)
+    assert join_address("::1", 80) == "[::1]:80" and join_address("a", 1) == "a:1"
+    for bad in ("", "host", "host:", ":80", "host:0", "host:99999", "host:x"):
+        with pytest.raises(ValueError, match="no address"):
+            split_address(bad)
+
+
+# -- proof ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    made = Hub(SECRET, host="127.0.0.1")
+    yield made
+    made.close()
+
+
+def events(hub: Hub, until: Callable[[list[Any]], bool]) -> list[Any]:
+    seen: list[Any] = []
+    for _ in range(200):
+        seen += hub.wait(0.1)
+        if until(seen):
+            return seen
+    raise AssertionError(seen)
+
+
+def test_who_knows_the_secret_is_heard(hub: Hub) -> None:
+    wire = connect(f"127.0.0.1:{hub.port}", SECRET)
+    wire.send({"kind": "hello"}, b"payload")
+    opened, came = events(hub, lambda seen: len(seen) == 2)
+    assert isinstance(opened, Opened) and came == Came(opened.connection, {"kind": "hello"}, b"payload")
+    assert hub.silent_s(opened.connection) < 60
+    assert hub.send(opened.connection, {"kind": "open"}, b"x") and wire.receive() == ({"kind": "open"}, b"x")
+    wire.close()
+    assert events(hub, bool) == [Closed(opened.connection, "the other side closed the connection")]
+    assert not hub.send(opened.connection, {}) and hub.silent_s(opened.connection) == float("inf")
+
+
+def test_who_does_not_is_refused_on_either_side(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(AuthError, match="does not know the secret"):  # the server proves itself first
+        connect(f"127.0.0.1:{hub.port}", b"another")
+    # One who answers the server with a proof of nothing.
+    sock = socket.create_connection(("127.0.0.1", hub.port))
+    sock.sendall(b"HOPLINK1" + bytes(32))
+    assert sock.recv(100)
+    sock.sendall(bytes(32))
+    sock.settimeout(10)
+    while sock.recv(100):
+        pass
+    heard = [hub.wait(0.1) for _ in range(50) if "does not know the secret" not in caplog.text]
+    assert not any(heard) and "does not know the secret" in caplog.text
+    sock.close()
+
+
+def test_a_proof_cannot_be_played_back(hub: Hub) -> None:
+    """What the server proved to one client does not serve that client to prove itself."""
+    sock = socket.create_connection(("127.0.0.1", hub.port))
+    sock.sendall(b"HOPLINK1" + bytes(32))
+    answer = b""
+    while len(answer) < 72:
+        answer += sock.recv(72 - len(answer))
+    sock.sendall(answer[-32:])
+    sock.settimeout(10)
+    assert sock.recv(1) == b""
+    sock.close()
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=50, deadline=None)
+def test_noise_on_the_port_harms_nobody(noise: bytes) -> None:
+    hub = _shared_hub()
+    sock = socket.create_connection(("127.0.0.1", hub.port))
+    sock.sendall(noise)
+    sock.close()
+    wire = connect(f"127.0.0.1:{hub.port}", SECRET)
+    wire.send({"still": "there"})
+    events(hub, lambda seen: any(isinstance(one, Came) for one in seen))
+    wire.close()
+
+
+_hubs: list[Hub] = []
+
+
+def _shared_hub() -> Hub:
+    if not _hubs:
+        _hubs.append(Hub(SECRET, host="127.0.0.1"))
+    return _hubs[0]
+
+
+def teardown_module() -> None:
+    for hub in _hubs:
+        hub.close()
+
+
+def test_who_proves_nothing_is_not_waited_for() -> None:
+    listener = Listener(SECRET, lambda _: None, host="127.0.0.1", proof_s=0.1)
+    sock = socket.create_connection(("127.0.0.1", listener.port))
+    sock.settimeout(10)
+    assert sock.recv(1) == b""
+    sock.close()
+    listener.close()
+
+
+def test_a_frame_beyond_the_limit_ends_that_connection_only(hub: Hub) -> None:
+    big, small = (connect(f"127.0.0.1:{hub.port}", SECRET) for _ in range(2))
+    big._sock.sendall(struct.pack("!IQ", 2, 1 << 40) + b"{}")
+    seen = events(hub, lambda seen: any(isinstance(one, Closed) for one in seen))
+    assert "at most" in next(one for one in seen if isinstance(one, Closed)).why
+    small.send({"a": 1})
+    events(hub, lambda seen: any(isinstance(one, Came) for one in seen))
+    big.close()
+    small.close()
+
+
+def test_a_hub_wakes_and_a_port_is_taken_again_at_once(hub: Hub) -> None:
+    hub.wake()
+    assert hub.wait(60) == []
+    wire = connect(f"127.0.0.1:{hub.port}", SECRET)
+    events(hub, bool)
+    hub.close()
+    with pytest.raises(Broken):
+        wire.receive()
+    again = Hub(SECRET, host="127.0.0.1", port=hub.port)
+    again.close()
+
+
+def test_a_link_needs_a_secret() -> None:
+    with pytest.raises(ValueError, match="secret"):
+        Hub(b"")
