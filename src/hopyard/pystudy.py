@@ -19,7 +19,7 @@ from hopyard.cli.studyshow import get_study, read_journal
 from hopyard.cli.submit import submit
 from hopyard.config.searchfile import search_of
 from hopyard.domain.ids import slug
-from hopyard.errors import HopyardError, NotFound, SpecError
+from hopyard.errors import NotFound, SpecError, StudyFailed
 from hopyard.sdk.client import Client
 from hopyard.sdk.connect import connect
 from hopyard.studies.view.data import as_data, importance_of, trial_data
@@ -27,10 +27,6 @@ from hopyard.studies.view.standing import StudyView, TrialView
 
 _LOOK_EVERY_S = (0.2, 2.0)  # at first, and at most
 _FINAL = ("succeeded", "failed", "cancelled")
-
-
-class StudyFailed(HopyardError):
-    """A study that was waited for ended without a best trial, or was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
