@@ -176,6 +176,12 @@ def test_a_space_without_points_is_named(parameters: tuple[Parameter, ...], told
         check_space(Space(parameters))
 
 
+def test_what_hangs_on_another_value_of_a_fixed_parameter_is_left_out() -> None:
+    space = Space((Parameter("opt", Constant("adam")), replace(LR, name="momentum", conditions=(Condition("opt", ("sgd",)),))))
+    check_space(space)
+    assert draw(space, 0, 0) == {"opt": "adam"}
+
+
 def test_who_is_meant_is_hinted_at() -> None:
     with pytest.raises(SpecError) as failure:
         check_space(Space((LR, replace(LR, name="b", conditions=(Condition("lrr", (0.5,)),)))))
