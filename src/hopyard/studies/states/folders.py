@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -88,8 +89,8 @@ def _held_folder(path: Path) -> int:
     while True:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
-        if found.st_uid != os.getuid():
-            raise PermissionError(f"{path} belongs to another user")
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+            raise PermissionError(f"{path} is not a folder of this user")
         try:
             fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:

@@ -1,0 +1,310 @@
+"""The shelf: states in shared memory, for several processes, some of which die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopyard.errors import IntegrityError, NotFound, StorageFull
+from hopyard.studies.states import folders
+from hopyard.studies.states.arena import Arenas
+from hopyard.studies.states.decode import decode
+from hopyard.studies.states.digest import digest
+from hopyard.studies.states.encode import Encoded, encode
+from hopyard.studies.states.serve import Server, fetch, listen
+from hopyard.studies.states.shelf import Shelf
+
+SECRET = b"s" * 32
+Opens = Callable[..., Shelf]
+
+
+@pytest.fixture
+def open_shelf(tmp_path: Path) -> Iterator[Opens]:
+    shelves: list[Shelf] = []
+    for name in ("memory", "disk", "other"):
+        (tmp_path / name).mkdir()
+
+    def begin(name: str = "1.1", *, memory: str = "memory") -> Shelf:
+        shelves.append(Shelf(name, tmp_path / "disk", memory=tmp_path / memory))
+        return shelves[-1]
+
+    yield begin
+    for shelf in shelves:
+        shelf.close()
+
+
+def state(number: int, size: int = 50_000) -> Encoded:
+    return encode({"w": np.full(size, float(number))})
+
+
+def number_in(shelf: Shelf, name: str) -> float:
+    return float(decode(shelf.read(name))["w"][7])
+
+
+def slots(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.rglob("slot-*"))
+
+
+def test_what_one_puts_the_other_reads(open_shelf: Opens) -> None:
+    one, other = open_shelf(), open_shelf()
+    assert one.id == other.id
+    encoded = state(3)
+    assert one.put("1.1", encoded) == encoded.size
+    assert other.has("1.1") and other.names() == ["1.1"] and number_in(other, "1.1") == 3
+    with other.view("1.1") as view:
+        assert digest(view) == digest(encoded.to_bytes())
+        with pytest.raises(TypeError):
+            view[0] = 1
+    other.drop(["1.1", "never"])
+    assert not one.has("1.1")
+    for missing in ("1.1", "../x", "", "a/b"):
+        with pytest.raises(NotFound):
+            one.read(missing)
+
+
+def test_memory_is_used_again(open_shelf: Opens, tmp_path: Path) -> None:
+    """Twenty hops of two trials between two workers need a handful of slots, and nobody ever reads another's bytes."""
+    shelves = [open_shelf(), open_shelf()]
+    last: dict[int, str] = {}
+    for hop in range(20):
+        for trial in range(2):
+            here = shelves[(hop + trial) % 2]
+            if trial in last:
+                assert number_in(here, last[trial]) == (hop - 1) * 10 + trial
+            here.put(f"{hop}.{trial}", state(hop * 10 + trial))
+            if trial in last:
+                here.drop([last[trial]])
+            last[trial] = f"{hop}.{trial}"
+    assert len(slots(tmp_path)) <= 8
+    for shelf in shelves:
+        shelf.drop(last.values())
+        shelf.trim()
+    assert len(slots(tmp_path)) <= 4 and all(shelf.held_bytes <= 2 * 500_000 for shelf in shelves)
+
+
+def test_a_state_is_never_read_half_new(open_shelf: Opens) -> None:
+    """While one drops and puts as fast as it can, who reads has either the state of that name, or none."""
+    writer, reader = open_shelf(), open_shelf()
+    done = threading.Event()
+    wrong: list[object] = []
+    read = [0]
+
+    def reading() -> None:
+        while not done.is_set():
+            for name in reader.names():
+                try:
+                    found = decode(reader.read(name))["w"]
+                except NotFound:
+                    continue
+                read[0] += 1
+                if not (found == float(name)).all():
+                    wrong.append((name, found))
+
+    thread = threading.Thread(target=reading)
+    thread.start()
+    for number in range(400):
+        writer.put(str(number), state(number))
+        if number:
+            writer.drop([str(number - 1)])
+    while not read[0]:
+        pass
+    done.set()
+    thread.join()
+    assert not wrong
+
+
+def test_what_is_held_stays_when_it_is_dropped(open_shelf: Opens) -> None:
+    shelf = open_shelf()
+    encoded = state(1)
+    shelf.put("a", encoded)
+    with shelf.view("a") as view:
+        shelf.drop(["a"])
+        shelf.put("b", state(2))
+        assert digest(view) == digest(encoded.to_bytes())
+    other = open_shelf()
+    with pytest.raises(NotFound, match="dropped while"), other.view("b"):
+        shelf.drop(["b"])
+
+
+def test_a_state_that_is_put_twice_is_there_once(open_shelf: Opens) -> None:
+    one, other = open_shelf(), open_shelf()
+    one.put("a", state(1))
+    other.put("a", state(1))
+    assert one.names() == ["a"] and number_in(one, "a") == 1
+    with pytest.raises(ZeroDivisionError), one.filling("b", 100):
+        raise ZeroDivisionError
+    assert not one.has("b")
+
+
+def test_sizes_differ(open_shelf: Opens) -> None:
+    shelf = open_shelf()
+    for number, size in enumerate([10, 100_000, 5, 60_000, 200_000, 1]):
+        shelf.put("x", state(number, size + 8))
+        assert number_in(shelf, "x") == number
+        shelf.drop(["x"])
+    shelf.prepare(1_000_000)
+    assert shelf.held_bytes >= 1_000_000
+
+
+def test_no_room_in_memory_means_disk_and_none_there_an_error(open_shelf: Opens, tmp_path: Path) -> None:
+    nowhere = open_shelf(memory="missing")
+    nowhere.put("a", state(1))
+    assert (tmp_path / "disk").rglob("state-a") and number_in(nowhere, "a") == 1
+    with pytest.raises(StorageFull, match="no room for a state of") as told, nowhere.filling("b", 1 << 60):
+        pass
+    assert told.value.hints
+    nowhere.prepare(1 << 60)  # only meant well
+
+
+def test_states_go_out_to_files_and_come_back(open_shelf: Opens, tmp_path: Path) -> None:
+    shelf, file = open_shelf(), tmp_path / "state"
+    encoded = state(4)
+    shelf.put("a", encoded)
+    assert shelf.export("a", file) == encoded.size and file.read_bytes() == encoded.to_bytes()
+    assert shelf.bring("b", file) == encoded.size and number_in(shelf, "b") == 4
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(IntegrityError):
+        shelf.bring("c", file)
+    assert shelf.names() == ["a", "b"]
+    with pytest.raises(NotFound):
+        shelf.export("none", file)
+    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["state"]
+
+
+DIES = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from hopyard.studies.states.encode import encode
+from hopyard.studies.states.shelf import Shelf
+shelf = Shelf(sys.argv[2], Path(sys.argv[1]) / "disk", memory=Path(sys.argv[1]) / "memory")
+for number in range(3):
+    shelf.put(f"d{number}", encode({"w": np.full(50_000, float(number))}))
+shelf.drop(["d1"])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def dead(folder: Path, name: str) -> None:
+    """A process that put states, and was killed."""
+    process = subprocess.Popen([sys.executable, "-c", DIES, str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdin is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    process.stdin.close()
+
+
+def test_states_outlive_who_made_them_and_their_memory_is_given_back_when_dropped(open_shelf: Opens, tmp_path: Path) -> None:
+    shelf = open_shelf()
+    dead(tmp_path, "1.1")
+    assert number_in(shelf, "d2") == 2 and shelf.names() == ["d0", "d2"]
+    shelf.drop(["d0"])
+    assert len(slots(tmp_path)) == 1
+    shelf.drop(["d2"])
+    assert not slots(tmp_path)
+
+
+def test_what_dead_attempts_left_is_swept_away(open_shelf: Opens, tmp_path: Path) -> None:
+    living = open_shelf("2.1")
+    living.put("a", state(1))
+    dead(tmp_path, "1.1")
+    assert len(list((tmp_path / "memory").iterdir())) == 2
+    open_shelf("3.1")
+    names = {one.name for one in (tmp_path / "memory").iterdir()}
+    assert names == {f"hopyard-{os.getuid()}-2.1", f"hopyard-{os.getuid()}-3.1"}
+    folders.sweep(tmp_path / "memory")
+    assert number_in(living, "a") == 1
+
+
+def test_a_folder_of_somebody_else_is_not_used(open_shelf: Opens, tmp_path: Path) -> None:
+    (tmp_path / "memory" / f"hopyard-{os.getuid()}-1.1").symlink_to(tmp_path / "other")
+    shelf = open_shelf()
+    shelf.put("a", state(1))
+    assert not list((tmp_path / "other").iterdir()) and number_in(shelf, "a") == 1
+
+
+# -- memory for decoded states -------------------------------------------------------------------------------------------
+
+
+def test_an_arena_is_used_again_once_nothing_lies_in_it() -> None:
+    arenas = Arenas()
+    data = state(1).to_bytes()
+    view = arenas.take(len(data))
+    view[:] = data
+    array = decode(view)["w"]
+    part = array[5:10]
+    del view, array
+    other = arenas.take(len(data))
+    other[:] = bytes(len(data))
+    assert (part == 1.0).all() and arenas.held_bytes > 2 * len(data)
+    del part, other
+    for _ in range(10):
+        arenas.take(len(data))
+    assert arenas.held_bytes < 3 * len(data)
+    for size in range(1, 20):
+        arenas.take(size * 100_000)
+    assert arenas.held_bytes < 20 * 1_000_000
+
+
+def test_an_arena_is_kept_by_a_tensor_in_it() -> None:
+    torch = pytest.importorskip("torch")
+    arenas = Arenas()
+    data = encode([torch.nn.Parameter(torch.ones(5000)), torch.zeros(5000)]).to_bytes()
+    view = arenas.take(len(data))
+    view[:] = data
+    kept = decode(view)[0]
+    del view
+    arenas.take(len(data))[:] = b"\xff" * len(data)
+    assert torch.equal(kept.data, torch.ones(5000))
+
+
+# -- between hosts -----------------------------------------------------------------------------------------------------
+
+
+def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
+    here, there = open_shelf("1"), open_shelf("2")
+    encoded = state(5)
+    there.put("a", encoded)
+    listener = listen(SECRET, there, host="127.0.0.1")
+    address = f"127.0.0.1:{listener.port}"
+    assert fetch("a", ["127.0.0.1:1", address], SECRET, here) == encoded.size
+    assert number_in(here, "a") == 5 and fetch("a", [], SECRET, here) == 0
+    with pytest.raises(NotFound, match=r"nobody has state `b`.*not on the shelf"):
+        fetch("b", [address], SECRET, here)
+    with pytest.raises(NotFound, match="secret"):
+        fetch("b", [address], b"another", here)
+    with pytest.raises(NotFound, match="no address"):
+        fetch("b", ["nonsense"], SECRET, here)
+    listener.close()
+
+
+def test_a_state_whose_digest_is_wrong_is_not_taken(open_shelf: Opens) -> None:
+    from hopyard.studies.link.listener import Listener
+    from hopyard.studies.link.wire import Wire
+
+    here, there = open_shelf("1"), open_shelf("2")
+    there.put("a", state(5))
+    lying = Server(there)
+    lying.know("a", "0" * 64)
+
+    def serve(wire: Wire) -> None:
+        lying.answer(wire, wire.receive_head()[0])
+
+    listener = Listener(SECRET, serve, host="127.0.0.1")
+    with pytest.raises(NotFound, match="not 0000"):
+        fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here)
+    assert not here.has("a")
+    lying.forget(["a"])
+    assert fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here) > 0
+    listener.close()
