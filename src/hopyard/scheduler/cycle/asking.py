@@ -15,7 +15,7 @@ from hopyard.scheduler.cycle.promises import SOON, outranks
 from hopyard.scheduler.cycle.scene import Scene
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.reasons import plural
-from hopyard.scheduler.timeline.future import STOPS_IN_S, End
+from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
 
 LOOKS = (8, 64)  # gangs for which it is asked in one turn whether others could make room, at least and at most ...
@@ -43,7 +43,7 @@ class Asking:
         self.looks = min(max(EFFORT // max(len(snapshot.nodes) + len(snapshot.running), 1), LOOKS[0]), LOOKS[1])
         self._lazy: Preemptor | None = None
         self._soon: Capacity | None = None
-        self._soon_ends: list[End] = []
+        self._soon_gone: tuple[list[Placement], float] = [], 0.0
 
     def make_way(self) -> None:
         """Runs in the way of a reservation that begins soon are asked to leave in time."""
@@ -107,14 +107,15 @@ class Asking:
         if scene.timeline.expected_at(gang.id) is not None:
             return self._surely_soon(gang)
         if self._soon is None:
-            self._soon_ends = scene.standing.future.gone_by(SOON.total_seconds())
-            self._soon = scene.capacity.copy() if self._soon_ends else scene.capacity
-            for end in self._soon_ends:
-                self._soon.give_back(end.placement)
+            self._soon_gone = scene.standing.future.gone_by(SOON.total_seconds())
+            self._soon = scene.capacity.copy() if self._soon_gone[0] else scene.capacity
+            for placement in self._soon_gone[0]:
+                self._soon.give_back(placement)
         smallest = gang.sized([role.fewest for role in gang.roles])
-        if not self._soon_ends or self._soon.place(smallest, score="first-fit") is None or not self._soon_allowed(smallest):
+        gone, last_s = self._soon_gone
+        if not gone or self._soon.place(smallest, score="first-fit") is None or not self._soon_allowed(smallest):
             return False
-        self._see_again(scene.now + timedelta(seconds=max(end.high_s for end in self._soon_ends)))
+        self._see_again(scene.now + timedelta(seconds=last_s))
         return True
 
     def _surely_soon(self, gang: Gang) -> bool:
@@ -128,8 +129,8 @@ class Asking:
         if self._scene.accounts.refusal(gang) is None:
             return True
         accounts = self._scene.accounts.copy()
-        for end in self._soon_ends:
-            accounts.credit(end.placement)
+        for placement in self._soon_gone[0]:
+            accounts.credit(placement)
         return accounts.refusal(gang) is None
 
     def _see_again(self, at: datetime) -> None:

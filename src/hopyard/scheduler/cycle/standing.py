@@ -15,11 +15,11 @@ from hopyard.scheduler.cycle.changes import changed_keys, difference
 from hopyard.scheduler.cycle.fullness import Fullness
 from hopyard.scheduler.cycle.line import Line, Rank, Shape
 from hopyard.scheduler.cycle.slices import Slices
+from hopyard.scheduler.cycle.wanted import Wanted
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
 from hopyard.scheduler.placement.ground import same_machine
-from hopyard.scheduler.placement.mix import Ask, Mix
 from hopyard.scheduler.service import service_class
 from hopyard.scheduler.timeline.future import Future
 
@@ -40,11 +40,13 @@ class Standing:
         self._priorities: dict[QueueName, Counter[int]] = {}
         self.by_queue: dict[QueueName, dict[GangId, Running]] = {}
         self.stopping: dict[GangId, Running] = {}
-        self._held: Counter[Ask] = Counter()
+        self._wanted = Wanted()
         self._lay_out_nodes()
         self._open_accounts()
         self.future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
         self._form_line()
+        for shape in self.line.shapes:
+            self._wanted.count(shape.example, shape.waiting)
         for running in snapshot.running:
             self._holds(running)
         self._weigh()
@@ -71,15 +73,22 @@ class Standing:
             for name in nodes:
                 self.accounts.set_node(before.nodes[name], snapshot.nodes[name])
             self.accounts.set_used(snapshot.used, snapshot.now)
-        if snapshot.queues != before.queues:
-            self._form_line()
-        else:
-            gone, come = difference(before.pending, snapshot.pending)
-            for gang in gone:
-                self.line.remove(gang)
-            for gang in come:
-                self.line.add(gang)
+        self._follow_pending(before)
         self._weigh()
+
+    def _follow_pending(self, before: Snapshot) -> None:
+        gone, come = difference(before.pending, self.snapshot.pending)
+        for gang in gone:
+            self._wanted.count(gang, -1)
+        for gang in come:
+            self._wanted.count(gang, 1)
+        if self.snapshot.queues != before.queues:
+            self._form_line()
+            return
+        for gang in gone:
+            self.line.remove(gang)
+        for gang in come:
+            self.line.add(gang)
 
     def hopeless(self, shape: Shape) -> bool:
         """Whether no gang of this shape would fit if nothing ran and all nodes were open."""
@@ -122,11 +131,7 @@ class Standing:
 
     def _weigh(self) -> None:
         """Room is kept for the shapes that wait and run."""
-        asked = self._held.copy()
-        for shape in self.line.shapes:
-            for role in shape.example.roles:
-                asked[role.resources, role.where] += shape.waiting * role.replicas
-        self.capacity.weigh(Mix.of(asked).coarse())
+        self.capacity.weigh(self._wanted.mix())
 
     def _form_line(self) -> None:
         queues = self.snapshot.queues
@@ -182,7 +187,7 @@ class Standing:
     def _holds(self, running: Running) -> None:
         of_queue = self.by_queue.setdefault(running.gang.queue, {})
         if running.gang.id not in of_queue:
-            self._count(running.gang, 1)
+            self._wanted.count(running.gang, 1)
             self._rank(running.gang, 1)
         of_queue[running.gang.id] = running
         self.borrowed.changed(running.gang.queue)
@@ -198,19 +203,13 @@ class Standing:
         self.stopping.pop(running.gang.id, None)
         of_queue = self.by_queue[running.gang.queue]
         del of_queue[running.gang.id]
-        self._count(running.gang, -1)
+        self._wanted.count(running.gang, -1)
         self._rank(running.gang, -1)
         self.borrowed.ended(running)
         self.slices.drop(running)
         self.fullness.freed(assignment.node for assignment in running.placement.assignments)
         if not of_queue:
             del self.by_queue[running.gang.queue]
-
-    def _count(self, gang: Gang, times: int) -> None:
-        for role in gang.roles:
-            self._held[role.resources, role.where] += times * role.replicas
-            if not self._held[role.resources, role.where]:
-                del self._held[role.resources, role.where]
 
 
 def rank_in(queues: QueueTree) -> Callable[[Gang], Rank]:

@@ -38,7 +38,7 @@ class Accounts:
     (lend_limit) nobody else uses. Resources that no queue names have no limit.
     """
 
-    __slots__ = ("_cards", "_cluster", "_history", "_ledger", "_limits", "_nodes")
+    __slots__ = ("_cards", "_cluster", "_history", "_ledger", "_limits", "_nodes", "_shares")
 
     def __init__(self, limits: Limits, ledger: Ledger, history: Mapping[tuple[QueueName, str], float]) -> None:
         self._limits = limits
@@ -47,6 +47,7 @@ class Accounts:
         self._nodes: Mapping[NodeId, Node] = {}
         self._cards: Cards = frozenset()
         self._cluster: Amounts = NOTHING
+        self._shares: dict[tuple[QueueName, str], tuple[Amounts, float]] = {}  # of users, with what they are the shares of
 
     @classmethod
     def of(
@@ -75,7 +76,7 @@ class Accounts:
         are gone are remembered for when it is credited; a node whose GPUs became others needs new accounts."""
         listed = list(nodes)
         self._nodes = {**self._nodes, **{node.id: node for node in listed}}
-        self._cluster = totals(node for node in listed if node.open)
+        self._cluster, self._shares = totals(node for node in listed if node.open), {}
         self._cards = cards_of(listed)
 
     def set_node(self, before: Node, after: Node) -> None:
@@ -86,11 +87,12 @@ class Accounts:
             cluster.subtract(totals([before]))
         if after.open:
             cluster.update(totals([after]))
-        self._cluster = {name: amount for name, amount in cluster.items() if amount}
+        self._cluster, self._shares = {name: amount for name, amount in cluster.items() if amount}, {}
 
     def copy(self) -> Accounts:
         other = Accounts(self._limits, self._ledger.copy(), self._history)
         other._nodes, other._cards, other._cluster = self._nodes, self._cards, self._cluster
+        other._shares = self._shares  # as long as the cluster is the same, both may learn from each other
         return other
 
     def __eq__(self, other: object) -> bool:
@@ -179,8 +181,11 @@ class Accounts:
     def user_key(self, queue: QueueName, user: str) -> tuple[float]:
         """Smaller comes first: the share of the cluster that the user uses now in this queue, and on top what was used on
         average in the past, where each half-life ago counts half."""
-        now = dominant_share(self._ledger.used_by(queue, user), self._cluster)
-        return (now + self._history.get((queue, user), 0.0),)
+        key, used = (queue, user), self._ledger.used_by(queue, user)
+        known = self._shares.get(key)
+        if known is None or known[0] is not used:  # amounts are replaced, never changed
+            known = self._shares[key] = used, dominant_share(used, self._cluster)
+        return (known[1] + self._history.get(key, 0.0),)
 
     def borrows(self, running: Running) -> bool:
         """Whether its queue uses more than its guarantee of something that this run uses and that some queue is sure of."""

@@ -190,6 +190,11 @@ class Capacity:
         """As they are in total, in the order of their ids."""
         return self._free.ground.nodes
 
+    @property
+    def ids(self) -> tuple[NodeId, ...]:
+        """Of `nodes`; the same object until they change."""
+        return self._free.ground.ids
+
     def sums(self) -> tuple[Ints, Ints, Ints]:
         """What each of `nodes` has left: thousandths of cores, bytes, thousandths of GPUs of all models together."""
         return self._free.cpu, self._free.memory, np.maximum(self._free.gpu, 0).sum(axis=1)

@@ -30,7 +30,8 @@ class Ground:
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = tuple(sorted(nodes, key=lambda node: node.id))
-        self.row: Mapping[NodeId, int] = {node.id: row for row, node in enumerate(self.nodes)}
+        self.ids = tuple(node.id for node in self.nodes)
+        self.row: Mapping[NodeId, int] = {node: row for row, node in enumerate(self.ids)}
         count, width = len(self.nodes), max((len(node.gpus) for node in self.nodes), default=0) or 1
         self.gpus: list[tuple[Gpu, ...]] = [tuple(sorted(node.gpus)) for node in self.nodes]
         self.column: list[dict[int, int]] = [{gpu.index: j for j, gpu in enumerate(gpus)} for gpus in self.gpus]

@@ -62,9 +62,10 @@ class Future:
         self._slots: dict[GangId, int] = {}
         self._gangs: list[GangId | None] = []  # by slot
         self._free_slots: list[int] = []
-        self._times: Floats = np.zeros((3, 64))  # by slot: the middle and the latest end, and until when they are known: points in time
+        self._times: Floats = np.zeros((3, 64))  # by slot, as points in time: middle and latest end, until when these are known
         self._about: Floats = np.zeros((2, 64))  # by slot: when it began, as a point in time, and its time limit or infinity
         self._uses = Uses()
+        self._rows: tuple[Sequence[NodeId], Ints] | None = None  # of nodes that were asked for
 
     @classmethod
     def of(
@@ -137,13 +138,19 @@ class Future:
         """For each replica on one of these nodes: the index of its node, in how many seconds it probably ends, and what it
         gives back (columns: thousandths of cores, bytes, thousandths of GPUs)."""
         self._refresh()
-        row = {node: index for index, node in enumerate(nodes)}
-        rows = np.array([row.get(node, -1) for node in self._uses.nodes], np.int64)
-        uses = self._uses.live()
+        rows, uses = self._rows_of(nodes), self._uses.live()
         found = rows[uses[:, NODE]] if len(rows) else uses[:, NODE]
         there = found >= 0
         at_s = np.maximum(self._times[0, uses[:, SLOT]] - self._now, OVERDUE_S)
         return found[there], at_s[there], uses[there][:, CPU:]
+
+    def _rows_of(self, nodes: Sequence[NodeId]) -> Ints:
+        """For each node of the uses, its index in `nodes`; -1 where it is not there."""
+        known = self._rows
+        if known is None or known[0] is not nodes or len(known[1]) != len(self._uses.nodes):
+            row = {node: index for index, node in enumerate(nodes)}
+            known = self._rows = nodes, np.array([row.get(node, -1) for node in self._uses.nodes], np.int64)
+        return known[1]
 
     def ends(self) -> Sequence[End]:
         """Of all, by expected end, then id."""
@@ -151,12 +158,13 @@ class Future:
             self._sorted = sorted((self._end(one) for one in self._running.values()), key=_order)
         return self._sorted
 
-    def gone_by(self, in_s: float) -> list[End]:
-        """Of those that end in so many seconds even if they take as long as can be expected, by expected end, then id."""
+    def gone_by(self, in_s: float) -> tuple[list[Placement], float]:
+        """What those hold that end in so many seconds even if they take as long as can be expected, and in how many seconds
+        the last of them does."""
         self._refresh()
-        slots = np.flatnonzero(self._times[1, : len(self._gangs)] <= self._now + in_s).tolist()
-        found = (self._end(self._running[gang]) for slot in slots if (gang := self._gangs[slot]) is not None)
-        return sorted((end for end in found if end.high_s <= in_s), key=_order)
+        slots = np.flatnonzero(self._times[1, : len(self._gangs)] <= self._now + in_s)
+        last_s = max(float(self._times[1, slots].max(initial=0.0)) - self._now, OVERDUE_S)
+        return [self._running[gang].placement for slot in slots.tolist() if (gang := self._gangs[slot]) is not None], last_s
 
     def ends_on(self, nodes: Collection[NodeId]) -> list[End]:
         """Of those that hold something on one of these nodes, in the same order."""
@@ -186,7 +194,8 @@ class Future:
             begun, limit_s = self._about[:, alike_slots]
             mid_s, high_s, until_s = known.ends_s(np.maximum(self._now - begun, 0.0))
             high_s = np.where(np.isfinite(limit_s), limit_s, np.minimum(high_s, NEVER_S))
-            self._times[:, alike_slots] = begun + (np.minimum(np.minimum(mid_s, NEVER_S), limit_s), high_s, until_s)
+            took_s = np.array([np.minimum(np.minimum(mid_s, NEVER_S), limit_s), high_s, until_s])
+            self._times[:, alike_slots] = begun + took_s
             for slot in np.array(alike_slots)[np.isnan(mid_s)].tolist():
                 self._end(self._running[self._gangs[slot] or GangId("")])
 
