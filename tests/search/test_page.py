@@ -1,0 +1,50 @@
+"""docs/searchers.md: every searcher and option is on it, and its own searcher does what the page says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.searchers import SEARCHERS
+
+PAGE = Path(__file__).parents[2] / "docs" / "searchers.md"
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_every_searcher_and_its_options_are_told(name: str) -> None:
+    text = PAGE.read_text()
+    for word in (name, *SEARCHERS[name].options):
+        assert f"`{word}`" in text, f"{PAGE.name} says nothing of `{word}`"
+
+
+@pytest.mark.parametrize("name", ["median", "pbt", "grid"])
+def test_defaults_are_told_as_they_are(name: str) -> None:
+    text = PAGE.read_text()
+    for key, option in SEARCHERS[name].options.items():
+        told = "-" if option.default is None else str(option.default).lower()
+        assert re.search(rf"^\| `{key}` \| {re.escape(told)} \|", text, re.M), f"{key}: {told}"
+
+
+def test_ones_own_searcher_passes_the_suite(tmp_path: Path) -> None:
+    for name, body in re.findall(r"^```python (\S+)\n(.*?)^```", PAGE.read_text(), re.M | re.S):
+        (tmp_path / name).write_text(body)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        "-c",
+        "/dev/null",
+        str(tmp_path),
+    ]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout
+    assert "18 passed" in told.stdout, told.stdout
