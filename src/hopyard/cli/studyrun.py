@@ -58,11 +58,11 @@ def _fix(space: Space, fixed: Mapping[str, ParamValue]) -> Space:
 def preview(file: Path, options: Mapping[str, Any], *, as_json: bool) -> None:
     """Check the file, and show the first trials that its searcher proposes. Raises SpecError."""
     from hopyard.search.registry import build
-    from hopyard.studies.codec import load_factory
+    from hopyard.studies.trainable.load import load_attribute
 
     folder = Path.cwd()
     study = request_of(file, folder, options).study
-    searcher = build(study, lambda text: load_factory(text, folder))
+    searcher = build(study, lambda text: load_attribute(text, folder))
     proposals: list[Proposal] = []
     while len(proposals) < _PREVIEWED and isinstance(proposal := searcher.ask(), Proposal):
         proposals.append(proposal)

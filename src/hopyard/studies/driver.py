@@ -53,7 +53,7 @@ class Driver:
         stopping: Callable[[], bool],
     ) -> None:
         self._spec, self._searcher, self._journal, self._audience, self._stopping = spec, searcher, journal, audience, stopping
-        self._standing = Standing(spec.goal)
+        self.standing = Standing(spec.goal)
         self._open: set[TrialId] = set()  # trials that the trainer has in hand
         self._answer: SearchState | None = None  # the searcher had nothing to propose, and was told nothing since
         self._released: set[TrialId] = set()
@@ -64,7 +64,7 @@ class Driver:
 
     @property
     def best(self) -> Best | None:
-        return self._standing.best
+        return self.standing.best
 
     def run(self, trainer: Trainer) -> bool:
         """Drive the study to its end (True), or until it is to leave (False). Raises StudyFailed when nothing comes of it."""
@@ -77,7 +77,7 @@ class Driver:
             for news in trainer.wait(WAIT_S):
                 self._take(trainer, news)
             self._release(trainer)
-            self._audience.stands(self._standing)
+            self._audience.stands(self.standing)
             self._check_first_trials()
         return False
 
@@ -90,7 +90,7 @@ class Driver:
             event = event_of_json(record)
             if event is not None:
                 events.append(event)
-                self._standing.take(event)
+                self.standing.take(event)
                 self._note(event)
             if record.get("kind") == "failed":
                 self._errors[TrialId(record["trial"])] = str(record["error"])
@@ -110,7 +110,7 @@ class Driver:
             return
         report = event.report
         final = report.outcome is not TrialOutcome.RUNNING
-        if final or (event.verdict is Verdict.STOP and report.step < self._standing.trials[report.trial].proposal.budget):
+        if final or (event.verdict is Verdict.STOP and report.step < self.standing.trials[report.trial].proposal.budget):
             self._open.discard(report.trial)
 
     def _resume(self, trainer: Trainer) -> None:
@@ -122,7 +122,7 @@ class Driver:
             if trial not in self._open:
                 trainer.end(trial, keep=False)
         for trial in sorted(self._open, key=int):
-            known = self._standing.trials[trial]
+            known = self.standing.trials[trial]
             self._begin(trainer, known.proposal, done=known.step, resumed=True)
 
     # -- asking -----------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Driver:
                 self._answer = answer
                 break
             self._record(Asked(answer))
-            self._begin(trainer, answer, done=self._standing.trials[answer.trial].step, resumed=False)
+            self._begin(trainer, answer, done=self.standing.trials[answer.trial].step, resumed=False)
         if self._answer is SearchState.WAIT and not self._open:
             raise StudyFailed("the searcher waits for news, and no trial is training", hints=("a searcher answers DONE when nothing is to come",))
         return self._answer is SearchState.DONE
@@ -152,7 +152,7 @@ class Driver:
     def _take(self, trainer: Trainer, news: News) -> None:
         if news.trial not in self._open:
             return  # late: it was ended meanwhile
-        known = self._standing.trials[news.trial]
+        known = self.standing.trials[news.trial]
         match news:
             case Reported():
                 self._reported(trainer, known, news)
@@ -178,7 +178,7 @@ class Driver:
         self._record(Told(report, verdict), metrics={name: float(value) for name, value in metrics.items()})
         self._metrics[report.trial] = metrics
         self._audience.reported(report.trial, report.step, metrics)
-        known = self._standing.trials[report.trial]
+        known = self.standing.trials[report.trial]
         if report.trial not in self._open:  # stopped below its budget
             trainer.end(report.trial, keep=False)
             self._audience.ended(report.trial, known.phase, f"after epoch {report.step} of {known.proposal.budget}")
@@ -208,7 +208,7 @@ class Driver:
         """It has failed, alone."""
         self._journal.write("failed", trial=trial, error=error, traceback=traceback)
         self._errors[trial] = error
-        report = Report(trial, self._standing.trials[trial].step, None, TrialOutcome.FAILED)
+        report = Report(trial, self.standing.trials[trial].step, None, TrialOutcome.FAILED)
         self._record(Told(report, self._searcher.tell(report)))
         trainer.end(trial, keep=False)
         self._audience.ended(trial, Phase.FAILED, error)
@@ -225,7 +225,7 @@ class Driver:
     def _record(self, event: StudyEvent, **more: Any) -> None:
         record = event_json(event)
         self._write(record.pop("kind"), **record, **more)
-        self._standing.take(event)
+        self.standing.take(event)
         self._note(event)
         if isinstance(event, Told):
             self._answer = None
@@ -238,18 +238,18 @@ class Driver:
 
     def _check_first_trials(self) -> None:
         """A study that can only fail ends early."""
-        if self._standing.best is None and self._standing.count(Phase.FAILED) >= max(_FIRST_TRIALS, self._spec.at_once):
-            raise StudyFailed(f"all of the first {self._standing.count(Phase.FAILED)} trials failed: {self._said()}", hints=self._hints())
+        if self.standing.best is None and self.standing.count(Phase.FAILED) >= max(_FIRST_TRIALS, self._spec.at_once):
+            raise StudyFailed(f"all of the first {self.standing.count(Phase.FAILED)} trials failed: {self._said()}", hints=self._hints())
 
     def _finish(self) -> None:
-        best = self._standing.best
+        best = self.standing.best
         if best is None:
-            count = self._standing.count(Phase.FAILED)
+            count = self.standing.count(Phase.FAILED)
             if not count:
                 raise StudyFailed("the searcher proposed no trial at all")
             raise StudyFailed(f"{'the only trial' if count == 1 else f'all {count} trials'} failed: {self._said()}", hints=self._hints())
         self._journal.write("done", best={"trial": best.trial, "step": best.step, "value": best.value, "params": dict(best.params)})
-        self._audience.stands(self._standing)
+        self._audience.stands(self.standing)
 
     def _said(self) -> str:
         """What they said, each thing once."""

@@ -1,0 +1,79 @@
+"""`python -m hopyard.studies`: what the replicas of a study run, each by its role.
+
+A driver's process is watched by a parent that starts it again, at the same port, when it is killed: workers connect anew, and the
+journal tells it where it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from hopyard.errors import HopyardError, SpecError
+from hopyard.sdk.speak import say
+from hopyard.studies.place import VARIABLE
+
+_DRIVER = (sys.executable, "-u", "-m", "hopyard.studies.run")
+_DEATHS, _WITHIN_S = 10, 60.0  # so many in this time, and it is no accident
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    role = os.environ.get("ROLE_NAME", "")
+    if VARIABLE not in os.environ:
+        raise SpecError("this process is not part of a study", hints=("`hop search search.yaml` starts one",))
+    if role == "driver":
+        return keep_alive(_DRIVER)
+    if role == "worker":
+        from hopyard.studies.worker.main import main as work
+
+        return work()
+    raise SpecError(f"a study has no role `{role}`", hints=("its roles are driver and worker",))
+
+
+def keep_alive(command: Sequence[str]) -> int:
+    """Run `command` again whenever a signal ends it that we did not pass on; its exit code. SIGTERM is passed on."""
+    child: subprocess.Popen[bytes] | None = None
+    asked = False
+
+    def pass_on(number: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+        if child is not None and child.poll() is None:
+            child.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    deaths: list[float] = []
+    while True:
+        child = subprocess.Popen(command, preexec_fn=_die_with_parent)  # noqa: PLW1509 - one thread, and nothing but a system call
+        if asked:  # before there was anybody to pass it on to
+            child.terminate()
+        code = child.wait()
+        if code >= 0 or asked:
+            return code if code >= 0 else 128 - code
+        now = time.monotonic()
+        deaths = [at for at in deaths if now - at < _WITHIN_S] + [now]
+        if len(deaths) >= _DEATHS:
+            print(f"error: the study's driver was killed {len(deaths)} times within {_WITHIN_S:g} s, by signal {-code} the last time", file=sys.stderr)
+            return 128 - code
+        say(f"the study's driver was killed by signal {-code}; it goes on where it was")
+
+
+def _die_with_parent() -> None:
+    """A driver whose parent was killed is nobody's."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except HopyardError as error:
+        for hint in error.hints:
+            print(f"hint: {hint}", file=sys.stderr)
+        print(f"error: {error.message}", file=sys.stderr, flush=True)
+        sys.exit(1)

@@ -1,0 +1,155 @@
+"""The driver's process: puts searcher, trainer, journal and curves together, and drives the study to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hopyard.config.studyjson import study_json
+from hopyard.domain.study import Parallel
+from hopyard.errors import HopyardError
+from hopyard.sdk import session
+from hopyard.sdk.api import log
+from hopyard.sdk.speak import say
+from hopyard.search.registry import build
+from hopyard.studies.curves import Curves, points_of, points_shown
+from hopyard.studies.driver import Driver
+from hopyard.studies.journal import STREAM, Journal, read_records
+from hopyard.studies.mirrors.mirror import mirrors_of
+from hopyard.studies.outlet import Outlet
+from hopyard.studies.place import Place, find_place
+from hopyard.studies.saving import find_saved, write_checkpoint
+from hopyard.studies.server import StudyServer
+from hopyard.studies.trainable.load import load_attribute
+from hopyard.studies.trainer import Ground, Trainer
+
+LEFT = 128 + signal.SIGTERM
+_DISK_RETRY_S = 1.0
+
+
+def main() -> int:
+    """Returns the exit code: 0 when the study has a best trial, 1 when nothing came of it, 143 when it goes on in another attempt."""
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        return 0 if _Study(find_place(), stopping.is_set).run() else LEFT
+    except HopyardError as error:
+        if stopping.is_set():
+            return LEFT
+        for hint in error.hints:
+            print(f"hint: {hint}", file=sys.stderr)
+        print(f"error: {error.message}", file=sys.stderr, flush=True)  # last: it becomes the run's exit reason
+        return 1
+
+
+class _Study:
+    def __init__(self, place: Place, stopping: Callable[[], bool]) -> None:
+        self._place, self._stopping = place, stopping
+        self._server = StudyServer(place.folder, stopping=stopping, say=say)
+        self._journal = Journal(place.streams / STREAM, wait=self._wait_for_disk)
+        self._past = [*self._earlier(), *self._journal.past]
+        self._session = session.current()
+        self._steps = max((int(record["step"]) for record in self._past if record.get("kind") == "saved"), default=0)
+        self._driver: Driver | None = None
+
+    def run(self) -> bool:
+        """Whether the study has ended; else it goes on later."""
+        spec, place = self._place.spec, self._place
+        folder = Path.cwd()
+        searcher = build(spec, lambda text: load_attribute(text, folder))
+        self._journal.write("study", spec=study_json(spec), attempt=place.attempt, pid=os.getpid())
+        curves = self._curves()
+        mirrors = mirrors_of(spec, folder / "tensorboard", say, study=place.run_name)
+        outlet = Outlet(spec, curves, mirrors, summarise=self._session.summarise, progress=self._tell_progress)
+        driver = self._driver = Driver(
+            spec, searcher, journal=self._journal, past=self._past, audience=outlet, stopping=self._stopping
+        )
+        trainer = self._trainer()
+        ended = False
+        try:
+            ended = driver.run(trainer)
+        finally:
+            trainer.close(over=ended)
+            outlet.close(driver.standing)
+            mirrors.close()
+            self._server.close()
+        return ended
+
+    def _earlier(self) -> Sequence[Mapping[str, Any]]:
+        """What earlier attempts wrote. All of it has been shipped, or is lost for good."""
+        number = int(self._place.attempt.rpartition(".")[2])
+        data = b""
+        while number > 1:
+            part = self._server.read(f"/runs/{self._place.run}/journal", before=number, offset=len(data))
+            data += part
+            if not part:
+                break
+        return list(read_records(data))
+
+    def _curves(self) -> Curves:
+        spec, place = self._place.spec, self._place
+        known = points_of(place.streams / "metrics")
+        if self._past:
+            shown = self._server.find(f"/runs/{place.run}/metrics") or {"series": {}}
+            known |= points_shown(shown["series"])
+        curves = Curves(spec.metric, spec.goal, _log, every=spec.parallel is Parallel.MOP, known=known)
+        curves.replay(self._past)
+        return curves
+
+    def _trainer(self) -> Trainer:
+        place = self._place
+        ground = Ground(
+            spec=place.spec,
+            journal=self._journal,
+            past=self._past,
+            say=say,
+            save=self._save,
+            saved=find_saved(place.folder, place.restored, place.restored_step),
+            dataset=place.dataset,
+            secret=place.secret,
+            listen=place.meet,
+            stopping=self._stopping,
+            best=lambda: None if self._driver is None or self._driver.best is None else self._driver.best.trial,
+        )
+        if place.spec.parallel is Parallel.TRIALS:
+            from hopyard.studies.trials.trainer import TrialRuns
+
+            return TrialRuns(ground, self._server, place.run)
+        from hopyard.studies.hopper.hopper import open_hopper
+
+        return open_hopper(ground, place.gang / "states")
+
+    def _save(self, files: Mapping[str, Path], states: Any) -> None:
+        """In whatever thread the trainer likes, one at a time."""
+        self._steps += 1
+        best = self._driver.best if self._driver is not None else None
+        metrics = {} if best is None else {self._place.spec.metric: best.value}
+        write_checkpoint(self._place.folder, self._session.events, self._steps, files, metrics)
+        self._journal.write("saved", step=self._steps, states=states)
+
+    def _tell_progress(self, done: int, total: int | None) -> None:
+        self._session.events.tell("progress", done=done, total=total, unit="trial")
+
+    def _wait_for_disk(self, failed: OSError) -> bool:
+        say(f"the study waits: its journal cannot be written ({failed.strerror})", once="journal")
+        time.sleep(_DISK_RETRY_S)
+        return not self._stopping()
+
+
+def _log(values: Mapping[str, float], /, *, step: int) -> None:
+    log(values, step=step)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

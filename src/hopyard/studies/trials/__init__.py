@@ -1,0 +1,1 @@
+"""Trials that are runs of their own: the trainer of `parallel: trials`."""

@@ -1,0 +1,77 @@
+"""From a trial's work to the run that does it: its spec, its id, and the checkpoint that it goes on from. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopyard.domain.ids import RunId, TrialId
+from hopyard.domain.study import StudySpec
+from hopyard.errors import SpecError
+from hopyard.studies.trainer import Work
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """As the journal's record `run` has it. resume: the checkpoint as a RunSpec names it, None from the beginning. last, shift: as
+    of `Child`."""
+
+    trial: TrialId
+    run: RunId
+    budget: int
+    last: int
+    shift: int = 0
+    resume: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Launched:
+        return cls(
+            TrialId(record["trial"]), RunId(record["run"]), int(record["budget"]), int(record["last"]), int(record["shift"]), record["resume"]
+        )
+
+
+def counts_epochs(spec: StudySpec) -> bool:
+    """A study whose trials do one epoch each says nothing of epochs: a trial is its script as it stands."""
+    return spec.max_epochs > 1
+
+
+def plan_run(study: RunId, spec: StudySpec, work: Work, source: Mapping[str, Any] | None, *, own: bool) -> tuple[Launched, dict[str, Any]]:
+    """The run that does this work, and the body of its submission. source: the checkpoint to go on from, as the server lists them;
+    own: it is of the trial itself."""
+    step = 0 if source is None else int(source["step"])
+    # A copy of another trial may have done more epochs than this one: the script counts on from those, the study from its own.
+    shift = work.done - step if source is not None and not own and 0 <= step <= spec.max_epochs else 0
+    last = work.budget - shift
+    resume = None if source is None else {"run": source["run"], "step": step, "manifest": source["manifest"]}
+    body = submission(study, spec, work, resume, last)
+    return Launched(work.trial, RunId(body["id"]), work.budget, last, shift, resume), body
+
+
+def submission(study: RunId, spec: StudySpec, work: Work, resume: Mapping[str, Any] | None, last: int) -> dict[str, Any]:
+    """What `POST /runs` takes. The id is made of all that decides what the run does, so that submitting it again is harmless."""
+    if spec.trial is None:
+        raise SpecError("study.trial: what each trial runs is not said")
+    params = {**spec.trial.get("params", {}), **work.params}
+    if counts_epochs(spec):
+        params[spec.budget_param] = last
+    run = {
+        **spec.trial,
+        "params": params,
+        "tags": {**spec.trial.get("tags", {}), "study": spec.name, "trial": str(work.trial)},
+        "parent": study,
+        "resume": resume,
+        "forked_from": None if resume is None else resume["run"],
+    }
+    said = json.dumps([study, work.trial, work.budget, params, resume], sort_keys=True)
+    return {"id": _id(said), "spec": run}
+
+
+def _id(text: str) -> str:
+    """20 characters, as runs' ids have."""
+    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=13).digest(), "big")
+    return "".join(_ALPHABET[(number >> (5 * place)) & 31] for place in range(20))
