@@ -275,3 +275,11 @@ def test_the_digest_is_blake2b() -> None:
     import hashlib
 
     assert digest(memoryview(large)) == hashlib.blake2b(large, digest_size=32).hexdigest()
+
+
+@given(st.integers(0, 100))
+def test_what_was_decoded_lies_alike_wherever_its_bytes_lay(shift: int) -> None:
+    data = encode({"a": np.arange(500.0), "b": torch.ones(700)}).to_bytes()
+    back = decode(memoryview(bytearray(bytes(shift) + data))[shift:])
+    assert back["a"].ctypes.data % 64 == 0 and back["b"].data_ptr() % 64 == 0
+    assert back["a"][499] == 499

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import struct
 import sys
 from array import array
@@ -25,7 +27,7 @@ def decode(data: Any) -> Any:
     magic, payload_at, size = tags.START.unpack(view[: tags.START.size])
     if magic != tags.MAGIC or size != len(view) or payload_at > size:
         raise IntegrityError(f"no whole state: {len(view)} bytes that begin with {bytes(magic)!r} and say that they are {size}")
-    reader = Reader(view, payload_at)
+    reader = Reader(_aligned(view), payload_at)
     try:
         return reader.read()
     except (ImportError, AttributeError) as missing:
@@ -33,6 +35,16 @@ def decode(data: Any) -> Any:
         raise SpecError(f"a state cannot be read here: {missing}", hints=(hint,)) from missing
     except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError) as bad:
         raise IntegrityError(f"a state is damaged: {bad!r}") from bad
+
+
+def _aligned(view: memoryview) -> memoryview:
+    """Where libraries may use other instructions, and so add in another order, depending on where numbers lie, they always lie
+    alike."""
+    if len(view) and ctypes.addressof(ctypes.c_char.from_buffer(view)) % tags.ALIGN == 0:
+        return view
+    copy = memoryview(mmap.mmap(-1, len(view)))
+    copy[:] = view
+    return copy
 
 
 class Reader:
