@@ -93,7 +93,7 @@ def test_batches_are_the_same_however_much_memory_there_is(format: str, folder: 
     picked = [3, -1, 3, 0]
     for name in whole.columns:
         assert same(whole.rows(picked)[name], streamed.rows(picked)[name])
-    with pytest.raises(SpecError, match="HOPYARD_PARTITION_MEMORY|takes about"):
+    with pytest.raises(SpecError, match="takes about"):
         streamed[streamed.columns[0]]
 
 

@@ -162,7 +162,7 @@ def test_together_one_process_does_what_several_do(parts: list[Partition], group
     turn, offered, states = threading.Lock(), {}, {}
 
     def worker(at: int) -> None:
-        own = made(schedule=None, model=lambda config: net_without_chance(config))
+        own = made(schedule=None, model=net_without_chance)
 
         def reduce(arrays: Any) -> Any:
             offered[at] = arrays

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.datasets.partitions.arrays import Array, bytes_of, np, scatter
-from hopyard.datasets.partitions.arrow import as_array
+from hopyard.datasets.partitions.arrow import as_array, some_as_array
 from hopyard.datasets.partitions.source import About, Scan, strata_of
 from hopyard.errors import SpecError
 
 _BATCH_ROWS = 16 * 1024
 _SAMPLE_ROWS = 256
+_BUFFER_BYTES = 64 * 1024  # of each column of the row group that is read
 
 
 def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> About:
@@ -100,6 +101,7 @@ class ParquetReader:
         finally:
             if opened[1] is not None:
                 opened[1].close()
+                _give_back()
 
     def _of_group(self, opened: tuple[str, Any], group: int, columns: Sequence[str], rows: Array, positions: Array) -> Iterator[tuple[Array, dict[str, Array]]]:
         path, file = opened
@@ -107,8 +109,8 @@ class ParquetReader:
         for batch in _batches(file, path, group, columns):
             begin, end = np.searchsorted(rows, (at, at + batch.num_rows))
             if begin < end:
-                own = batch.take(rows[begin:end] - at)
-                yield positions[begin:end], {name: as_array(own.column(name), path, name) for name in columns}
+                own = np.ascontiguousarray(rows[begin:end] - at)
+                yield positions[begin:end], {name: some_as_array(batch.column(name), own, path, name) for name in columns}
             at += batch.num_rows
 
 
@@ -122,12 +124,19 @@ def _batches(file: Any, path: str, group: int, columns: Sequence[str]) -> Iterat
         raise SpecError(f"`{path}` cannot be read: {bad}", hints=("write it anew, and push the dataset again",)) from bad
 
 
+def _give_back() -> None:
+    """What Arrow keeps for the next time is memory that models could use."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
+
+
 def _open(folder: Path, path: str) -> Any:
     try:
         from pyarrow import parquet
     except ImportError as lacking:
         raise SpecError("pyarrow is not installed in this interpreter; Parquet is read with it", hints=("pip install pyarrow",)) from lacking
     try:
-        return parquet.ParquetFile(folder / path, pre_buffer=False, buffer_size=1024 * 1024)
+        return parquet.ParquetFile(folder / path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
     except (OSError, ValueError) as bad:  # pyarrow's own errors are these
         raise SpecError(f"`{path}` is no Parquet file: {bad}", hints=("write it anew, or leave it out with `files`",)) from bad

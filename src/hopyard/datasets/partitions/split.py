@@ -24,7 +24,7 @@ from hopyard.datasets.partitions.order import seed_of
 from hopyard.datasets.partitions.partition import Kind, Partition
 from hopyard.datasets.partitions.source import About, Scan, Source
 from hopyard.domain.study import PartitionPlan
-from hopyard.errors import SpecError
+from hopyard.errors import IntegrityError, SpecError
 
 _LAYOUT = 1  # of indexes, and of how rows are dealt: another number, other partitions
 _WINDOW_BYTES = 64 * 1024 * 1024  # of rows that are shuffled together, where they come a block at a time
@@ -66,7 +66,7 @@ class PartitionSet:
 
     def open(self, index: int, kind: Kind = "train", *, memory_bytes: int = DEFAULT) -> Partition:
         """One of them. memory_bytes: what its columns may take; the default is half of what is free, shared with the workers of the
-        machine. Raises SpecError for one that there is not."""
+        machine. Raises SpecError for one that there is not, IntegrityError where the index is damaged."""
         peers = self.rows(kind)
         if kind == "validation" and not peers:
             hints = ("`validation: 0.2` sets a share of the rows apart", "`validation_from: test` names the folder that holds them")
@@ -74,11 +74,8 @@ class PartitionSet:
         if not 0 <= index < len(peers):
             raise SpecError(f"there is no {kind} partition {index}: they are 0 to {len(peers) - 1}")
         about = _about(self._about[kind])
-        with np.load(self._index) as held:
-            prefix = f"{kind}.{index}."
-            locators = {name.removeprefix(prefix): held[name] for name in held.files if name.startswith(prefix)}
         return Partition(
-            _SOURCES[self._about["format"]].reader(self.folder, about, locators),
+            _SOURCES[self._about["format"]].reader(self.folder, about, self._locators(f"{kind}.{index}.")),
             index=index,
             peers=peers,
             kind=kind,
@@ -88,6 +85,14 @@ class PartitionSet:
             window_rows=self._about["window_rows"],
             memory_bytes=memory_bytes,
         )
+
+    def _locators(self, prefix: str) -> dict[str, Array]:
+        try:
+            with np.load(self._index) as held:
+                return {name.removeprefix(prefix): held[name] for name in held.files if name.startswith(prefix)}
+        except (zipfile.BadZipFile, ValueError, OSError, EOFError) as bad:
+            self._index.unlink(missing_ok=True)
+            raise IntegrityError(f"the index of the partitions, {self._index}, is damaged: {bad}", hints=("it is removed; start again",)) from bad
 
 
 def check(folder: Path, plan: PartitionPlan) -> Found:
