@@ -67,8 +67,9 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Ask after the runs of a study's trials: their phases, and what came to their metric streams.
 
         The answer is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt", "resumed_from_step"}], "segments":
-        [{"attempt", "rank", "stream", "offset", "size"}]}`, and after its line feed the segments' bytes. It comes at once where
-        there is any news, else when there is, or after `wait_s`. At most 4 MiB of bytes come at a time.
+        [{"attempt", "rank", "stream", "offset", "size"}], "more": bool}`, and after its line feed the segments' bytes. It comes at once
+        where there is any news, else when there is, or after `wait_s`. At most 4 MiB of bytes come at a time, `more` where that
+        was too little.
         """
         study, body = RunId(ask.path["id"]), ask.body
         until = asyncio.get_running_loop().time() + body.wait_s
@@ -79,11 +80,11 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             while True:
                 bell.clear()
                 trials = await _trials(parts, study, body.trials)
-                segments, data = await _fresh(parts, trials, body.cursors)
+                segments, data, more = await _fresh(parts, trials, body.cursors)
                 left = until - asyncio.get_running_loop().time()
                 news = segments or any(body.trials[run.id] != run.phase for run in trials) or len(trials) < len(body.trials)
                 if news or left <= 0 or parts.hub.closed:
-                    head = {"trials": [_head(run) for run in trials], "segments": segments}
+                    head = {"trials": [_head(run) for run in trials], "segments": segments, "more": more}
                     return Response(encode(head) + b"\n" + b"".join(data), media_type="application/octet-stream")
                 try:
                     async with asyncio.timeout(left):
@@ -110,21 +111,23 @@ async def _trials(parts: Parts, study: RunId, asked: Mapping[str, str | None]) -
     return sorted(found, key=lambda run: run.id)
 
 
-async def _fresh(parts: Parts, trials: Sequence[Run], cursors: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """What the metric streams hold beyond the cursors. Phases were read before: what a run said that is over is all there."""
+async def _fresh(parts: Parts, trials: Sequence[Run], cursors: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[bytes], bool]:
+    """What the metric streams hold beyond the cursors, and whether there is more. Phases were read before: what a run said that is
+    over is all there."""
     segments: list[dict[str, Any]] = []
     parts_of: list[bytes] = []
-    left = LOOK_BYTES
+    left, more = LOOK_BYTES, False
     for run in trials:
         async for key, length in _streams(parts, run):
             at = cursors.get(f"{key.attempt}:{key.rank}:{key.name}", 0)
+            more |= length - at > left
             if at >= length or left <= 0:
                 continue
             data = await parts.streams.read(key, at, min(left, length - at))
             left -= len(data)
             segments.append({"attempt": key.attempt, "rank": key.rank, "stream": key.name, "offset": at, "size": len(data)})
             parts_of.append(data)
-    return segments, parts_of
+    return segments, parts_of, more
 
 
 async def _streams(parts: Parts, run: Run) -> AsyncIterator[tuple[StreamKey, int]]:

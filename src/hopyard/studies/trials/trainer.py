@@ -168,18 +168,17 @@ class TrialRuns:
         for run, child in live.items():
             if run in heads:
                 child.see(heads[run])
-        at, spoke = 0, set()
+        at = 0
         for one in head["segments"]:
             run = RunId(str(one["attempt"]).rpartition(".")[0])
             part, at = data[at : at + one["size"]], at + one["size"]
-            spoke.add(run)
             news = live[run].feed((one["attempt"], one["rank"], one["stream"]), one["offset"], part)
             self._news += [] if live[run].ending else news
         for run, child in live.items():
             if run not in heads:
                 child.over = True
                 self._news += [] if child.ending else [TrialFailed(child.trial, f"its run {child.name or run} was deleted")]
-            elif child.phase is not None and child.phase.final and run not in spoke:
+            elif child.phase is not None and child.phase.final and not head["more"]:
                 self._news += self._ended(child)
             elif child.overrun and not child.asked and not child.ending:
                 self._end_overrun(child)
