@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
-from hopyard.studies.messages import End, Evaluated, Finished, Hello, Named
+import numpy as np
 
-from .study import Driver, Workers
+from hopyard.datasets.partitions.split import split
+from hopyard.domain.study import PartitionPlan
+from hopyard.studies.messages import Cancel, Drop, End, Evaluated, Failed, Finished, Hello, Named, Prefetch, Progress
+from hopyard.studies.states import chance
+from hopyard.studies.states.decode import decode
+from hopyard.studies.states.digest import digest
+from hopyard.studies.states.shelf import Shelf
+from hopyard.studies.trainable.config import Config
+from hopyard.studies.trainable.load import load
+
+from .study import SECRET, Driver, Workers
+
+Drives = Callable[..., Driver]
 
 
-def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, drive: Callable[..., Driver]) -> None:
+def joined(workers: Workers, driver: Driver, *names: str) -> None:
+    for name in names:
+        workers.start(name, driver.address)
+    for at, name in enumerate(names):
+        driver.expect(Hello, name)
+        driver.open(name, (at,), (at,))
+
+
+def the_shelf(workers: Workers) -> Shelf:
+    import hashlib
+
+    return Shelf(hashlib.blake2b(SECRET, digest_size=8).hexdigest(), workers.folder / "scratch", memory=workers.folder / "memory")
+
+
+def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, drive: Drives) -> None:
     driver = drive()
     for name in ("a", "b"):
         workers.start(name, driver.address)
         driver.expect(Hello, name)
     a, b = driver.open("a", (0,), (0,)), driver.open("b", (1,), (1,))
     assert sum(a.train_rows + b.train_rows) == 48 and sum(a.validation_rows + b.validation_rows) == 12
-    assert driver.hellos["a"].shelf == driver.hellos["b"].shelf
+    assert driver.hellos["a"].shelf == driver.hellos["b"].shelf and not a.together
 
     first = driver.train(("a", 0))
     finished = driver.expect(Finished, "a")
     assert (finished.unit, finished.state, finished.start_from, finished.partitions) == (first, first, "", (0,))
-    driver.train(("b", 1), state=finished.state)
+    assert finished.began_at <= finished.ended_at and finished.bytes > 0
+    driver.send("b", Prefetch(first))
+    driver.train(("b", 1), state=first)
     second = driver.expect(Finished, "b")
     assert second.start_from == first and second.fetched_bytes == 0
     names = {driver.expect(Named).state for _ in range(2)}
@@ -30,8 +59,211 @@ def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, dri
     driver.evaluate("a", 0, second.state)
     measured = driver.expect(Evaluated, "a")
     assert measured.metrics["seen"] == 2 and measured.metrics["loss"] > 0 and measured.rows == a.validation_rows[0]
+    driver.evaluate("b", 1, first, training=True)
+    assert driver.expect(Evaluated, "b").rows == b.train_rows[0]
     for name in ("a", "b"):
         driver.send(name, End("all done"))
         assert workers.processes[name].wait(20) == 0, workers.log(name)
         assert "left: all done" in workers.log(name)
     assert not list((workers.folder / "memory").iterdir())  # the last one to leave takes the shelf away
+
+
+def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Drives) -> None:
+    """Weights, and what was drawn from the generators, which hop along; evaluating in between changes nothing."""
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    state, order = "", [("a", 0), ("b", 1), ("b", 1), ("a", 0)]
+    for epoch, hop in enumerate(order):
+        driver.train(hop, state=state, epoch=epoch, params={"lr": 0.02}, trial="5")
+        driver.train((hop[0], hop[1]), epoch=epoch, trial="6")  # another trial comes in between
+        done = [driver.expect(Finished, hop[0]), driver.expect(Finished, hop[0])]
+        state = next(one.state for one in done if one.trial == "5")
+        driver.evaluate(hop[0], hop[1], state, trial="5")
+        driver.expect(Evaluated)
+    with_shelf = the_shelf(workers)
+    hopped = decode(with_shelf.read(state))["state"]
+    with_shelf.close()
+
+    plan = PartitionPlan(2, validation=0.2)
+    partitions = split(workers.folder / "data", plan, "x", workers.folder / "cache")
+    trainable = load("code.py", workers.folder / "code")
+    config = Config({"lr": 0.02}, "5", 7, 0, 10)
+    before = random.getstate(), np.random.get_state()
+    chance.seed_all(7, "5")
+    alone = trainable.init(config)
+    for epoch, (_, partition) in enumerate(order):
+        trainable.train(alone, partitions.open(partition), config.at(epoch))
+    random.setstate(before[0])
+    np.random.set_state(before[1])
+    assert hopped["seen"] == alone["seen"] == [0, 1, 1, 0] and hopped["drawn"] == alone["drawn"]
+    assert hopped["w"].tobytes() == alone["w"].tobytes()
+
+
+def test_the_same_unit_gives_the_same_bytes_again(workers: Workers, drive: Drives) -> None:
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    driver.train(("a", 0))
+    first = driver.expect(Finished).state
+    driver.expect(Named)
+    said = set()
+    driver.send("b", driver.opening((0, 1)))
+    for worker in ("a", "b", "a"):
+        unit = driver.train((worker, 0), state=first, epoch=1)
+        said.add(driver.expect(Named, unit=unit).digest)
+    assert len(said) == 1
+    with_shelf = the_shelf(workers)
+    with with_shelf.view(unit) as view:
+        assert said == {digest(view)}
+    with_shelf.close()
+
+
+FAILS = """
+import os, sys, threading
+import numpy as np
+
+def deep(n):
+    return deep(n - 1) if n else 1 / 0
+
+def init(config):
+    return {"w": np.zeros(3), "lock": threading.Lock()} if config.how == "lock" else {"w": np.zeros(3)}
+
+def train(state, partition, config):
+    match config.how:
+        case "raises": deep(2)
+        case "exits": sys.exit("enough")
+        case "memory": np.zeros(1 << 60, dtype="u1")
+        case "lambda": state["deep"] = [{"f": lambda: 0}]
+        case "column": partition["nothing"]
+
+def evaluate(state, partition, config):
+    return {"none": None, "list": [1], "word": {"loss": "much"}, "fine": {"loss": float("nan"), "n": np.int64(3)}}[config.how]
+"""
+
+
+HOWS = {
+    "raises": ("code", "ZeroDivisionError: division by zero"),
+    "exits": ("code", "SystemExit: enough"),
+    "memory": ("memory", "Unable to allocate"),
+    "lambda": ("code", "state['deep'][0]['f']: a lambda"),
+    "lock": ("code", "state['lock']: a `_thread.lock` cannot be kept"),
+    "column": ("code", "has no column `nothing`"),
+}
+
+
+def test_what_fails_in_training_is_told_and_the_worker_goes_on(workers: Workers, drive: Drives) -> None:
+    workers.code(FAILS)
+    driver = drive()
+    joined(workers, driver, "a")
+    for how, (kind, says) in HOWS.items():
+        unit = driver.train(("a", 0), params={"how": how})
+        failed = driver.expect(Failed, "a")
+        assert (failed.unit, failed.kind) == (unit, kind) and says in failed.error
+        if how == "raises":
+            lines = failed.traceback.splitlines()
+            assert "code.py" in lines[0] and "hopyard" not in failed.traceback
+            assert lines[-1] == "ZeroDivisionError: division by zero"
+    driver.train(("a", 0), params={"how": "nothing"})
+    state = driver.expect(Finished, "a").state
+
+    driver.train(("a", 0), state="never.made")
+    assert driver.expect(Failed).kind == "state"
+    driver.train(("a", 1), state=state)
+    assert "partition 1 is not open" in driver.expect(Failed).error
+    for how, says in (("none", "returned nothing"), ("list", "a `list`"), ("word", "`str` as `loss`")):
+        driver.evaluate("a", 0, state, params={"how": how})
+        assert says in driver.expect(Failed).error
+    driver.evaluate("a", 0, state, params={"how": "fine"})
+    metrics = driver.expect(Evaluated).metrics
+    assert metrics["n"] == 3.0 and metrics["loss"] != metrics["loss"]
+
+
+def test_code_and_data_that_cannot_be_opened_are_told_of(workers: Workers, drive: Drives) -> None:
+    driver = drive()
+    workers.start("a", driver.address)
+    driver.expect(Hello)
+    workers.code("import nothing_of_the_sort\n", "bad.py")
+    for wrong, says in (("bad.py", "nothing_of_the_sort"), ("code.py:Missing", "has no `Missing`"), ("none.py", "no file `none.py`")):
+        driver.send("a", driver.opening((0,), trainable=wrong))
+        failed = driver.expect(Failed, "a")
+        assert (failed.unit, failed.kind) == ("", "open") and says in failed.error
+    driver.send("a", driver.opening((9,)))
+    assert "no train partition 9" in driver.expect(Failed).error
+    driver.open("a", (0,))
+    driver.train(("a", 0))
+    driver.expect(Finished)
+
+
+SLOW = """
+import time
+import numpy as np
+from pathlib import Path
+
+def init(config):
+    return {"w": np.zeros(3)}
+
+def train(state, partition, config):
+    Path(config.folder, "began").touch()
+    if config.how == "batches":
+        while True:
+            for batch in partition.batches(4):
+                time.sleep(0.01)
+    while not Path(config.folder, "go").exists():
+        time.sleep(0.005)
+    state["w"] += 1
+
+def evaluate(state, partition, config):
+    return {"w": state["w"][0]}
+"""
+
+
+def test_a_unit_is_cancelled_between_batches_and_before_it_begins(workers: Workers, drive: Drives) -> None:
+    workers.code(SLOW)
+    driver = drive()
+    joined(workers, driver, "a")
+    params = {"folder": str(workers.folder), "how": "batches"}
+    endless = driver.train(("a", 0), params=params)
+    never = driver.train(("a", 0), params=params)
+    progress = driver.expect(Progress, "a")
+    assert progress.unit == endless and progress.done is not None and 0 <= progress.done <= 1
+    driver.send("a", Cancel(never))
+    driver.send("a", Cancel(endless))
+    (workers.folder / "go").touch()
+    quick = driver.train(("a", 0), params={**params, "how": "file"})
+    assert driver.expect(Finished).unit == quick
+    assert not [message for _, message in driver.heard if getattr(message, "unit", "") in (endless, never) and not isinstance(message, Progress)]
+
+
+def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(workers: Workers, drive: Drives) -> None:
+    workers.code(SLOW)
+    driver = drive()
+    joined(workers, driver, "a")
+    params = {"folder": str(workers.folder), "how": "file"}
+    unit = driver.train(("a", 0), params=params)
+    while not (workers.folder / "began").exists():
+        driver.pump(0.01)
+    driver.send("a", Cancel(unit))
+    next_one = driver.train(("a", 0), params=params)
+    (workers.folder / "go").touch()
+    assert driver.expect(Finished).unit == next_one
+    with_shelf = the_shelf(workers)
+    assert with_shelf.names() == [next_one]
+    driver.send("a", Drop((next_one,)))
+    while with_shelf.names():
+        driver.pump(0.01)
+    with_shelf.close()
+
+
+def test_a_state_on_another_shelf_is_fetched(workers: Workers, drive: Drives) -> None:
+    (workers.folder / "elsewhere").mkdir()
+    driver = drive()
+    workers.start("a", driver.address)
+    workers.start("b", driver.address, memory=str(workers.folder / "elsewhere"))
+    for at, name in enumerate(("a", "b")):
+        driver.expect(Hello, name)
+        driver.open(name, (at,), (at,))
+    assert driver.hellos["a"].shelf != driver.hellos["b"].shelf
+    driver.train(("a", 0))
+    first = driver.expect(Finished)
+    driver.train(("b", 1), state=first.state, sources=("127.0.0.1:1", driver.hellos["a"].address))
+    second = driver.expect(Finished, "b")
+    assert second.fetched_bytes == first.bytes and second.start_from == first.state

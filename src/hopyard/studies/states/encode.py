@@ -62,14 +62,16 @@ class Encoded:
 
 
 def encode(state: Any, *, name: str = "state") -> Encoded:
-    """Raises SpecError naming the path inside the state of what cannot be kept; `name` is what the path begins with."""
+    """Raises SpecError naming the path inside the state of what cannot be kept. name: what the path begins with; "" its first key."""
     writer = Writer()
     try:
         writer.write(state)
     except Unkept as unkept:
-        raise SpecError(f"{name}{''.join(reversed(unkept.path))}: {unkept.reason}", hints=_HINTS) from unkept
+        steps = [*reversed(unkept.path), ""]
+        path = "".join([name or steps[0].strip("[']"), *(steps if name else steps[1:])])
+        raise SpecError(f"{path}: {unkept.reason}", hints=_HINTS) from unkept
     except RecursionError as deep:
-        raise SpecError(f"{name} is nested too deep to be kept", hints=_HINTS) from deep
+        raise SpecError(f"{name or 'state'} is nested too deep to be kept", hints=_HINTS) from deep
     return Encoded(bytes(writer.head), writer.leaves)
 
 

@@ -38,7 +38,7 @@ def keep(trainable: Trainable, state: Any) -> Encoded:
     """Raises SpecError naming what cannot be kept."""
     generators = chance.take()
     captured = trainable.capture(state) if isinstance(trainable, Captures) else state
-    return encode({"state": captured, "chance": generators})
+    return encode({"state": captured, "chance": generators}, name="")
 
 
 def train(trainable: Trainable, state: Any, partition: Partition, config: Config) -> Any:
