@@ -47,8 +47,8 @@ def test_the_heading_names_the_best() -> None:
 
 def test_a_chart_in_the_terminal_needs_no_colour() -> None:
     lines = drawing.lines_of(gantt(_view()), width=60)
-    assert lines[0].startswith("worker 0 000") and "111" in lines[0] and lines[0].endswith("95% busy")
-    assert lines[1].startswith("worker 1 111") and "..." in lines[1]
+    assert lines[0].startswith("0 000") and "111" in lines[0] and lines[0].endswith("95% busy")
+    assert lines[1].startswith("1 111") and "..." in lines[1]
     assert lines[-1] == "3 units in 2.1 s, 28.6% idle; from a unit's end to the next one's beginning 100.0 ms (median), 100.0 ms (99 of 100)"
 
 

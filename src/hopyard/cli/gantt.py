@@ -19,7 +19,7 @@ _NAMED = 40  # trials that a picture's legend names
 
 def lines_of(chart: Gantt, *, width: int) -> list[str]:
     """One line a worker; each trial has a sign of its own, so that no colour is needed to tell them apart."""
-    margin = max(len(row.worker) for row in chart.rows) + len("worker ") + 1
+    margin = max(len(row.worker) for row in chart.rows) + 1
     columns = max(_SMALLEST, width - margin - 12)
     lines = []
     for row, strip in zip(chart.rows, strips(chart, columns), strict=True):
@@ -27,7 +27,7 @@ def lines_of(chart: Gantt, *, width: int) -> list[str]:
             console.paint((sign(trial) if trial is not None else _IDLE) * len(list(cells)), _style(trial)) for trial, cells in groupby(strip)
         )
         share = row.busy_s / chart.span_s if chart.span_s else 0.0
-        lines.append(f"{'worker ' + row.worker:<{margin}}{picture}  {share:4.0%} busy")
+        lines.append(f"{row.worker:<{margin}}{picture}  {share:4.0%} busy")
     return [*lines, " " * margin + _axis(chart.span_s, columns), summary(chart)]
 
 
@@ -87,7 +87,7 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
                 at, bar.ended_at - bar.began_at, left=bar.began_at - chart.began_at, height=0.8, color=colour[bar.trial],
                 edgecolor="white", linewidth=0.3, hatch="//" if bar.kind == "evaluate" else None,
             )  # fmt: skip
-    axes.set_yticks(range(len(chart.rows)), [f"worker {row.worker}" for row in chart.rows])
+    axes.set_yticks(range(len(chart.rows)), [row.worker for row in chart.rows])
     axes.invert_yaxis()
     axes.set(xlabel="seconds", title=f"{title}: {chart.idle_share:.1%} idle")
     named = [Patch(color=colour[trial], label=f"trial {trial}") for trial in trials[:_NAMED]]

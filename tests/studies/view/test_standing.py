@@ -86,3 +86,8 @@ def test_hops_told_twice_count_once(numbers: list[int]) -> None:
     view = StudyView.of([SPEC, *(hop(n, "0", size=7) for n in numbers)])
     assert view.hops == len(set(numbers)) == len(view.bars)
     assert view.hop_bytes == 7 * view.hops
+
+
+def test_paused_trials_of_a_study_that_is_over_have_stopped() -> None:
+    view = StudyView.of([SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause"), {"kind": "done", "best": None}])
+    assert view.done and view.trials["0"].state is TrialState.STOPPED

@@ -127,7 +127,7 @@ class StudyView:
             case "worker":
                 self.notes.append(WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", ""))))
             case "done":
-                self.done = True
+                self._finish()
 
     def ranked(self) -> list[TrialView]:
         """All trials, the best first; those without a value last, in order of their numbers."""
@@ -154,6 +154,13 @@ class StudyView:
         for trial in self.trials.values():
             found[trial.state] += 1
         return found
+
+    def _finish(self) -> None:
+        """Those that were only kept in case they go on never will."""
+        self.done = True
+        for trial in self.trials.values():
+            if trial.state is TrialState.PAUSED:
+                trial.state = TrialState.STOPPED
 
     def _trial(self, trial: Any) -> TrialView:
         name = str(trial)
