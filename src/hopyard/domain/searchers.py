@@ -73,6 +73,7 @@ class SearcherKind:
 
 _ETA = Option(OptionKind.INTEGER, 3, "one in how many goes on at each rung", low=2)
 _MIN_EPOCHS = Option(OptionKind.INTEGER, 1, "epochs at the lowest rung", low=1)
+_STARTUP = Option(OptionKind.INTEGER, 10, "trials drawn at random before the model proposes", low=1)
 _SEARCH = "hopyard.search."
 
 SEARCHERS: Mapping[str, SearcherKind] = {
@@ -111,6 +112,36 @@ SEARCHERS: Mapping[str, SearcherKind] = {
         "Asynchronous successive halving: whoever is among the best 1/eta of its rung goes on at once; nobody waits.",
         _SEARCH + "asha:Asha",
         {"eta": _ETA, "min_epochs": _MIN_EPOCHS},
+        needs_trials=True,
+    ),
+    "bohb": SearcherKind(
+        "Hyperband, whose trials TPE proposes, from the results of the largest budget that enough trials have reached (Optuna).",
+        _SEARCH + "bohb:Bohb",
+        {
+            "eta": _ETA,
+            "min_epochs": _MIN_EPOCHS,
+            "random": Option(OptionKind.NUMBER, 1 / 3, "share of the trials that is drawn at random", low=0, high=1),
+        },
+    ),
+    "tpe": SearcherKind(
+        "Tree-structured Parzen estimator, multivariate: draws near what was good and far from what was not (Optuna).",
+        _SEARCH + "optuna_searchers:Tpe",
+        {"startup": _STARTUP},
+        needs_trials=True,
+    ),
+    "gp": SearcherKind(
+        "Gaussian process: few trials, each of which takes long; seconds for a proposal (Optuna, PyTorch).",
+        _SEARCH + "optuna_searchers:GaussianProcess",
+        {"startup": _STARTUP},
+        needs_trials=True,
+    ),
+    "cmaes": SearcherKind(
+        "Covariance matrix adaptation: many trials over real and whole numbers (Optuna).",
+        _SEARCH + "optuna_searchers:CmaEs",
+        {
+            "startup": Option(OptionKind.INTEGER, 1, "trials drawn at random before it begins", low=1),
+            "population": Option(OptionKind.INTEGER, None, "trials of a generation", low=3),
+        },
         needs_trials=True,
     ),
     "pbt": SearcherKind(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -53,18 +53,43 @@ def quiet(optuna: Any) -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one thread: its small matrices gain nothing from more, lose much where trials keep the cores busy, and come out
+    the same on every machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class OptunaModel:
     """startup: trials that must have completed before the model is asked; those before are drawn as by random search with the
     same seed. joint: all parameters are told to the sampler, also those that do not exist in a trial (for samplers that
     know no conditions); else only those that do.
 
-    No proposal is made twice, where there is another: an equal seed would give an equal result.
+    No proposal is made twice, where there is another: an equal seed would give an equal result. within: what the sampler is asked in.
     """
 
-    def __init__(self, *, optuna: Any, space: Space, seed: int, startup: int, make: MakeSampler, joint: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        optuna: Any,
+        space: Space,
+        seed: int,
+        startup: int,
+        make: MakeSampler,
+        joint: bool = False,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._optuna, self._space, self._seed, self._startup = optuna, space, seed, startup
         self._axes = axes(space)
         self._distributions = {name: axis.distribution(optuna) for name, axis in self._axes.items()}
+        self._within = within
         self._joint = joint or not is_conditional(space)
         self._asked: dict[int, tuple[int, dict[str, float]]] = {}  # trial -> Optuna's number of it, and where it lies
         self._seen: set[tuple[Any, ...]] = set()
@@ -78,7 +103,7 @@ class OptunaModel:
         space was proposed already."""
         if self.completed < self._startup or not self._axes:
             return self._drawn(number)
-        with quiet(self._optuna):
+        with quiet(self._optuna), self._within():
             for _ in range(_RETRIES):
                 trial = self._study.ask()
                 params, places = self._suggested(trial)
@@ -107,10 +132,6 @@ class OptunaModel:
         self._add(self._places(number, params), state=self._optuna.trial.TrialState.COMPLETE, value=loss)
         self.completed += 1
 
-    def forget(self, number: int) -> None:
-        """Nothing is learnt here of a trial that was proposed here."""
-        if number in self._asked:
-            self.finish(number, None)
 
     def _drawn(self, number: int) -> Params | None:
         """As random search draws it, anew where that was proposed already; at last, the first of all that was not."""

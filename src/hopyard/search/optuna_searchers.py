@@ -14,7 +14,7 @@ from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
 from hopyard.errors import SpecError
-from hopyard.search.optuna_model import OptunaModel, load_optuna
+from hopyard.search.optuna_model import OptunaModel, load_optuna, one_thread
 from hopyard.search.optuna_space import axes, is_conditional
 from hopyard.search.tracked import Tracked, TrackingSearcher
 
@@ -66,7 +66,7 @@ class GaussianProcess(ModelSearcher):
             return optuna.samplers.GPSampler(seed=chance, n_startup_trials=startup)
 
         optuna = load_optuna("gp", "scipy", "torch")
-        model = OptunaModel(optuna=optuna, space=space, seed=seed, startup=startup, make=make, joint=True)
+        model = OptunaModel(optuna=optuna, space=space, seed=seed, startup=startup, make=make, joint=True, within=one_thread)
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed, model=model)
 
 

@@ -1,0 +1,81 @@
+"""Hyperband's budgets with a model's proposals (Falkner, Klein and Hutter, "BOHB", ICML 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Space
+from hopyard.domain.study import Goal
+from hopyard.domain.trial import TrialOutcome, Verdict
+from hopyard.search.draw import draw, unit
+from hopyard.search.hyperband import Hyperband
+from hopyard.search.optuna_model import OptunaModel, load_optuna
+from hopyard.search.optuna_searchers import tpe_model
+from hopyard.search.optuna_space import axes
+from hopyard.search.tracked import Tracked
+
+
+class Bohb(Hyperband):
+    """As Hyperband, but most trials are proposed by TPE over what is known of the largest budget that enough trials have reached
+    (section 3.2: two more than the space has parameters, and one). A share of them is still drawn at random, so that a
+    model that is wrong costs at most that factor (section 3.1).
+
+    random: that share.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: Space,
+        goal: Goal,
+        trials: int | None,
+        max_epochs: int,
+        seed: int,
+        eta: int = 3,
+        min_epochs: int = 1,
+        random: float = 1 / 3,
+    ) -> None:
+        super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed, eta=eta, min_epochs=min_epochs)
+        self._optuna, self._random = load_optuna("bohb"), random
+        self._enough = len(axes(space)) + 3
+        self._models: dict[int, OptunaModel] = {}  # by budget
+        self._proposed_by: dict[int, OptunaModel] = {}  # by trial, until its first result
+
+    def _params(self, number: int) -> Mapping[str, ParamValue]:
+        model = self._model()
+        if model is not None and unit(self._seed, number, "", purpose="random") >= self._random:
+            params = model.propose(number)
+            if params is not None:
+                self._proposed_by[number] = model
+                return params
+        return draw(self._space, self._seed, number)
+
+    def _model(self) -> OptunaModel | None:
+        """Of the largest budget that enough trials have reached."""
+        ready = [budget for budget, model in self._models.items() if model.completed >= self._enough]
+        return self._models[max(ready)] if ready else None
+
+    def _reached(self, trial: Tracked) -> Verdict:
+        assert trial.loss is not None
+        self._learn(trial, trial.loss)
+        return super()._reached(trial)
+
+    def _ended(self, trial: Tracked, outcome: TrialOutcome) -> None:
+        if outcome is TrialOutcome.COMPLETED and trial.loss is not None and not trial.paused:
+            self._learn(trial, trial.loss)
+        elif trial.number in self._proposed_by:
+            self._proposed_by.pop(trial.number).finish(trial.number, None)
+        super()._ended(trial, outcome)
+
+    def _learn(self, trial: Tracked, loss: float) -> None:
+        if trial.budget not in self._models:
+            self._models[trial.budget] = tpe_model(self._optuna, self._space, self._seed + trial.budget, self._enough)
+        model = self._models[trial.budget]
+        proposer = self._proposed_by.pop(trial.number, None)
+        if proposer is model:
+            model.finish(trial.number, loss)
+            return
+        if proposer is not None:
+            proposer.finish(trial.number, None)
+        model.learn(trial.number, trial.params, loss)
