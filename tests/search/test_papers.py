@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.config.searchfile import search_of
 from hopyard.domain.ids import TrialId
+from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.space import Parameter, Space, Uniform
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
@@ -19,7 +22,6 @@ from hopyard.interfaces.searcher import ReleasesTrials
 from hopyard.search.asha import Asha
 from hopyard.search.halving import Halving
 from hopyard.search.hyperband import Hyperband, brackets
-from hopyard.search.rungs import rung_budgets
 from hopyard.testing.study_play import StudyPlay
 
 SPACE = Space((Parameter("x", Uniform(0.0, 1.0)),))
@@ -69,6 +71,19 @@ def test_rungs_that_cannot_be() -> None:
     with pytest.raises(SpecError, match="no rung to compare") as failure:
         rung_budgets(2, 1, 3)
     assert "at least 3" in failure.value.hints[0]
+
+
+@pytest.mark.parametrize(
+    ("searcher", "told"),
+    [
+        ("asha", "max_epochs: with 2 and a lowest rung of 1"),
+        ({"name": "hyperband", "min_epochs": 3}, "searcher.min_epochs: 3 epochs"),
+    ],
+)
+def test_a_file_without_rungs_is_refused_when_it_is_read(searcher: object, told: str, tmp_path: Path) -> None:
+    study = {"metric": "acc", "script": "x.py", "trials": 9, "epochs": 2, "space": {"lr": [1, 2]}, "searcher": searcher}
+    with pytest.raises(SpecError, match=told):
+        search_of(study, tmp_path)
 
 
 # -- Hyperband ----------------------------------------------------------------------------------------------------

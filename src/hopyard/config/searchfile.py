@@ -30,7 +30,8 @@ docs/search.md says all of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ from hopyard.config.suggest import hints_for
 from hopyard.config.values import read_flag, read_name, read_param
 from hopyard.domain.ids import slug
 from hopyard.domain.run import ParamValue
+from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.searchers import check_options, get_searcher, is_own, needs_trials
 from hopyard.domain.space import Space
 from hopyard.domain.study import DEFAULT_BUDGET_PARAM, MopSpec, Parallel, SearcherSpec, StudySpec
@@ -100,6 +102,7 @@ def read_search(top: Section, *, base: Path, folder: Path, name: str) -> StudyRe
         tensorboard=read_flag(top, "tensorboard", default=False),
         mlflow=_mlflow(top),
     )
+    _check_rungs(top, spec)
     run = replace(read_request(top, (), base=base, folder=folder), label=spec.name)
     _check_params(top, run, space)
     if spec.mop is not None:
@@ -131,13 +134,31 @@ def read_searcher(top: Section) -> SearcherSpec:
 
 
 def _checked_searcher(top: Section, name: str, options: Mapping[str, ParamValue]) -> SearcherSpec:
-    try:
+    with _as_in_the_file(top):
         if not is_own(name):
             get_searcher(name)
             check_options(name, options)
-    except SpecError as wrong:  # its path is that of a spec: options stand beside the name in a file
-        raise SpecError(f"{top.file}: {wrong.message.replace('searcher.options.', 'searcher.', 1)}", hints=wrong.hints) from wrong
     return SearcherSpec(name, options)
+
+
+def _check_rungs(top: Section, spec: StudySpec) -> None:
+    """Whether the epochs of the study leave its searcher rungs to compare trials at."""
+    if is_own(spec.searcher.name):
+        return
+    options = check_options(spec.searcher.name, spec.searcher.options)
+    eta, least = options.get("eta"), options.get("min_epochs")
+    if isinstance(eta, int) and isinstance(least, int):
+        with _as_in_the_file(top):
+            rung_budgets(spec.max_epochs, least, eta)
+
+
+@contextmanager
+def _as_in_the_file(top: Section) -> Iterator[None]:
+    """The path of a SpecError is that of a spec: in a file, options stand beside the searcher's name."""
+    try:
+        yield
+    except SpecError as wrong:
+        raise SpecError(f"{top.file}: {wrong.message.replace('searcher.options.', 'searcher.', 1)}", hints=wrong.hints) from wrong
 
 
 def _parallel(top: Section) -> Parallel:

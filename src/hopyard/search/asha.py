@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import inf
 
 from hopyard.domain.ids import TrialId
+from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
-from hopyard.search.rungs import rung_budgets
 from hopyard.search.tracked import Tracked, TrackingSearcher
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from hopyard.domain.ids import TrialId
+from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
-from hopyard.search.rungs import Bracket, rung_budgets, rung_sizes
+from hopyard.search.rungs import Bracket, rung_sizes
 from hopyard.search.tracked import Tracked, TrackingSearcher
 
 

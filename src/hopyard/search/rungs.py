@@ -1,4 +1,4 @@
-"""Rungs: the budgets at which trials are compared, and one bracket of trials that climb them together.
+"""One bracket of trials that climb rungs together; at each rung they are compared, and the best go on.
 
 Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization" (AISTATS 2016), and Li et al.,
 "Hyperband" (JMLR 2018).
@@ -10,26 +10,6 @@ from bisect import bisect
 from math import inf
 
 from hopyard.domain.trial import Verdict
-from hopyard.errors import SpecError
-
-
-def rung_budgets(max_epochs: int, min_epochs: int, eta: int) -> tuple[int, ...]:
-    """Epochs in all at each rung, lowest first: as many as fit between the two, each eta times the one before (rounded down),
-    the last `max_epochs`. Raises SpecError where there would be only one."""
-    if min_epochs > max_epochs:
-        raise SpecError(
-            f"searcher.options.min_epochs: {min_epochs} epochs at the lowest rung are more than max_epochs, {max_epochs}",
-            hints=("choose fewer, or a larger max_epochs",),
-        )
-    last = 0
-    while min_epochs * eta ** (last + 1) <= max_epochs:
-        last += 1
-    if last == 0:
-        raise SpecError(
-            f"max_epochs: with {max_epochs} and a lowest rung of {min_epochs} there is no rung to compare trials at before the end",
-            hints=(f"max_epochs has to be at least {min_epochs * eta} (min_epochs x eta), or take the searcher `random`",),
-        )
-    return tuple(max_epochs // eta ** (last - rung) for rung in range(last + 1))
 
 
 def rung_sizes(trials: int, rungs: int, eta: int) -> tuple[int, ...]:
