@@ -10,6 +10,7 @@ from hopyard.config.runspec import RoleRequest, RunRequest
 from hopyard.config.studyjson import study_json
 from hopyard.domain.study import StudySpec
 
+_ATTEMPTS = 20  # a study that lost its driver has lost nothing: it goes on from its journal
 DRIVER = ("python", "-u", "-m", "hopyard.studies")
 
 
@@ -27,6 +28,7 @@ class StudyRequest:
         trial = None if self.trial is None else self.trial.spec(code=code, git=git, environment=environment)
         return {
             **self.run.spec(code=code, git=git, environment=environment),
+            "max_attempts": _ATTEMPTS,
             "study": study_json(replace(self.study, trial=trial)),
         }
 

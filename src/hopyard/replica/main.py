@@ -180,6 +180,8 @@ class Replica:
             tensorboard.poll()
         except (OSError, ValueError) as failed:
             say(f"tensorboard: {failed}")
+        if spec.launch.study is not None and ended.kind is ExitKind.SIGNAL:
+            return replace(ended, kind=ExitKind.LOST)  # a study knows where it was: the next attempt goes on from there
         return ended
 
     def _gpu_watch(self, now: float) -> list[Periodic]:

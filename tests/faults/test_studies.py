@@ -1,0 +1,134 @@
+"""kill -9 of whatever drives a study, at any moment: it ends with the trials, params and verdicts of one to which nothing happened."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import psutil
+
+from hopyard.studies.journal import read_records
+
+from .world import World, chance, kill, until
+
+TRAINS = """
+import math, time
+import hopyard as hop
+
+p = hop.params(lr=0.1, width=8, epochs=1)
+state = {"done": 0}
+hop.bind(state=state)
+for epoch in hop.loop(range(p.epochs)):
+    time.sleep(0.03)
+    state["done"] += 1
+    hop.log(acc=1 - abs(math.log10(p.lr) + 2) / 5 + 0.01 * state["done"] + 0.001 * p.width, step=epoch)
+"""
+SEARCH = """
+name: toy
+metric: acc
+goal: max
+searcher: {name: asha, eta: 2}
+trials: 6
+concurrent: 1
+epochs: 4
+seed: 5
+space:
+  lr: loguniform(1e-4, 1e-1)
+  width: [4, 8, 16]
+script: train.py
+resources: {cpus: 0.2}
+"""
+
+
+def journal(world: World, run: Any) -> list[dict[str, Any]]:
+    def read(client: Any) -> bytes:
+        with client.open("GET", f"/runs/{run['id']}/journal") as response:
+            return bytes(response.read())
+
+    return list(read_records(world.ask(read)))
+
+
+def decisions(records: list[dict[str, Any]]) -> list[Any]:
+    """What was asked, answered, told and decided, in order."""
+    return [record.get("answer") or (record["report"], record["verdict"]) for record in records if record["kind"] in ("asked", "told")]
+
+
+def start(world: World) -> Any:
+    return world.run(world.ok("search", "search.yaml", "--detach").out.strip())
+
+
+def process_of(world: World, run: Any, what: str) -> int:
+    """The number of one of the processes of a study, once it is there; 0 when the study is over."""
+
+    def found() -> list[int]:
+        now = world.run(run["id"])
+        if now["phase"] in ("succeeded", "failed", "cancelled"):
+            return [0]
+        if what == "server":
+            return [world.server_pid()] if world.server_pid() else []
+        if now["phase"] != "running":
+            return []
+        state = world.state(now)
+        if what == "replica":
+            return [state["pid"]]
+        if what == "parent":
+            return [state["child_pid"]]
+        try:
+            return [child.pid for child in psutil.Process(state["child_pid"]).children() if "hopyard.studies.run" in child.cmdline()]
+        except psutil.Error:
+            return []
+
+    return until(found, f"the {what}")[0]
+
+
+def test_a_study_ends_as_an_undisturbed_one_whatever_is_killed(world: World) -> None:
+    moment = chance(31)
+    world.write("train.py", TRAINS)
+    world.write("search.yaml", SEARCH)
+    calm = world.reaches(start(world)["id"], "succeeded")
+    wanted = decisions(journal(world, calm))
+    assert {record["answer"]["trial"] for record in journal(world, calm) if record["kind"] == "asked"} == {str(n) for n in range(6)}
+    run = start(world)
+    killed = []
+    for what in ("driver", "server", "replica", "driver", "parent", "everything", "driver", "server"):
+        time.sleep(0.2 + moment.random() * 1.5)
+        if what == "everything":
+            world.kill_everything()
+        else:
+            pid = process_of(world, run, what)
+            if not pid:
+                break
+            kill(pid)
+        killed.append(what)
+    print("killed:", killed)
+    assert len(killed) >= 4
+    ended = world.reaches(run["id"], "succeeded")
+    records = journal(world, ended)
+    assert decisions(records) == wanted
+    assert ended["summary"] == calm["summary"]
+    assert sum(record["kind"] == "done" for record in records) == 1
+    for trial in range(6):  # curves have every point once
+        assert world.series(ended, f"acc/{trial}") == world.series(calm, f"acc/{trial}")
+    assert world.series(ended, "best/acc") == world.series(calm, "best/acc")
+    made = world.get("/runs", parent=ended["id"])["runs"]
+    assert len(made) == len(world.get("/runs", parent=calm["id"])["runs"])
+    assert {one["phase"] for one in made} == {"succeeded"}
+
+
+def test_a_stopped_study_leaves_no_trial_behind(world: World) -> None:
+    world.write("train.py", TRAINS.replace("0.03", "30"))
+    world.write("search.yaml", SEARCH.replace("concurrent: 1", "concurrent: 2"))
+    run = start(world)
+    until(lambda: len(world.get("/runs", parent=run["id"], phase="running")["runs"]) == 2, "two trials")
+    world.ok("stop", run["name"])
+    world.reaches(run["id"], "cancelled")
+    until(lambda: all(one["phase"] == "cancelled" for one in world.get("/runs", parent=run["id"])["runs"]), "the end of the trials")
+    again = start(world)
+    until(lambda: world.get("/runs", parent=again["id"], phase="running")["runs"], "a trial")
+    kill(process_of(world, again, "driver"))
+    kill(world.server_pid())
+    world.ok("stop", again["name"])
+    world.reaches(again["id"], "cancelled")
+    until(lambda: all(one["phase"] == "cancelled" for one in world.get("/runs", parent=again["id"])["runs"]), "the end of the trials")
+    assert json.loads(world.ok("ps", "--json").out) == []
