@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, StudySpec
+from hopyard.studies.worker.main import leave
 from hopyard.studies.worker.run import run_worker
 
 
@@ -18,6 +20,7 @@ def main() -> None:
     folder = Path(said["folder"])
     mop = MopSpec("code.py", said["workers"], "digits", PartitionPlan(said["workers"]), deterministic=True)
     spec = StudySpec("study", Space(()), "loss", Goal.MIN, Parallel.MOP, mop=mop)
+    signal.signal(signal.SIGTERM, leave)
     reason = run_worker(
         said["address"],
         bytes.fromhex(said["secret"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ from hopyard.studies.messages import (
     from_head,
     to_head,
 )
+from hopyard.studies.states.shelf import Shelf
 
 SECRET = bytes(range(32))
 WAIT_S = 60.0
@@ -159,3 +161,16 @@ class Workers:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
             process.wait(10)
+
+
+def joined(workers: Workers, driver: Driver, *names: str) -> None:
+    """The i-th has partition i open."""
+    for name in names:
+        workers.start(name, driver.address)
+    for at, name in enumerate(names):
+        driver.expect(Hello, name)
+        driver.open(name, (at,), (at,))
+
+
+def shelf_of(workers: Workers) -> Shelf:
+    return Shelf(hashlib.blake2b(SECRET, digest_size=8).hexdigest(), workers.folder / "scratch", memory=workers.folder / "memory")

@@ -13,27 +13,12 @@ from hopyard.studies.messages import Cancel, Drop, End, Evaluated, Failed, Finis
 from hopyard.studies.states import chance
 from hopyard.studies.states.decode import decode
 from hopyard.studies.states.digest import digest
-from hopyard.studies.states.shelf import Shelf
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.load import load
 
-from .study import SECRET, Driver, Workers
+from .study import Driver, Workers, joined, shelf_of
 
 Drives = Callable[..., Driver]
-
-
-def joined(workers: Workers, driver: Driver, *names: str) -> None:
-    for name in names:
-        workers.start(name, driver.address)
-    for at, name in enumerate(names):
-        driver.expect(Hello, name)
-        driver.open(name, (at,), (at,))
-
-
-def the_shelf(workers: Workers) -> Shelf:
-    import hashlib
-
-    return Shelf(hashlib.blake2b(SECRET, digest_size=8).hexdigest(), workers.folder / "scratch", memory=workers.folder / "memory")
 
 
 def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, drive: Drives) -> None:
@@ -80,7 +65,7 @@ def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Driv
         state = next(one.state for one in done if one.trial == "5")
         driver.evaluate(hop[0], hop[1], state, trial="5")
         driver.expect(Evaluated)
-    with_shelf = the_shelf(workers)
+    with_shelf = shelf_of(workers)
     hopped = decode(with_shelf.read(state))["state"]
     with_shelf.close()
 
@@ -111,7 +96,7 @@ def test_the_same_unit_gives_the_same_bytes_again(workers: Workers, drive: Drive
         unit = driver.train((worker, 0), state=first, epoch=1)
         said.add(driver.expect(Named, unit=unit).digest)
     assert len(said) == 1
-    with_shelf = the_shelf(workers)
+    with_shelf = shelf_of(workers)
     with with_shelf.view(unit) as view:
         assert said == {digest(view)}
     with_shelf.close()
@@ -245,7 +230,7 @@ def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(workers
     next_one = driver.train(("a", 0), params=params)
     (workers.folder / "go").touch()
     assert driver.expect(Finished).unit == next_one
-    with_shelf = the_shelf(workers)
+    with_shelf = shelf_of(workers)
     assert with_shelf.names() == [next_one]
     driver.send("a", Drop((next_one,)))
     while with_shelf.names():

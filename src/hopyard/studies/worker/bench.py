@@ -116,7 +116,7 @@ class Bench:
         if index == 0:
             group = First(self._meetings, order.unit, count)
         else:
-            group = Other(order.members[0].address, self._secret, order.unit, index)
+            group = Other(order.members[0].address, self._secret, order.unit, index, lambda: self._check(order.unit, 0.0, None))
         self._group = group
         try:
             of = [int(member.partition) for member in order.members]

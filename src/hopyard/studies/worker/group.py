@@ -7,7 +7,8 @@ sends everybody the same bits. Whoever goes away ends it for all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hopyard.errors import AuthError
@@ -16,7 +17,8 @@ from hopyard.studies.link.wire import Broken, Wire
 from hopyard.studies.trainable.protocol import average
 from hopyard.studies.worker.failure import GroupBroken
 
-MEET_S = 60.0  # for the others to come; a member that is lost is told of by the driver long before
+MEET_S = 600.0  # for the others to come; of a member that is lost, the driver tells long before
+_CONNECT_S = 2.0
 
 
 class Meetings:
@@ -83,13 +85,23 @@ class First:
 class Other:
     """Any other member."""
 
-    def __init__(self, address: str, secret: bytes, unit: str, index: int) -> None:
-        """Raises GroupBroken."""
+    def __init__(self, address: str, secret: bytes, unit: str, index: int, check: Callable[[], None]) -> None:
+        """check: called now and then while the first member does not answer; may raise. Raises GroupBroken."""
+        until = time.monotonic() + MEET_S
+        while True:
+            check()
+            try:
+                self._wire = connect(address, secret, timeout_s=_CONNECT_S)
+                break
+            except TimeoutError as slow:
+                if time.monotonic() > until:
+                    raise GroupBroken(f"the group's first member at {address} does not answer") from slow
+            except (OSError, ValueError, AuthError) as refused:
+                raise GroupBroken(f"the group's first member at {address} cannot be reached: {refused}") from refused
         try:
-            self._wire = connect(address, secret)
             self._wire.send({"kind": "join", "unit": unit, "index": index})
-        except (OSError, ValueError, AuthError) as refused:
-            raise GroupBroken(f"the group's first member at {address} cannot be reached: {refused}") from refused
+        except OSError as lost:
+            raise GroupBroken(f"the group broke up before it began: {lost}") from lost
 
     def reduce(self, arrays: Sequence[Any]) -> list[Any]:
         mine = [_plain(array) for array in arrays]

@@ -22,7 +22,7 @@ def main() -> int:
     if mop is None or place.dataset is None:
         raise SpecError(f"the study `{place.spec.name}` has no dataset for workers to keep partitions of")
     _begin_with(process.environment(mop.deterministic, mop.threads))
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     run_worker(
         join_address(*place.meet),
         place.secret,
@@ -42,6 +42,6 @@ def _begin_with(wanted: dict[str, str]) -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> None:
+def leave(_signal: int, _frame: FrameType | None) -> None:
     """As the replica asks for: what lies in shared memory is given back on the way out."""
     raise Leaving(128 + signal.SIGTERM)

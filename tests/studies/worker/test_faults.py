@@ -1,0 +1,256 @@
+"""Workers that are killed or frozen, drivers that come and go: nothing that was done is lost, nobody waits for the dead."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from hopyard.studies.messages import Acknowledge, Beat, Cancel, End, Failed, Finished, Hello, Named
+
+from .study import Driver, Workers, joined
+
+Drives = Callable[..., Driver]
+
+WAITS = """
+import time
+import numpy as np
+from pathlib import Path
+
+def init(config):
+    return {"w": np.zeros(1000), "seen": 0}
+
+def train(state, partition, config):
+    here = Path(config.folder)
+    (here / f"began-{config.trial}").touch()
+    while config.get("waits") and not (here / "go").exists():
+        time.sleep(0.005)
+    state["w"] += partition.index + 1
+    state["seen"] += 1
+
+def evaluate(state, partition, config):
+    return {"w": state["w"][0], "seen": state["seen"]}
+"""
+
+
+def began(driver: Driver, workers: Workers, trial: str) -> None:
+    while not (workers.folder / f"began-{trial}").exists():
+        driver.pump(0.01)
+
+
+def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(workers: Workers, drive: Drives) -> None:
+    """It had not written down what the workers had told it, and one of them was at work."""
+    workers.code(WAITS)
+    driver = drive(acknowledges=False)
+    joined(workers, driver, "a", "b")
+    folder = str(workers.folder)
+    done = driver.train(("a", 0), params={"folder": folder}, trial="1")
+    driver.expect(Finished, unit=done)
+    driver.expect(Named, unit=done)
+    at_work = driver.train(("b", 1), params={"folder": folder, "waits": True}, trial="2")
+    began(driver, workers, "2")
+    port = driver.hub.port
+    driver.close()
+    (workers.folder / "go").touch()
+
+    heir = drive(port=port, acknowledges=False)
+    hello = heir.expect(Hello, "a")
+    assert hello.train == (0,) and done in hello.states and not hello.doing
+    again = heir.expect(Finished, "a")
+    assert (again.unit, again.trial) == (done, "1") and heir.expect(Named, "a").unit == done
+    heir.expect(Beat, "a")
+    assert heir.expect(Finished, "b").unit == at_work
+    heir.send("a", Acknowledge((done,)))
+    heir.send("a", Acknowledge((), (done,)))
+    heir.expect(Beat, "a")
+    heir.close()
+
+    last = drive(port=port)
+    assert last.expect(Finished, "b").unit == last.expect(Named, "b").unit == at_work
+    last.expect(Hello, "a")
+    last.expect(Beat, "a")
+    assert not [message for worker, message in last.heard if worker == "a" and isinstance(message, (Finished, Named))]
+    for name in ("a", "b"):
+        last.send(name, End())
+        assert workers.processes[name].wait(20) == 0
+
+
+def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(workers: Workers, drive: Drives) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    joined(workers, driver, "a")
+    unit = driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="1", epoch=3)
+    began(driver, workers, "1")
+    for _ in range(3):
+        port = driver.hub.port
+        driver.close()
+        driver = drive(port=port)
+        (doing,) = driver.expect(Hello, "a").doing
+        assert (doing.unit, doing.trial, doing.epoch, doing.partitions, doing.training) == (unit, "1", 3, (0,), True)
+    (workers.folder / "go").touch()
+    assert driver.expect(Finished).unit == unit
+
+
+def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(workers: Workers, drive: Drives) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    params = {"folder": str(workers.folder)}
+    driver.train(("a", 0), params=params)
+    first = driver.expect(Finished)
+    driver.train(("a", 0), state=first.state, params={**params, "waits": True}, trial="2")
+    began(driver, workers, "2")
+    workers.processes["a"].kill()
+    while ("a", "closed") not in driver.heard:
+        driver.pump(0.1)
+    driver.open("b", (0, 1), (0, 1))  # its partition is read elsewhere, and only the unit in flight is repeated
+    driver.train(("b", 0), state=first.state, params=params)
+    assert driver.expect(Finished, "b").start_from == first.state
+    workers.start("a", driver.address)  # and who comes back finds all states
+    assert first.state in driver.expect(Hello, "a").states
+
+
+def test_a_frozen_worker_is_silent_and_a_busy_one_is_not(workers: Workers, drive: Drives) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    busy = driver.train(("b", 1), params={"folder": str(workers.folder), "waits": True}, trial="1")
+    began(driver, workers, "1")
+    workers.processes["a"].send_signal(signal.SIGSTOP)
+    numbers = driver._connections
+    while driver.hub.silent_s(numbers["a"]) < 2.5:
+        driver.pump(0.1)
+    assert driver.hub.silent_s(numbers["b"]) < 2.0
+    workers.processes["a"].send_signal(signal.SIGCONT)
+    while driver.hub.silent_s(numbers["a"]) > 1.5:
+        driver.pump(0.1)
+    (workers.folder / "go").touch()
+    assert driver.expect(Finished).unit == busy
+
+
+def test_one_without_the_secret_gets_nowhere(workers: Workers, drive: Drives) -> None:
+    driver = drive()
+    process = workers.start("a", driver.address, secret=b"another", patience_s=0.5)
+    assert process.wait(20) != 0 and not driver.heard
+    assert "does not know the secret" in workers.log("a")
+
+
+def test_a_worker_that_is_asked_to_leave_takes_its_memory_along(workers: Workers, drive: Drives) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    joined(workers, driver, "a")
+    driver.train(("a", 0), params={"folder": str(workers.folder)})
+    driver.expect(Finished)
+    driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="2")
+    began(driver, workers, "2")
+    workers.processes["a"].terminate()
+    assert workers.processes["a"].wait(20) == 128 + signal.SIGTERM
+    assert not list((workers.folder / "memory").iterdir())
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+TOGETHER = """
+import os, time
+import numpy as np
+import random
+from pathlib import Path
+
+def init(config):
+    return {"w": np.zeros(5000), "steps": 0}
+
+def train(state, partition, config):
+    state["steps"] += 1
+
+def train_together(state, partitions, config, reduce):
+    rng = np.random.default_rng(partitions[0].index)
+    for step in range(config.get("steps", 5)):
+        gradient, loss = rng.normal(size=5000), np.float32(partitions[0].index)
+        means = reduce([gradient.astype("f4"), loss])
+        state["w"] -= 0.1 * means[0]
+        state["steps"] += 1
+        Path(config.folder, f"step-{partitions[0].index}").touch()
+        if config.get("dies") == partitions[0].index and step == 2:
+            os.kill(os.getpid(), 9)
+        if config.get("raises") == partitions[0].index and step == 2:
+            raise ValueError("one of us")
+        if config.get("odd") == partitions[0].index:
+            reduce([np.zeros(3)])
+        random.random()
+
+def evaluate(state, partition, config):
+    return {"w": state["w"][0], "steps": state["steps"]}
+"""
+
+
+def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(workers: Workers, drive: Drives) -> None:
+    import numpy as np
+
+    from hopyard.studies.states.decode import decode
+    from hopyard.studies.trainable.protocol import average
+
+    from .study import shelf_of
+
+    workers.code(TOGETHER)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    params = {"folder": str(workers.folder)}
+    unit = driver.train(("a", 0), ("b", 1), params=params)
+    said = [driver.expect(Finished, name, unit=unit) for name in ("a", "b")]
+    assert {one.state for one in said} == {unit} and said[0].partitions == (0, 1)
+    assert {driver.expect(Named, unit=unit).digest} == {driver.expect(Named, unit=unit).digest}
+    with_shelf = shelf_of(workers)
+    found = decode(with_shelf.read(unit))["state"]
+    with_shelf.close()
+    alone, streams = np.zeros(5000), [np.random.default_rng(index) for index in (0, 1)]
+    for _ in range(5):
+        alone -= 0.1 * average([[stream.normal(size=5000).astype("f4")] for stream in streams])[0]
+    assert found["steps"] == 5 and found["w"].tobytes() == alone.tobytes()
+    driver.train(("b", 1), state=unit, params=params)
+    assert driver.expect(Finished).start_from == unit
+
+
+def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(workers: Workers, drive: Drives) -> None:
+    workers.code(TOGETHER)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    params = {"folder": str(workers.folder)}
+    for index, raising, other in ((0, "a", "b"), (1, "b", "a")):
+        unit = driver.train(("a", 0), ("b", 1), params={**params, "raises": index})
+        assert driver.expect(Failed, raising, unit=unit).error == "ValueError: one of us"
+        assert driver.expect(Failed, other, unit=unit).kind == "group"
+    unit = driver.train(("a", 0), ("b", 1), params={**params, "odd": 1})
+    assert {driver.expect(Failed, name, unit=unit).kind for name in ("a", "b")} == {"group"}
+    unit = driver.train(("a", 0), ("b", 1), params={**params, "dies": 1})
+    lost = driver.expect(Failed, "a", unit=unit)
+    assert lost.kind == "group" and "went away" in lost.error
+    driver.train(("a", 0), params=params)  # and it is fit to go on
+    driver.expect(Finished, "a")
+
+
+def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: Workers, drive: Drives) -> None:
+    workers.code(TOGETHER)
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    params = {"folder": str(workers.folder)}
+    for waits, missing in (("a", "b"), ("b", "a")):
+        workers.processes[missing].send_signal(signal.SIGSTOP)
+        unit = driver.train(("a", 0), ("b", 1), params=params)
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            driver.pump(0.05)
+        driver.send(waits, Cancel(unit))
+        alone = driver.train((waits, 0 if waits == "a" else 1), params=params)
+        assert driver.expect(Finished, waits).unit == alone
+        driver.send(missing, Cancel(unit))
+        workers.processes[missing].send_signal(signal.SIGCONT)
+        alone = driver.train((missing, 0 if missing == "a" else 1), params=params)
+        assert driver.expect(Finished, missing).unit == alone
+
+
+def test_code_that_cannot_train_together_says_so(workers: Workers, drive: Drives) -> None:
+    driver = drive()
+    joined(workers, driver, "a", "b")
+    unit = driver.train(("a", 0), ("b", 1))
+    errors = [driver.expect(Failed, name, unit=unit) for name in ("a", "b")]
+    assert any(one.kind == "code" and "has no `train_together`" in one.error for one in errors)
