@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -14,6 +14,7 @@ from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.promises import SOON, outranks
 from hopyard.scheduler.cycle.scene import Scene
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.hope import Hope
 from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
@@ -23,6 +24,32 @@ EFFORT = 200_000  # ... about as many as make so much with all nodes and runs; l
 GONE = timedelta(seconds=STOPS_IN_S[0] + 1)  # whoever was asked to make room is expected to have left by then
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
+
+
+class _Soon:
+    """What there is room for once these have gone, as things stood when that was first looked at. last_s: when the last of them has."""
+
+    def __init__(self, scene: Scene, gone: Sequence[Placement], last_s: float) -> None:
+        self._scene, self._gone, self.last_s = scene, gone, last_s
+        self._hope = Hope(scene.capacity, gone)
+        self._capacity: Capacity | None = None
+
+    def holds(self, gang: Gang) -> bool:
+        if not self._gone or not self._hope.holds(gang):
+            return False
+        if self._capacity is None:
+            self._capacity = self._scene.capacity.copy()
+            for placement in self._gone:
+                self._capacity.give_back(placement)
+        return self._capacity.place(gang, score="first-fit") is not None and self._allowed(gang)
+
+    def _allowed(self, gang: Gang) -> bool:
+        if self._scene.accounts.refusal(gang) is None:
+            return True
+        accounts = self._scene.accounts.copy()
+        for placement in self._gone:
+            accounts.credit(placement)
+        return accounts.refusal(gang) is None
 
 
 class Asking:
@@ -42,8 +69,7 @@ class Asking:
         snapshot = scene.snapshot
         self.looks = min(max(EFFORT // max(len(snapshot.nodes) + len(snapshot.running), 1), LOOKS[0]), LOOKS[1])
         self._lazy: Preemptor | None = None
-        self._soon: Capacity | None = None
-        self._soon_gone: tuple[list[Placement], float] = [], 0.0
+        self._soon: _Soon | None = None
 
     def make_way(self) -> None:
         """Runs in the way of a reservation that begins soon are asked to leave in time."""
@@ -107,15 +133,10 @@ class Asking:
         if scene.timeline.expected_at(gang.id) is not None:
             return self._surely_soon(gang)
         if self._soon is None:
-            self._soon_gone = scene.standing.future.gone_by(SOON.total_seconds())
-            self._soon = scene.capacity.copy() if self._soon_gone[0] else scene.capacity
-            for placement in self._soon_gone[0]:
-                self._soon.give_back(placement)
-        smallest = gang.sized([role.fewest for role in gang.roles])
-        gone, last_s = self._soon_gone
-        if not gone or self._soon.place(smallest, score="first-fit") is None or not self._soon_allowed(smallest):
+            self._soon = _Soon(scene, *scene.standing.future.gone_by(SOON.total_seconds()))
+        if not self._soon.holds(gang.sized([role.fewest for role in gang.roles])):
             return False
-        self._see_again(scene.now + timedelta(seconds=last_s))
+        self._see_again(scene.now + timedelta(seconds=self._soon.last_s))
         return True
 
     def _surely_soon(self, gang: Gang) -> bool:
@@ -124,14 +145,6 @@ class Asking:
         if at is not None:
             self._see_again(at)
         return at is not None
-
-    def _soon_allowed(self, gang: Gang) -> bool:
-        if self._scene.accounts.refusal(gang) is None:
-            return True
-        accounts = self._scene.accounts.copy()
-        for placement in self._soon_gone[0]:
-            accounts.credit(placement)
-        return accounts.refusal(gang) is None
 
     def _see_again(self, at: datetime) -> None:
         """By then somebody was expected to have ended, which may not have come true: no end of a run tells of that."""

@@ -144,15 +144,17 @@ class Capacity:
         else:
             theirs, here = theirs.aligned(mine.ground), slice(None)
             there = here
-        before = mine.copy()
         width = min(mine.gpu.shape[1], theirs.gpu.shape[1])  # a node's cards stand in the same columns wherever it is
-        mine.cpu[here] = np.minimum(mine.cpu[here], theirs.cpu[there])
-        mine.memory[here] = np.minimum(mine.memory[here], theirs.memory[there])
-        mine.gpu[here, :width] = np.minimum(mine.gpu[here, :width], theirs.gpu[there, :width])
-        for name, left in mine.extras.items():
-            if name in theirs.extras:
-                left[here] = np.minimum(left[here], theirs.extras[name][there])
-        self._rankings.changed_many(mine.differs(before))
+        pairs = [(mine.cpu, theirs.cpu), (mine.memory, theirs.memory), (mine.gpu[:, :width], theirs.gpu[:, :width])]
+        pairs += [(left, theirs.extras[name]) for name, left in mine.extras.items() if name in theirs.extras]
+        changed = np.zeros(len(mine.cpu), np.bool_)
+        for left, other_left in pairs:
+            before, after = left[here], other_left[there]
+            less = after < before
+            if less.any():
+                left[here] = np.where(less, after, before)
+                changed[here] |= less if less.ndim == 1 else less.any(axis=1)
+        self._rankings.changed_many(np.flatnonzero(changed))
 
     def close(self, nodes: Iterable[NodeId]) -> None:
         """Leave nothing free on these nodes. What runs there is not touched, and giving it back opens that much of them."""

@@ -45,13 +45,6 @@ class Free:
                     found.extras[name][row] = self.extras[name][there]
         return found
 
-    def differs(self, other: Free) -> Ints:
-        """The nodes of the same ground that have other amounts left."""
-        found = (self.cpu != other.cpu) | (self.memory != other.memory) | (self.gpu != other.gpu).any(axis=1)
-        for name, left in self.extras.items():
-            found |= left != other.extras[name]
-        return np.flatnonzero(found)
-
     def extra(self, name: str, rows: Ints | slice) -> Ints:
         """What these nodes have left of one of the other countable things; nothing of one that no node has."""
         left = self.extras.get(name)
