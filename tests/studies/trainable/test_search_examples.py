@@ -55,10 +55,10 @@ def test_digits(digits: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(2, validation=0.2, stratify="labels")
     assert check(digits, plan).rows == 5000
     params = {"lr": 4e-3, "batch_size": 32, "channels": 4, "dropout": 0.1}
-    first, accuracy = trained("digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 2)
-    again, _ = trained("digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 2)
+    first, accuracy = trained("digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 1)
+    again, _ = trained("digits.py:digits", split(digits, plan, "digits", tmp_path / "cache"), params, 1)
     assert first == again
-    assert accuracy > 0.85
+    assert accuracy > 0.75
 
 
 def test_a_table_by_hand(table: Path, tmp_path: Path) -> None:
