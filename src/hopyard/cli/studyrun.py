@@ -155,7 +155,7 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
         pull_tree_to(client, spec["code"], scratch / "code")
         pull_tree_to(client, next(d["manifest"] for d in spec["datasets"] if d["name"] == spec["study"]["mop"]["dataset"]), scratch / "data")
         (scratch / "journal").write_bytes(b"".join(map(encode_record, read_journal(client, study))))
-        words = [_interpreter(spec), "-m", "hopyard.studies.replay", str(scratch / "journal"), str(scratch / "code"), str(scratch / "data")]
+        words = [_interpreter(spec), "-m", "hopyard.studies.again", str(scratch / "journal"), str(scratch / "code"), str(scratch / "data")]
         words += [f"--trial={trial}" for trial in trials] + ["--json"] * as_json
         paths = [sdk_folder(Home.default().root), *filter(None, [os.environ.get("PYTHONPATH")])]
         return subprocess.run(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}, check=False).returncode
