@@ -27,7 +27,7 @@ from hopyard.studies.trainer import Ground, Reached, Reported, Saved, TrialFaile
 
 def spec_of(said: Mapping[str, Any]) -> StudySpec:
     plan = PartitionPlan(said["parts"], validation=said.get("validation", 0.2))
-    mop = MopSpec("train.py:Toy", said["workers"], "toy", plan, hybrid=said.get("hybrid", True))
+    mop = MopSpec(said.get("trainable", "train.py:Toy"), said["workers"], "toy", plan, hybrid=said.get("hybrid", True))
     return StudySpec(
         "toy", Space(()), "score", Goal.MAX, Parallel.MOP, concurrent=said.get("concurrent", 0), max_epochs=9, seed=7, mop=mop
     )  # fmt: skip

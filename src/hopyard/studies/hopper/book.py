@@ -64,7 +64,7 @@ Result = tuple[Mapping[str, float], int]  # metrics, rows
 
 
 class Book:
-    """Folded from the records of kinds `hop`, `evaluated`, `begun`, `left`, `best` and `hopper`; made to be fed as they are written.
+    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `left`, `best`, `worker` and `hopper`; made to be fed as they are written.
 
     left: by trial, the state that an ended trial was left with, to go on from or to be copied; trials without one are not there.
     """
@@ -77,6 +77,7 @@ class Book:
         self.results: dict[str, dict[PartitionId, Result]] = {}  # by state
         self.left: dict[TrialId, Left] = {}
         self.best: Best | None = None
+        self.present: set[str] = set()  # workers that joined and were not lost
         self.digests: dict[str, str] = {}
         self.hops = 0
         self.starts = 0  # of drivers
@@ -109,6 +110,10 @@ class Book:
                     self.left[trial] = Left(str(record["state"]), int(record["epoch"]))
             case "best":
                 self.best = Best(TrialId(str(record["trial"])), int(record["step"]), str(record["state"]), float(record["value"]))
+            case "worker" if record["event"] == "joined":
+                self.present.add(str(record["worker"]))
+            case "worker" if record["event"] == "lost":
+                self.present.discard(str(record["worker"]))
             case "named":
                 self.digests[str(record["state"])] = str(record["digest"])
             case "hopper":

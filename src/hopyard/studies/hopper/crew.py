@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hopyard.domain.ids import PartitionId, WorkerId
@@ -16,12 +16,14 @@ from hopyard.studies.messages import FromDriver, FromWorker, Hello, Open, Ready,
 @dataclass(frozen=True, slots=True)
 class Patience:
     """gather_s: how long the first workers wait for the others before they begin. grace_s: how long one whose connection broke may
-    take to come back. silent_s: without a beat for so long it is taken for lost. nobody_s: for how long a study may be without
+    take to come back. silent_s: without a beat for so long it is taken for lost; opening_s: while it
+    opens its data and the user's code, which may keep a process from all else (importing a large library does). nobody_s: for how long a study may be without
     any worker. save_s: between durable checkpoints."""
 
     gather_s: float = 10.0
     grace_s: float = 3.0
     silent_s: float = 10.0
+    opening_s: float = 60.0
     nobody_s: float = 600.0
     save_s: float = 30.0
 
@@ -83,10 +85,11 @@ class Crew:
     def find(self, worker: WorkerId) -> Worker | None:
         return self._workers.get(worker)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether as many workers as were promised have all open that they were told to open."""
-        return len(self._workers) >= self._count and all(self.has_opened(one) for one in self)
+    def is_complete(self, known: Collection[str]) -> bool:
+        """Whether as many workers as were promised, or all that an earlier driver had in the end, have all open that they were told
+        to open."""
+        there = len(self._workers) >= self._count or (bool(known) and self._workers.keys() >= set(known))
+        return there and all(self.has_opened(one) for one in self)
 
     def has_opened(self, worker: Worker) -> bool:
         return worker.open >= seats.partitions_of(worker.seats, self._count, self._parts)
@@ -212,8 +215,10 @@ class Crew:
             if worker.connection is None:
                 if now - worker.away_since > self._patience.grace_s:
                     self._lose(worker, "its connection ended")
-            elif self._hub.silent_s(worker.connection) > self._patience.silent_s:
-                self._lose(worker, f"nothing was heard of it for {self._patience.silent_s:.0f} s")
+            else:
+                silent_s = self._patience.silent_s if self.has_opened(worker) else self._patience.opening_s
+                if self._hub.silent_s(worker.connection) > silent_s:
+                    self._lose(worker, f"nothing was heard of it for {silent_s:.0f} s")
         lost, self._lost = self._lost, []
         return lost
 

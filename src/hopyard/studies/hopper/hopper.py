@@ -6,6 +6,7 @@ sent. Nothing else stands between the end of one unit and the start of the next.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -62,6 +63,11 @@ _TICK_S = 0.1
 _LOSSES = 3  # times that the worker of the same unit may be lost before the trial is taken for the cause
 
 
+def open_hopper(ground: Ground, scratch: Path) -> Hopper:
+    """scratch: a folder on disk that all processes of the attempt share on this host, the workers' own."""
+    return Hopper(ground, Shelf(hashlib.blake2b(ground.secret, digest_size=8).hexdigest(), scratch))
+
+
 class Hopper:
     """A `Trainer`. shelf: the driver's own. Raises SpecError where the study has no `mop`, or no worker can open its data."""
 
@@ -74,6 +80,7 @@ class Hopper:
         self._parts = plan.parts
         self._validates = plan.validation > 0 or bool(plan.validation_from)
         self._book = Book.of(ground.past, self._parts)
+        self._expected = frozenset(self._book.present)
         self._write("hopper", start=self._book.starts + 1)
         self._names = Names(self._book.starts)
         host, port = ground.listen
@@ -375,6 +382,7 @@ class Hopper:
             self._write(
                 "evaluated", unit=said.unit, trial=said.trial, epoch=said.epoch, partition=said.partition, worker=worker.id,
                 began_at=said.began_at, ended_at=said.ended_at, metrics=dict(said.metrics), rows=said.rows, state=said.state,
+                of="validation" if self._validates else "train",
             )  # fmt: skip
         training = self._trials.get(said.trial)
         if training is not None:
@@ -496,7 +504,7 @@ class Hopper:
         if self._first_at is None:
             return
         somebody = any(worker.open for worker in self._crew)
-        if not (self._crew.is_complete or (somebody and now - self._first_at > self._patience.gather_s)):
+        if not (self._crew.is_complete(self._expected) or (somebody and now - self._first_at > self._patience.gather_s)):
             return
         self._began = True
         if len(self._crew) < self._mop.workers:

@@ -1,0 +1,154 @@
+"""A study of PyTorch trials with real workers, done again in one process: bit for bit the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopyard.errors import IntegrityError, NotFound
+from hopyard.studies.replay import Replayed, check_replay, replay_trial
+from tests.studies.hopper.cluster import ROOT, Cluster
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+CODE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from hopyard.studies.trainable.torch_trainable import TorchTrainable
+
+Digits = TorchTrainable(
+    model=lambda config: nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2)),
+    optimizer=lambda parameters, config: torch.optim.Adam(parameters, lr=config.lr),
+    loss=F.cross_entropy,
+    metrics={"score": "accuracy"},
+    schedule=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5),
+    batch_size=16,
+)
+"""
+REPLAY = """
+import sys
+from pathlib import Path
+from hopyard.domain.study import PartitionPlan
+from hopyard.studies.journal import read_records
+from hopyard.studies.replay import check_replay, replay_study
+from hopyard.studies.trainable.load import load
+from hopyard.studies.worker import process
+from hopyard.studies.worker.opening import data_of_folder
+
+folder = Path(sys.argv[1])
+process.settle(True, 0)
+trainable = load("code.py:Digits", folder)
+process.settle(True, 0)
+data = data_of_folder(folder / "data", folder / "replayed")(PartitionPlan(2, validation=0.25))
+records = list(read_records((folder / "journal").read_bytes()))
+found = check_replay(replay_study(records, trainable, lambda partition, kind: data.open(partition, kind), parts=2, seed=7))
+print(*found)
+"""
+
+
+def study(folder: Path, trials: list[tuple[dict[str, Any], int]], **said: Any) -> Cluster:
+    rng = np.random.default_rng(3)
+    y = np.arange(400) % 2
+    (folder / "data").mkdir()
+    np.savez(folder / "data" / "table.npz", x=(rng.normal(size=(400, 6)) + y[:, None]).astype("f4"), y=y)
+    (folder / "code.py").write_text(CODE)
+    patience = {"gather_s": 60.0, "grace_s": 0.5, "silent_s": 5.0, "nobody_s": 60.0, "save_s": 1000.0}
+    return Cluster(folder, trials, worker="real_worker", trainable="code.py:Digits", validation=0.25, patience=patience, **said)
+
+
+def replay(folder: Path) -> tuple[int, int]:
+    """In a process of its own, as workers are."""
+    command = [sys.executable, "-c", REPLAY, str(folder)]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    hops, evaluations = done.stdout.split()
+    return int(hops), int(evaluations)
+
+
+def test_a_study_is_replayed_bit_for_bit_after_the_driver_was_killed(tmp_path: Path) -> None:
+    """The last trial is alone in the end, and trains in groups."""
+    trials: list[tuple[dict[str, Any], int]] = [({"lr": 0.01}, 2), ({"lr": 0.1}, 1), ({"lr": 0.03}, 6)]
+    with study(tmp_path, trials, workers=2, parts=2) as cluster:
+        cluster.start()
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 4, 120)
+        cluster.kill_driver()
+        cluster.drive()
+        records = cluster.finish(90)
+        hops, evaluations = replay(tmp_path)
+        assert hops == sum(record["kind"] == "hop" for record in records), "nothing was lost, so all are replayed"
+        assert evaluations == sum(budget for _, budget in trials) * 2
+        assert any(len(record["partitions"]) > 1 for record in records if record["kind"] == "hop"), "some went in a group"
+
+
+class Counting:
+    """A trainable whose state is a number."""
+
+    def __init__(self, step: int = 1) -> None:
+        self.step = step
+
+    def init(self, config: Any) -> dict[str, int]:
+        return {"count": 0}
+
+    def train(self, state: dict[str, int], partition: Any, config: Any) -> None:
+        state["count"] += self.step * (partition + 1)
+
+    def evaluate(self, state: dict[str, int], partition: Any, config: Any) -> dict[str, float]:
+        return {"count": state["count"]}
+
+
+def recorded() -> list[dict[str, Any]]:
+    """A journal of two partitions, one epoch."""
+    from hopyard.studies.states.digest import digest
+    from hopyard.studies.trainable.config import Config
+    from hopyard.studies.worker import unit
+
+    records: list[dict[str, Any]] = [{"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 1, "params": {}}]
+    config, trainable = Config({}, "0", 7, 0, 1), Counting()
+    state, before = unit.begin(trainable, config, 7), ""
+    for partition in (1, 0):
+        unit.train(trainable, state, partition, config)  # type: ignore[arg-type]
+        data = bytearray(unit.keep(trainable, state).to_bytes())
+        name = f"1.{partition}"
+        records.append({"kind": "hop", "trial": "0", "epoch": 0, "partitions": [partition], "start_from": before, "state": name})
+        records.append({"kind": "named", "state": name, "digest": digest(data)})
+        state, before = unit.load(trainable, data, config), name
+    records.append({"kind": "evaluated", "state": before, "partition": 0, "metrics": {"count": 3.0}, "rows": 1, "of": "train"})
+    return records
+
+
+def again(records: list[dict[str, Any]], trainable: Any) -> list[Replayed]:
+    return list(replay_trial(records, "0", trainable, lambda partition, kind: partition, parts=2, seed=7))  # type: ignore
+
+
+def test_where_a_replay_differs_is_named() -> None:
+    assert [one.agrees for one in again(recorded(), Counting())] == [True, True, True]
+    first, *_ = again(recorded(), Counting(2))
+    assert str(first).startswith("trial 0, epoch 0, partition 1: the digest was ")
+    with pytest.raises(IntegrityError, match="trial 0, epoch 0, partition 1"):
+        check_replay(again(recorded(), Counting(2)))
+
+
+def test_metrics_that_differ_are_named() -> None:
+    records = recorded()
+    records[-1]["metrics"] = {"count": 4.0}
+    with pytest.raises(IntegrityError, match=r"partition 0: the metrics was \{'count': 4.0\}, and is \{'count': 3.0\} now"):
+        check_replay(again(records, Counting()))
+
+
+def test_a_journal_without_hops_has_nothing_to_replay() -> None:
+    with pytest.raises(NotFound, match="no hop to replay"):
+        again([{"kind": "study", "spec": {}}], Counting())
+
+
+def test_hops_whose_states_were_lost_are_left_out() -> None:
+    records = recorded()
+    lost = {"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": "", "state": "1.9"}
+    records.insert(1, lost)
+    assert len(again(records, Counting())) == 3
