@@ -49,7 +49,7 @@ def at(domain: Domain, share: float) -> ParamValue:
         case Uniform(low, high, log=True):
             return onto(domain, log_between(low, high, share))
         case Uniform(low, high, step=None):
-            return min(high, max(low, low + share * (high - low)))
+            return float(min(high, max(low, low + share * (high - low))))
         case Uniform():
             return quantised(domain, _pick(last_step(domain) + 1, share))
 
@@ -57,7 +57,7 @@ def at(domain: Domain, share: float) -> ParamValue:
 def onto(domain: Uniform | Integer, value: float) -> float | int:
     """The value of the domain that is next to this one."""
     if domain.step is None:
-        return min(domain.high, max(domain.low, tidy(value)))
+        return float(min(domain.high, max(domain.low, tidy(value))))
     return quantised(domain, round((value - domain.low) / domain.step))
 
 
@@ -68,7 +68,7 @@ def quantised(domain: Uniform | Integer, number: int) -> float | int:
     number = max(0, min(number, last_step(domain)))
     if isinstance(domain, Integer):
         return domain.low + domain.step * number
-    return min(domain.high, max(domain.low, tidy(domain.low + domain.step * number)))
+    return float(min(domain.high, max(domain.low, tidy(domain.low + domain.step * number))))
 
 
 def last_step(domain: Uniform | Integer) -> int:
