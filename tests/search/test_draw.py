@@ -69,7 +69,9 @@ def test_quantised_numbers_are_the_ones_that_people_write() -> None:
     assert set(share_of(Uniform(0.0, 0.3, step=0.1))) == {0.0, 0.1, 0.2, 0.3}
 
 
-@pytest.mark.parametrize("domain", [Uniform(0, 1), Uniform(1, 8, log=True), Uniform(0, 4, step=2), Uniform(1, 9, log=True, step=4)])
+@pytest.mark.parametrize(
+    "domain", [Uniform(0, 1), Uniform(1, 8, log=True), Uniform(0, 4, step=2), Uniform(1, 9, log=True, step=4)]
+)
 def test_real_numbers_are_real_though_their_bounds_were_written_whole(domain: Uniform) -> None:
     assert all(type(at(domain, share)) is float for share in (0.0, 0.3, 0.99999999999999))
     space = Space((Parameter("p", domain),))
