@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hopyard.controller.effects import Effects, guard_effect, guard_step
 from hopyard.controller.endings import DEFAULT_GRACE, PREEMPT_GRACE, Endings
@@ -32,8 +32,8 @@ from hopyard.interfaces.tells_changes import TellsChanges
 
 OBSERVE_EVERY = timedelta(seconds=1)
 RETRY_AFTER = timedelta(seconds=1)
-# Parts of a turn's time in which nothing is decided, where it took long: what comes in meanwhile is decided together, and a long
-# queue on a full cluster leaves the server to requests.
+# Parts of a turn's time in which nothing is decided, where it took long: what is submitted meanwhile is decided together, and a
+# long queue on a full cluster leaves the server to requests.
 PAUSE, FRUITLESS_PAUSE = 0.25, 1.0
 PAUSE_AFTER = timedelta(milliseconds=20)
 
@@ -67,7 +67,7 @@ class Controller:
     ) -> None:
         self._cluster, self._runs, self._engine, self._clock = cluster, runs, engine, clock
         self._changed, self._on_ended, self._observe_every = changed, ended, observe_every
-        self._wake, self._active, self._told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._wake, self._freed, self._active, self._told = (asyncio.Event() for _ in range(4))
         self._effects = Effects()
         self._leader = Leadership(cluster, clock, holder=holder, ttl=lease)
         self._endings = Endings(engine, clock, self._effects, asking=self._active.set, preempt_grace=preempt_grace)
@@ -199,6 +199,7 @@ class Controller:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            self._freed.clear()
             began = self._clock.now()
             if await self._leader.epoch() is None:
                 self._wake.set()
@@ -211,7 +212,19 @@ class Controller:
             ended = self._clock.now()
             if ended > began + PAUSE_AFTER:
                 pause = (ended - began) * (PAUSE if self._turns.fruitful else FRUITLESS_PAUSE)
-                await self._clock.sleep_until(ended + min(pause, LONGEST_PAUSE))
+                await self._rest(ended + min(pause, LONGEST_PAUSE))
+
+    async def _rest(self, until: datetime) -> None:
+        """Where the last turn found something to do, what became free is worth the next one at once."""
+        if not self._turns.fruitful:
+            await self._clock.sleep_until(until)
+            return
+        resting = asyncio.ensure_future(self._clock.sleep_until(until))
+        resting.add_done_callback(lambda _: self._freed.set())
+        try:
+            await self._freed.wait()
+        finally:
+            resting.cancel()
 
     async def _observe_loop(self) -> None:
         while True:
@@ -273,11 +286,12 @@ class Controller:
             self._active.set()  # the engine is to forget them
             self._effects.spawn(self._tell_ended([ended.run for ended in recorded.ended]))
         if recorded.ended or recorded.requeued:
+            self._freed.set()
             self.wake()
 
     async def _tell_ended(self, ended: Sequence[RunId]) -> None:
-        for run in (await read_runs(self._runs, ended)).values():
-            if run.phase.final:
-                await guard_effect(self._families.ended(run))
-                if self._on_ended is not None:
+        await guard_effect(self._families.ended(ended))
+        if self._on_ended is not None:
+            for run in (await read_runs(self._runs, ended)).values():
+                if run.phase.final:
                     await guard_effect(self._on_ended(run))

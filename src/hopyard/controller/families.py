@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from hopyard.controller.effects import guard_effect
+from hopyard.controller.reading import read_runs
 from hopyard.domain.ids import RunId
-from hopyard.domain.run import Run, RunPhase
+from hopyard.domain.run import RunPhase
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
 LIVE = frozenset(phase for phase in RunPhase if not phase.final)
@@ -19,12 +20,11 @@ class Families:
     def __init__(self, runs: RunStore, stop: Callable[[RunId], Awaitable[None]]) -> None:
         self._runs, self._stop = runs, stop
 
-    async def ended(self, run: Run) -> None:
-        """A run is over: if it was a study, its trials are ended."""
-        if run.spec.study is None:
-            return
-        for trial in await self._runs.list(RunFilter(parent=run.id, phases=LIVE, limit=_MOST)):
-            await guard_effect(self._stop(trial.id))
+    async def ended(self, runs: Sequence[RunId]) -> None:
+        """Attempts of these runs ended: of those that are over and were studies, the trials are ended."""
+        for study in (await read_runs(self._runs, runs, studies=True)).values():
+            for trial in await self._runs.list(RunFilter(parent=study.id, phases=LIVE, limit=_MOST)) if study.phase.final else ():
+                await guard_effect(self._stop(trial.id))
 
     async def end_orphans(self) -> None:
         """What an earlier server did not come to."""

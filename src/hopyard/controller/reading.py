@@ -11,10 +11,10 @@ from hopyard.interfaces.run_store import RunFilter, RunStore
 _AT_ONCE = 200  # in one query
 
 
-async def read_runs(runs: RunStore, ids: Sequence[RunId]) -> dict[RunId, Run]:
-    """Those of these that there are."""
+async def read_runs(runs: RunStore, ids: Sequence[RunId], *, studies: bool = False) -> dict[RunId, Run]:
+    """Those of these that there are. studies: only those that are studies."""
     found: dict[RunId, Run] = {}
     for at in range(0, len(ids), _AT_ONCE):
         some = frozenset(ids[at : at + _AT_ONCE])
-        found.update((run.id, run) for run in await runs.list(RunFilter(ids=some, limit=len(some))))
+        found.update((run.id, run) for run in await runs.list(RunFilter(ids=some, limit=len(some), studies=studies)))
     return found
