@@ -81,9 +81,10 @@ class Line:
             return list(self._kept)
 
     def wait_until_acknowledged(self, timeout_s: float) -> bool:
-        """Whether nothing is kept any more."""
+        """Whether nothing is kept any more. Waits no longer than there is a connection."""
         with self._acknowledged:
-            return self._acknowledged.wait_for(lambda: not self._kept or self._closing.is_set(), timeout_s) and not self._kept
+            self._acknowledged.wait_for(lambda: not self._kept or self._wire is None, timeout_s)
+            return not self._kept
 
     def close(self) -> None:
         self._closing.set()
@@ -138,7 +139,9 @@ class Line:
         except OSError as lost:
             log.info("the connection to the driver at %s: %s", self._address, lost)
         finally:
-            self._wire = None
+            with self._acknowledged:
+                self._wire = None
+                self._acknowledged.notify_all()
             wire.close()
 
     def _beat(self) -> None:

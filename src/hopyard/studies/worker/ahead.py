@@ -17,11 +17,12 @@ from hopyard.studies.worker.failure import StateLacking
 
 log = logging.getLogger("hopyard.studies.worker")
 
+_UNNAMED = 4  # states whose digest is still to be computed; with more, training waits
 _AHEAD = 2  # states that are read before they are asked for
 
 
 class Aside:
-    """A thread for what takes long and nobody waits for, one thing after another."""
+    """A thread for what takes long, one thing after another."""
 
     def __init__(self, name: str) -> None:
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -109,10 +110,13 @@ class Namer:
     def __init__(self, shelf: Shelf, tell: Callable[[str, str, str], None]) -> None:
         self._shelf, self._tell = shelf, tell
         self._aside = Aside("worker-namer")
+        self._room = threading.Semaphore(_UNNAMED)
 
     def hold(self, unit: str, state: str) -> Callable[[], None]:
         """Call what it returns once the state was told of: it is named then, beside all else."""
         stack = ExitStack()
+        self._room.acquire()
+        stack.callback(self._room.release)
         view = stack.enter_context(self._shelf.view(state))
 
         def name() -> None:

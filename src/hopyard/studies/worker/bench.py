@@ -101,12 +101,17 @@ class Bench:
     def _state(self, trainable: Trainable, order: Train | Evaluate, config: Config) -> tuple[Any, int]:
         """Decoded, and how many of its bytes came over the network."""
         if not order.state:
-            return unit.begin(trainable, config, order.seed), 0
+            fresh = unit.begin(trainable, config, order.seed)
+            self._prepare(unit.keep(trainable, fresh).size)  # which also tells before any training what cannot be kept
+            return fresh, 0
         data, fetched = self._ahead.take(order.state, order.sources)
         if isinstance(order, Train):
-            size = len(data)
-            self._aside.do(lambda: self._shelf.prepare(size))
+            self._prepare(len(data))
         return unit.load(trainable, data, config), fetched
+
+    def _prepare(self, size: int) -> None:
+        """While the unit runs, for what will come of it."""
+        self._aside.do(lambda: self._shelf.prepare(size))
 
     def _train_together(
         self, trainable: Trainable, state: Any, partition: Partition, config: Config, order: Train, index: int

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from types import FrameType
 
 from hopyard.errors import SpecError
@@ -21,7 +19,7 @@ def main() -> int:
     mop = place.spec.mop
     if mop is None or place.dataset is None:
         raise SpecError(f"the study `{place.spec.name}` has no dataset for workers to keep partitions of")
-    _begin_with(process.environment(mop.deterministic, mop.threads))
+    process.begin_again_with(process.environment(mop.deterministic, mop.threads))
     signal.signal(signal.SIGTERM, leave)
     run_worker(
         join_address(*place.meet),
@@ -33,13 +31,6 @@ def main() -> int:
         cache=place.home / "partitions",
     )
     return 0
-
-
-def _begin_with(wanted: dict[str, str]) -> None:
-    """Libraries were loaded by now, and Python has its hash seed: a process without these variables begins once more."""
-    if any(os.environ.get(name) != value for name, value in wanted.items()):
-        os.environ.update(wanted)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def leave(_signal: int, _frame: FrameType | None) -> None:

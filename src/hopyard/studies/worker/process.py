@@ -33,6 +33,13 @@ def environment(deterministic: bool, threads: int, environ: Mapping[str, str] = 
     return wanted
 
 
+def begin_again_with(wanted: Mapping[str, str]) -> None:
+    """A process without these variables begins once more, with the same command."""
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.environ.update(wanted)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def settle(deterministic: bool, threads: int) -> None:
     """What can be set while the process runs. Called before the user's code is imported and again after, since that may be what
     imports PyTorch."""

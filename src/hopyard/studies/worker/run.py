@@ -115,6 +115,7 @@ class Worker:
         self._listener = Listener(secret, self._serve)
         self._line = Line(address, secret, self, patience_s=patience_s)
         self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._check)
+        self._seen: set[str] = set()
         self._last_progress = 0.0
         self._lost = ""
 
@@ -164,6 +165,9 @@ class Worker:
 
     def _do(self, order: Train | Evaluate) -> None:
         """Whatever the user's code does, the worker goes on."""
+        if order.trial not in self._seen:
+            self._seen.add(order.trial)
+            log.info("trial %s for the first time: %s", order.trial, dict(order.params))
         try:
             if self._trainable is None:
                 raise SpecError("the worker was told to train before it was told what")
