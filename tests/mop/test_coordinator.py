@@ -10,6 +10,7 @@ from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import (
     EvaluateState,
+    EvaluationFinished,
     Hint,
     HopFinished,
     Instruction,
@@ -77,11 +78,29 @@ def test_workers_to_spare_are_shared_out_among_the_trials_that_wait(count: int, 
 
 
 def test_a_group_that_visits_all_ends_the_epoch() -> None:
-    coordinator = MopCoordinator([PartitionId(0), PartitionId(1)], validation=[PartitionId(0)])
+    coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
     (hop,) = hops(coordinator.handle(*workers(2), *trials("a", epochs=2), WorkersToSpare(True)))
     assert hop.partitions == (0, 1)
     (again,) = hops(coordinator.handle(HopFinished(hop.hop, "after", 1.0)))
     assert (again.epoch, again.start_from, again.partitions) == (1, "after", (0, 1))
+
+
+def test_a_trial_alone_waits_for_those_that_evaluate_it() -> None:
+    """Else the first that is free would take it alone, and all others would idle."""
+    both = [PartitionId(0), PartitionId(1)]
+    joined = [WorkerJoined(one.worker, one.partitions, None, one.partitions) for one in workers(2)]
+    coordinator = MopCoordinator(both, validation=both)
+    (hop,) = hops(coordinator.handle(*joined, *trials("a", epochs=2), WorkersToSpare(True)))
+    evaluations = [one for one in coordinator.handle(HopFinished(hop.hop, "s", 1.0)) if isinstance(one, EvaluateState)]
+    assert len(evaluations) == 2
+    other = MopCoordinator(both, validation=both)
+    (hop,) = hops(other.handle(*joined, *trials("a", epochs=2), WorkersToSpare(True)))
+    first, _ = [one for one in other.handle(HopFinished(hop.hop, "s", 1.0)) if isinstance(one, EvaluateState)]
+    assert not hops(other.handle(EvaluationFinished(first.unit)))
+    assert hops(other.handle(WorkersToSpare(False))), "where somebody may come, it goes at once"
+    assert not hops(coordinator.handle(EvaluationFinished(evaluations[0].unit)))
+    (hop,) = hops(coordinator.handle(EvaluationFinished(evaluations[1].unit)))
+    assert hop.partitions == (0, 1)
 
 
 def test_one_that_evaluates_goes_on_training_elsewhere() -> None:

@@ -2,7 +2,8 @@
 
 Laws: a trial is on at most one worker, or one group of workers; a worker does at most one unit; in an epoch a trial is on each
 partition exactly once; a state is evaluated on each validation partition once an epoch; no idle worker and waiting trial that
-could go together are left apart, except that a straggler leaves to a much faster worker what that one will have done sooner.
+could go together are left apart, except that a straggler leaves to a much faster worker what that one will have done sooner, and
+that, with workers to spare, trials wait for those that evaluate, since together they are done sooner.
 """
 
 from __future__ import annotations
@@ -274,7 +275,9 @@ class MopCoordinator:
                 self._evaluate_on(worker)
         self._queue.refresh()
         if self._queue and self._roster.idle:
-            if self._spare and len(self._roster.idle) > len(self._queue):
+            if self._spare and len(self._roster.idle) + len(self._evaluating) > len(self._queue):
+                if self._evaluating:
+                    return  # and all that came since stays new
                 pairs = dispatch.together(self._roster, self._queue)
             elif self._roster.shared:
                 pairs = dispatch.shared(self._roster, self._queue)
