@@ -100,6 +100,15 @@ def test_a_queue_that_would_borrow_takes_nothing_back() -> None:
     assert asked(world(SHARED, {"n": 8}, *runs, pending=(gang("b", 5, queue="b"),))) == set()
 
 
+def test_who_is_within_its_guarantee_waits_for_room_although_its_queue_keeps_some_of_it() -> None:
+    """Not for its queue: that others hold what they borrowed forbids it nothing."""
+    queues = tree(queue("root"), queue("a", "root", sure=4), queue("b", "root", sure=4, lend=2))
+    runs = [held(f"a{i}", "n", (i,), queue="a", preemptible=False) for i in range(6)]
+    within, beyond = gang("b4", 4, queue="b"), gang("a3", 3, queue="a")
+    holds = world(queues, {"n": 8}, *runs, pending=(within, beyond)).turn().hold
+    assert {hold.gang: hold.reason for hold in holds} == {"b4": HoldReason.NO_CAPACITY, "a3": HoldReason.QUOTA}
+
+
 def test_who_waits_for_the_first_that_were_asked_asks_no_others() -> None:
     runs = [held(f"a{i}", "n", (i,), ran_s=100 - i, queue="a") for i in range(8)]
     found = world(SHARED, {"n": 8}, *runs, pending=(gang("b", 2, queue="b"),))

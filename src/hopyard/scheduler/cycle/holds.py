@@ -99,12 +99,18 @@ class Verdicts:
 
     def _of_alike(self, gang: Gang) -> Verdict:
         refused = self.accounts.refusal(gang)
-        if refused is not None:
+        lent = refused is not None and refused.kept and self.accounts.lender(gang)[0] is not None
+        full = self._no_room(gang) if refused is None or lent else None
+        if refused is not None and full is None:
             return Verdict(refused.reason, refused.detail, (f"queue:{refused.queue}",))
-        shape, closed = (gang.roles, gang.topology), self.accounts.closed_models(gang)
-        if (shape, closed) not in self._full:
-            self._full[shape, closed] = self._of_shape(gang, closed)
-        return self._full[shape, closed] or self._held(gang) or self._in_way.get(shape, NEXT)
+        return full or self._held(gang) or self._in_way.get((gang.roles, gang.topology), NEXT)
+
+    def _no_room(self, gang: Gang) -> Verdict | None:
+        """None where there is room. Whoever is within a guarantee waits for room, too, where others hold what they borrowed."""
+        key = (gang.roles, gang.topology), self.accounts.closed_models(gang)
+        if key not in self._full:
+            self._full[key] = self._of_shape(gang, key[1])
+        return self._full[key]
 
     def _of_shape(self, gang: Gang, closed: frozenset[str]) -> Verdict | None:
         """None where there is room."""

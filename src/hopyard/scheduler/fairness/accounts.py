@@ -22,12 +22,14 @@ from hopyard.scheduler.fairness.limits import NOTHING, Limits
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a gang may not start now however much is free. `queue`: the one whose limit it is, the gang's own or one above it.
-    closed_models: models of GPUs of which no more may be used, when that is the reason."""
+    closed_models: models of GPUs of which no more may be used, when that is the reason. kept: no limit forbids it, but what
+    others keep of their guarantees is all that is left."""
 
     reason: HoldReason
     queue: QueueName
     detail: str
     closed_models: frozenset[str] = frozenset()
+    kept: bool = False
 
 
 class Accounts:
@@ -241,7 +243,7 @@ class Accounts:
                 return Refusal(HoldReason.QUOTA, queue, detail)
         if name in limits.kept_names and (left := self._open(leaf, name)) < ask:
             detail = sentences.kept_back(leaf, name, ask=ask, left=left, keepers=self._keepers(leaf, name))
-            return Refusal(HoldReason.QUOTA, leaf, detail)
+            return Refusal(HoldReason.QUOTA, leaf, detail, kept=True)
         return None
 
     def _open(self, leaf: QueueName, name: str) -> int:
