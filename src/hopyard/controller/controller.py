@@ -69,6 +69,8 @@ class Controller:
         self._changed, self._on_ended, self._observe_every = changed, ended, observe_every
         self._wake, self._freed, self._active, self._told = (asyncio.Event() for _ in range(4))
         self._effects = Effects()
+        self._ended: list[RunId] = []  # of which is to be told
+        self._telling: asyncio.Task[None] | None = None
         self._leader = Leadership(cluster, clock, holder=holder, ttl=lease)
         self._endings = Endings(engine, clock, self._effects, asking=self._active.set, preempt_grace=preempt_grace)
         self._launcher = Launcher(
@@ -129,7 +131,7 @@ class Controller:
         await self._react(recorded)
         if found.phase.final and recorded.changed and not recorded.ended:  # it waited: no attempt ends, the run does
             self.wake()
-            self._effects.spawn(self._tell_ended([run]))
+            self._tell_ended([run])
 
     async def preempt(self, run: RunId, reason: str) -> None:
         """Ask a live run to save a checkpoint and make room; it waits again afterwards. One that is not live is left alone.
@@ -284,14 +286,21 @@ class Controller:
             self._endings.ended(ended.attempt)
         if recorded.ended:
             self._active.set()  # the engine is to forget them
-            self._effects.spawn(self._tell_ended([ended.run for ended in recorded.ended]))
+            self._tell_ended([ended.run for ended in recorded.ended])
         if recorded.ended or recorded.requeued:
             self._freed.set()
             self.wake()
 
-    async def _tell_ended(self, ended: Sequence[RunId]) -> None:
-        await guard_effect(self._families.ended(ended))
-        if self._on_ended is not None:
-            for run in (await read_runs(self._runs, ended)).values():
-                if run.phase.final:
-                    await guard_effect(self._on_ended(run))
+    def _tell_ended(self, ended: Sequence[RunId]) -> None:
+        """Those that end while others are told of are told of together."""
+        self._ended.extend(ended)
+        if self._telling is None or self._telling.done():
+            self._telling = self._effects.spawn(guard_effect(self._tell_all_ended()))
+
+    async def _tell_all_ended(self) -> None:
+        while self._ended:
+            ended, self._ended = self._ended, []
+            await guard_effect(self._families.ended(ended))
+            if self._on_ended is not None:
+                found = (await read_runs(self._runs, ended)).values()
+                await asyncio.gather(*(guard_effect(self._on_ended(run)) for run in found if run.phase.final))
