@@ -18,7 +18,7 @@ from hopyard.search.tracked import Tracked
 
 class Bohb(Hyperband):
     """As Hyperband, but most trials are proposed by TPE over what is known of the largest budget that enough trials have reached
-    (section 3.2: two more than the space has parameters, and one). A share of them is still drawn at random, so that a
+    (section 3.2: three more than the space has parameters). A share of them is still drawn at random, so that a
     model that is wrong costs at most that factor (section 3.1).
 
     random: that share.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 from typing import Any
 
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Constant, Domain, Integer, Parameter, Space, Uniform
-from hopyard.search.draw import last_step, onto, quantised
+from hopyard.search.draw import last_step, log_between, onto, quantised
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """kind: `float` (low to high), `int` (low to high), `categorical` (one of 0 … high). What lies there becomes a value by `value`,
-    and a value its place by `place`."""
+    """kind: `categorical` (one of 0 … high), `int` (low to high: steps above the lowest value, or with log the value itself), `float`
+    (the share of the way from the lowest value to the highest, in their logarithms where the domain has them). What lies there
+    becomes a value by `value`, and a value its place by `place`."""
 
     name: str
     domain: Domain
@@ -45,22 +47,20 @@ class Axis:
         if isinstance(domain, Choice):
             return domain.values[int(place)]
         assert not isinstance(domain, Constant)
-        return quantised(domain, int(place)) if self._by_steps else onto(domain, place)
+        if self.kind == "float":
+            return onto(domain, _between(domain, place))
+        return onto(domain, place) if self.log else quantised(domain, int(place))
 
     def place(self, value: ParamValue) -> float | int:
         """Of a value that the domain has."""
         domain = self.domain
         if isinstance(domain, Choice):
-            return domain.values.index(value)
+            exact = [at for at, one in enumerate(domain.values) if type(one) is type(value) and one == value]  # 1 is not true
+            return exact[0] if exact else domain.values.index(value)
         assert isinstance(domain, Uniform | Integer) and isinstance(value, int | float)
-        if self._by_steps:
-            return round((value - domain.low) / (domain.step or 1))
-        return int(value) if self.kind == "int" else min(self.high, max(self.low, float(value)))
-
-    @property
-    def _by_steps(self) -> bool:
-        """Whether a place is a number of steps above the lowest value, not a value."""
-        return self.kind == "int" and not self.log
+        if self.kind == "float":
+            return min(1.0, max(0.0, _share(domain, value)))
+        return int(value) if self.log else round((value - domain.low) / (domain.step or 1))
 
 
 def axes(space: Space) -> dict[str, Axis]:
@@ -78,11 +78,20 @@ def _axis(parameter: Parameter) -> Axis | None:
         return Axis(name, domain, kind, 0, len(domain.values) - 1) if len(domain.values) > 1 else None
     if domain.low == domain.high or (domain.step is not None and not last_step(domain)):
         return None
-    if domain.log:
-        return Axis(name, domain, "int" if isinstance(domain, Integer) else "float", domain.low, domain.high, log=True)
-    if domain.step is None:
-        return Axis(name, domain, "float", domain.low, domain.high)
+    if isinstance(domain, Integer) and domain.log:
+        return Axis(name, domain, "int", domain.low, domain.high, log=True)
+    if isinstance(domain, Uniform) and (domain.log or domain.step is None):
+        return Axis(name, domain, "float", 0, 1)
     return Axis(name, domain, "int", 0, last_step(domain))
+
+
+def _between(domain: Uniform | Integer, share: float) -> float:
+    return log_between(domain.low, domain.high, share) if domain.log else domain.low + share * (domain.high - domain.low)
+
+
+def _share(domain: Uniform | Integer, value: float) -> float:
+    low, high, value = (log(x) for x in (domain.low, domain.high, value)) if domain.log else (domain.low, domain.high, value)
+    return (value - low) / (high - low) if high > low else 0.0
 
 
 def in_order(values: tuple[ParamValue, ...]) -> bool:

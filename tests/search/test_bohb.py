@@ -1,0 +1,74 @@
+"""BOHB: the suite that every searcher passes, Hyperband's schedule, and a model of the largest budget that is known well enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopyard.domain.space import Choice, Parameter, Space, Uniform
+from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
+from hopyard.domain.trial import Proposal, Report, SearchState
+from hopyard.search.bohb import Bohb
+from hopyard.search.registry import build
+
+from .test_contract import BuiltIn, no_own
+
+pytest.importorskip("optuna")
+
+SPACE = Space((Parameter("x", Uniform(0.0, 1.0)), Parameter("batch", Choice((16, 32, 64)))))
+
+
+class TestBohb(BuiltIn):
+    name, trials = "bohb", None
+
+
+class TestBohbOfSoManyTrials(BuiltIn):
+    name, options, trials = "bohb", {"eta": 2, "random": 0.0}, 25
+
+
+def open_bohb(trials: int | None = 120, *, random: float = 0.0, seed: int = 0) -> Bohb:
+    spec = StudySpec("s", SPACE, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("bohb", {"random": random}), trials, max_epochs=9, seed=seed)
+    searcher = build(spec, no_own)
+    assert isinstance(searcher, Bohb)
+    return searcher
+
+
+def play(searcher: Bohb) -> list[Proposal]:
+    """One at a time. At few epochs the metric says the opposite of what it says at 9."""
+    found = []
+    while (answer := searcher.ask()) is not SearchState.DONE:
+        assert isinstance(answer, Proposal)
+        found.append(answer)
+        x = float(answer.params["x"])
+        searcher.tell(Report(answer.trial, answer.budget, x if answer.budget == 9 else 1 - x))
+    return found
+
+
+def test_budgets_are_hyperbands() -> None:
+    spec = StudySpec("s", SPACE, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("hyperband"), max_epochs=9)
+    plain = build(spec, no_own)
+    told = []
+    while isinstance(answer := plain.ask(), Proposal):
+        told.append((answer.trial, answer.budget))
+        plain.tell(Report(answer.trial, answer.budget, int(answer.trial) % 5))
+    own = open_bohb(None)
+    said = []
+    while isinstance(answer := own.ask(), Proposal):
+        said.append((answer.trial, answer.budget))
+        own.tell(Report(answer.trial, answer.budget, int(answer.trial) % 5))
+    assert said == told
+
+
+def test_the_largest_budget_with_enough_results_decides() -> None:
+    """Results at 1 and 3 epochs, of which there are more, mislead; those at 9 win as soon as there are five of them."""
+    fresh = {proposal.trial: float(proposal.params["x"]) for proposal in play(open_bohb())}
+    late = [x for trial, x in fresh.items() if int(trial) >= 60]
+    assert sum(late) / len(late) < 0.35
+
+
+def test_a_share_is_drawn_as_by_random_search() -> None:
+    from hopyard.search.draw import draw
+
+    fresh = {int(p.trial): p.params for p in play(open_bohb(random=0.5))}
+    alike = [number for number, params in fresh.items() if params == draw(SPACE, 0, number)]
+    assert 0.35 * len(fresh) < len(alike) < 0.7 * len(fresh)
+    assert play(open_bohb(random=0.5)) == play(open_bohb(random=0.5))

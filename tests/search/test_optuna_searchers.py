@@ -1,0 +1,244 @@
+"""TPE, Gaussian process and CMA-ES: the suite that every searcher passes, and what only these promise."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
+from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
+from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
+from hopyard.domain.trial import Asked, Proposal, Report, SearchState, StudyEvent, Told, TrialOutcome, Verdict
+from hopyard.errors import SpecError
+from hopyard.interfaces.searcher import Searcher
+from hopyard.search.draw import draw
+from hopyard.search.optuna_model import load_optuna
+from hopyard.search.optuna_space import axes, in_order
+from hopyard.search.registry import build
+from hopyard.search.replay import replay
+
+from .spaces import spaces
+from .test_contract import BuiltIn, no_own
+
+optuna = pytest.importorskip("optuna")
+
+MIXED = Space(
+    (
+        Parameter("lr", Uniform(1e-5, 1e-1, log=True)),
+        Parameter("batch", Choice((16, 32, 64))),
+        Parameter("optimizer", Choice(("sgd", "adam"))),
+        Parameter("momentum", Uniform(0.0, 0.99), (Condition("optimizer", ("sgd",)),)),
+        Parameter("dropout", Uniform(0.0, 0.5, step=0.1)),
+        Parameter("warmup", Uniform(0.001, 1.0, log=True, step=0.001)),
+        Parameter("layers", Integer(1, 8, log=True)),
+        Parameter("width", Integer(8, 100, step=8)),
+        Parameter("classes", Constant(10)),
+    )
+)
+
+
+class TestTpe(BuiltIn):
+    name, options = "tpe", {"startup": 4}
+
+
+class TestMedianOfTpe(BuiltIn):
+    name, options = "median", {"of": "tpe", "startup": 4, "least": 2}
+
+
+class TestCmaEs(BuiltIn):
+    name = "cmaes"
+
+
+def open_searcher(name: str, space: Space = MIXED, *, trials: int = 40, seed: int = 0, **options: ParamValue) -> Searcher:
+    return build(StudySpec("s", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec(name, options), trials, seed=seed), no_own)
+
+
+def loss(params: Mapping[str, ParamValue]) -> float:
+    numbers = {key: float(value) for key, value in params.items() if isinstance(value, int | float)}
+    far = (math.log10(numbers["lr"]) + 3) ** 2 + abs(numbers["batch"] - 32) / 16 + (numbers.get("momentum", 0.5) - 0.9) ** 2
+    return far + numbers["dropout"] + abs(numbers["layers"] - 3) / 3 + abs(numbers["width"] - 64) / 64
+
+
+def play(searcher: Searcher, *, at_a_time: int = 3) -> list[StudyEvent]:
+    """Trains as many at a time, tells the second oldest first; every seventh fails."""
+    events: list[StudyEvent] = []
+    training: list[Proposal] = []
+    while True:
+        answer = searcher.ask()
+        if isinstance(answer, Proposal):
+            events.append(Asked(answer))
+            training.append(answer)
+        elif not training:
+            return events
+        if len(training) == at_a_time or not isinstance(answer, Proposal):
+            one = training.pop(min(1, len(training) - 1))
+            failed = int(one.trial) % 7 == 6
+            report = Report(one.trial, one.budget, None if failed else loss(one.params), TrialOutcome.FAILED if failed else TrialOutcome.RUNNING)
+            events.append(Told(report, searcher.tell(report)))
+
+
+def proposals(events: list[StudyEvent]) -> list[Proposal]:
+    return [event.answer for event in events if isinstance(event, Asked) and isinstance(event.answer, Proposal)]
+
+
+@pytest.mark.parametrize(("name", "trials"), [("tpe", 40), ("cmaes", 40), pytest.param("gp", 13, marks=pytest.mark.torch)])
+def test_the_same_calls_are_answered_the_same_to_the_last_bit(name: str, trials: int) -> None:
+    if name == "gp":
+        pytest.importorskip("torch")
+    first = open_searcher(name, trials=trials)
+    events = play(first)
+    assert len(proposals(events)) == trials
+    again = open_searcher(name, trials=trials)
+    replay(again, events[: len(events) // 2])
+    replay(again, events[len(events) // 2 :])
+    assert again.ask() is SearchState.DONE
+    if name != "gp":
+        assert proposals(play(open_searcher(name, trials=trials, seed=1))) != proposals(events)
+
+
+def test_hash_order_and_process_change_nothing() -> None:
+    code = "from tests.search.test_optuna_searchers import *; print([p.params for p in proposals(play(open_searcher('tpe', trials=25)))])"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "."}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert told == {f"{[p.params for p in proposals(play(open_searcher('tpe', trials=25)))]}\n"}
+
+
+def test_it_learns() -> None:
+    chance, learnt = ([loss(p.params) for p in proposals(play(open_searcher(name, trials=80)))] for name in ("random", "tpe"))
+    assert chance[:10] == learnt[:10], "it begins as random search with the same seed does"
+    assert sum(learnt[40:]) < 0.6 * sum(chance[40:])
+    assert min(learnt) < min(chance)
+
+
+def test_nothing_is_tried_twice_and_a_space_is_exhausted() -> None:
+    space = Space(
+        (Parameter("a", Choice(("x", "y"))), Parameter("b", Choice((1, 2, 4))), Parameter("c", Integer(0, 2), (Condition("a", ("y",)),)))
+    )
+    for name in ("tpe", "cmaes"):
+        searcher, tried = open_searcher(name, space, trials=100), []
+        while isinstance(answer := searcher.ask(), Proposal):
+            tried.append(tuple(answer.params.items()))
+            searcher.tell(Report(answer.trial, 1, 1.0))
+        assert answer is SearchState.DONE
+        assert searcher.ask() is SearchState.DONE
+        assert len(tried) == len(set(tried)) == 3 + 3 * 3
+
+
+def test_stopped_trials_teach_where_not_to_look() -> None:
+    space = Space((Parameter("x", Uniform(0.0, 1.0)),))
+    searcher = build(
+        StudySpec("s", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("tpe", {}), 60, max_epochs=5, seed=0), no_own
+    )
+    values = []
+    while isinstance(answer := searcher.ask(), Proposal):
+        x = float(answer.params["x"])
+        values.append(x)
+        searcher.tell(Report(answer.trial, 1, x))
+        if x > 0.3:
+            assert searcher.tell(Report(answer.trial, 1, x, TrialOutcome.STOPPED)) is Verdict.STOP
+        else:
+            searcher.tell(Report(answer.trial, 5, 0.0))
+    assert sum(x < 0.4 for x in values[20:]) > 0.8 * len(values[20:])
+
+
+@settings(max_examples=60, deadline=None)
+@given(space=spaces(), seed=st.integers(0, 9))
+def test_every_value_comes_back_from_its_place(space: Space, seed: int) -> None:
+    known = axes(space)
+    for trial in range(5):
+        for name, value in draw(space, seed, trial).items():
+            if name in known:
+                axis = known[name]
+                back = axis.value(axis.place(value))
+                assert type(back) is type(value)
+                wide = 0 if isinstance(axis.domain, Choice | Constant) else abs(axis.domain.high) + abs(axis.domain.low)
+                assert back == (pytest.approx(value, rel=1e-9, abs=1e-11 * wide) if isinstance(value, float) else value)
+
+
+@settings(max_examples=15, deadline=None)
+@given(space=spaces(), seed=st.integers(0, 9))
+def test_proposals_are_of_the_space(space: Space, seed: int) -> None:
+    searcher = open_searcher("tpe", space, trials=8, seed=seed, startup=2)
+    while isinstance(answer := searcher.ask(), Proposal):
+        exists = [p for p in space.parameters if space.active(p, answer.params)]
+        assert [p.name for p in exists] == list(answer.params)
+        for parameter in exists:
+            value, domain = answer.params[parameter.name], parameter.domain
+            if isinstance(domain, Uniform | Integer):
+                assert isinstance(value, int | float)
+                assert domain.low <= value <= domain.high
+            else:
+                assert value in (domain.values if isinstance(domain, Choice) else (domain.value,))
+        searcher.tell(Report(answer.trial, 1, float(hash(str(answer.params)) % 7)))
+
+
+def test_numbers_in_order_are_a_scale() -> None:
+    assert in_order((16, 32, 64))
+    assert in_order((0.5, 0.1, 0.01))
+    assert not in_order((16, 64, 32))
+    assert not in_order((0, 1))
+    assert not in_order((False, 1, 2))
+    assert not in_order(("1", "2", "3"))
+
+
+def test_optuna_says_nothing_and_keeps_the_users_settings(capfd: pytest.CaptureFixture[str]) -> None:
+    optuna.logging.set_verbosity(logging.INFO)
+    optuna.logging.enable_default_handler()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            play(open_searcher("tpe"))
+            play(open_searcher("cmaes"))
+        assert optuna.logging.get_verbosity() == logging.INFO
+    finally:
+        optuna.logging.set_verbosity(logging.WARNING)
+    told = capfd.readouterr()
+    assert told.out == told.err == ""
+
+
+def test_what_cannot_be_is_told_before_any_training() -> None:
+    with pytest.raises(SpecError, match="no parameter of the space is one") as words:
+        open_searcher("cmaes", Space((Parameter("o", Choice(("a", "b"))),)))
+    assert words.value.hints == ("take `tpe`",)
+    with pytest.raises(SpecError, match="`tpe` needs the package no_such_package") as missing:
+        load_optuna("tpe", "no_such_package")
+    assert "pip install 'hopyard[search]'" in missing.value.hints
+    with pytest.raises(SpecError, match=r"searcher.options.startup: `0` is out of range"):
+        open_searcher("tpe", startup=0)
+
+
+def test_without_optuna_the_rest_of_the_program_works() -> None:
+    code = (
+        "import sys; sys.modules['optuna'] = None\n"
+        "import hopyard.search.registry, hopyard.search.optuna_searchers, hopyard.search.bohb, hopyard.search.importance\n"
+        "from tests.search.test_optuna_searchers import *"
+    )
+    code = code.rpartition("\n")[0] + (
+        "\nfrom hopyard.domain.space import *; from hopyard.domain.study import *; from hopyard.errors import SpecError\n"
+        "space = Space((Parameter('x', Uniform(0.0, 1.0)),))\n"
+        "try: hopyard.search.registry.build(StudySpec('s', space, 'l', Goal.MIN, Parallel.TRIALS, SearcherSpec('tpe'), 3), None)\n"
+        "except SpecError as e: print(e.message)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "searcher.name: `tpe` needs the package optuna, which is not installed\n"
+
+
+def test_a_trial_of_another_study_is_refused() -> None:
+    from hopyard.errors import Conflict
+
+    with pytest.raises(Conflict):
+        open_searcher("tpe").tell(Report(TrialId("5"), 1, 1.0))
