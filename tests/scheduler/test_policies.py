@@ -199,6 +199,12 @@ def test_las_looks_again_when_the_next_run_passes_the_threshold() -> None:
     assert preempted(LeastAttained(threshold=3000)(found.snapshot())) == {"r01": "g"}
 
 
+def test_las_looks_again_when_one_that_starts_now_passes_the_threshold() -> None:
+    plan = LeastAttained(threshold=3000)(world({"n": 1}, gang("a", 1), gang("b", 1, at=1)).snapshot())
+    assert set(placed(plan)) == {"a"}
+    assert plan.look_again_at == T0 + seconds(3000)
+
+
 def test_las_never_preempts_who_may_not_be_or_where_it_would_not_help() -> None:
     found = world({"n": 2}, gang("g", 2))
     runs(found, gang("firm", 1, preemptible=False), "n", (0,), for_s=9000)

@@ -70,6 +70,10 @@ class _Classes:
         """In how many seconds a gang of the worse class that goes on waiting is in the better one; None: never."""
         return None if self.promote is None else self.promote * gang.served_s - _waited_s(gang, gang.served_s, now)
 
+    def left_s(self, gang: Gang) -> float:
+        """For how many seconds it runs in the better class once it starts; not above 0 where it is of the worse one."""
+        return self._enough_s(gang) - gang.served_s
+
     def _enough_s(self, gang: Gang) -> float:
         return self._threshold / max(gpus_of(gang), 1)
 
@@ -108,7 +112,10 @@ class _Turn:
                 over.add(group)
 
     def look_again_at(self) -> datetime | None:
-        """When somebody comes into another class, of whom that changes anything."""
+        """When somebody comes into another class, of whom that changes anything: whoever starts now, too."""
+        if self._worse is not None:
+            lefts_s = (self._classes.left_s(placement.gang) for placement in self.now.placed)
+            self._changes_s += [left_s for left_s in lefts_s if left_s > 0]
         return self._at + max(timedelta(seconds=min(self._changes_s)), AGAIN) if self._changes_s else None
 
     def _better(self) -> dict[Group, list[Gang]]:
