@@ -20,21 +20,24 @@ from typing import Any
 from hopyard.errors import StorageFull
 
 STREAM = "journal"
-_CRC = b',"crc":"'
-_TAIL = len(_CRC) + 8 + len(b'"}')
+_TAIL = len(b',"crc":"00000000"}')
 
 
 def encode_record(record: dict[str, Any]) -> bytes:
     """One line, its end included."""
     text = json.dumps(record, separators=(",", ":")).encode()[:-1]
-    return text + _CRC + b'%08x"}\n' % zlib.crc32(text)
+    return text + _mark(text) + b"\n"
+
+
+def _mark(text: bytes) -> bytes:
+    return b',"crc":"%08x"}' % zlib.crc32(text)
 
 
 def read_records(data: bytes) -> Iterator[dict[str, Any]]:
     """The whole records in `data`, without their `crc`. Lines that are torn or damaged are passed over."""
     for line in data.split(b"\n"):
         text, mark = line[:-_TAIL], line[-_TAIL:]
-        if not text or not mark.startswith(_CRC) or mark[len(_CRC) : -2] != b"%08x" % zlib.crc32(text):
+        if not text or mark != _mark(text):
             continue
         try:
             found = json.loads(text + b"}")

@@ -1,0 +1,291 @@
+"""The driver: what it asks, tells, writes down and has trained; and that a kill at any record changes none of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.domain.ids import TrialId
+from hopyard.domain.space import Choice, Parameter, Space, Uniform
+from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
+from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
+from hopyard.errors import Conflict, StudyFailed
+from hopyard.search.registry import build
+from hopyard.studies.driver import Driver
+from hopyard.studies.standing import Phase, Standing
+from hopyard.studies.trainer import News, Reached, Reported, TrialFailed, Work
+
+SPACE = Space((Parameter("lr", Uniform(1e-4, 1.0, log=True)), Parameter("kind", Choice(("a", "b")))))
+Measure = Callable[[Mapping[str, Any], int], Mapping[str, float]]
+
+
+def loss(params: Mapping[str, Any], epoch: int) -> Mapping[str, float]:
+    return {"loss": abs(math.log10(params["lr"]) + 2) / epoch + (params["kind"] == "b") * 0.1, "other": float(epoch)}
+
+
+def study(searcher: str = "random", /, *, trials: int | None = 6, epochs: int = 4, concurrent: int = 1, **options: Any) -> StudySpec:
+    return StudySpec(
+        "s", SPACE, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec(searcher, options), trials, concurrent, epochs, seed=4
+    )
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+@dataclass
+class Disk:
+    """A journal that outlives its drivers. kills: numbers of writes at which the process is killed; the odd ones of these just after
+    the record is written, the even ones just before."""
+
+    kills: Sequence[int] = ()
+    records: list[dict[str, Any]] = field(default_factory=list)
+    writes: int = 0
+
+    def write(self, kind: str, /, **fields: Any) -> None:
+        self.writes += 1
+        killed = self.writes in self.kills
+        if not (killed and self.writes % 2 == 0):
+            self.records.append(json.loads(json.dumps({"kind": kind, **fields})))
+        if killed:
+            raise Killed
+
+    def decisions(self) -> list[Any]:
+        return [r.get("answer") or (r["report"], r["verdict"]) for r in self.records if r["kind"] in ("asked", "told")]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["kind"] == kind]
+
+
+@dataclass
+class Machines:
+    """Trains in the world outside of the driver: a trial that was begun goes on whoever looks."""
+
+    measure: Measure
+    concurrent: int
+    done: dict[TrialId, int] = field(default_factory=dict)  # epochs
+    works: dict[TrialId, Work] = field(default_factory=dict)
+    kept: dict[TrialId, bool] = field(default_factory=dict)
+    news: list[News] = field(default_factory=list)
+
+    def room(self) -> int:
+        return max(self.concurrent - len(self.works), 0)
+
+    def start(self, work: Work) -> None:
+        assert work.done <= work.budget
+        self.works[work.trial] = work
+
+    def end(self, trial: TrialId, *, keep: bool) -> None:
+        self.works.pop(trial, None)
+        self.kept[trial] = keep
+        self.news = [one for one in self.news if one.trial != trial]
+
+    def wait(self, timeout_s: float) -> list[News]:
+        for trial, work in list(self.works.items()):
+            epoch = self.done.get(trial, 0) + 1
+            if epoch <= work.budget:
+                self.done[trial] = epoch
+            self.news += self._said(work, min(epoch, work.budget))
+        news, self.news = self.news, []
+        return news
+
+    def _said(self, work: Work, epoch: int) -> list[News]:
+        """All that it said up to now, as a reader who begins anew reads it."""
+        news: list[News] = []
+        for step in range(1, epoch + 1):
+            found = self.measure(work.params, step)
+            if "raises" in found:
+                return [*news, TrialFailed(work.trial, "ValueError: no", "Traceback …")]
+            if found:
+                news.append(Reported(work.trial, step, found))
+        return [*news, Reached(work.trial, work.budget)] if epoch == work.budget else news
+
+    def close(self, *, over: bool) -> None:
+        raise NotImplementedError
+
+
+class Hall:
+    """Hears everything."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def began(self, proposal: Proposal) -> None:
+        self.heard.append(("began", proposal.trial, proposal.budget))
+
+    def reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
+        self.heard.append(("reported", trial, step, dict(metrics)))
+
+    def ended(self, trial: TrialId, phase: Phase, why: str) -> None:
+        self.heard.append(("ended", trial, phase, why))
+
+    def stands(self, standing: Standing) -> None:
+        assert standing.trials is not None
+
+
+def drive(spec: StudySpec, measure: Measure = loss, *, kills: Sequence[int] = (), searcher: Callable[[], Any] | None = None) -> tuple[Disk, Machines, Hall]:
+    """The study to its end, begun again after each kill."""
+    disk, machines, hall = Disk(kills), Machines(measure, spec.at_once), Hall()
+    for _ in range(len(kills) + 1):
+        machines.works.clear()  # nobody watches them until they are taken up
+        machines.news.clear()
+        try:
+            fresh = searcher() if searcher is not None else build(spec, pytest.fail)
+            driver = Driver(spec, fresh, journal=disk, past=list(disk.records), audience=hall, stopping=lambda: False)
+            assert driver.run(machines)
+        except Killed:
+            continue
+        return disk, machines, hall
+    raise AssertionError("it never ended")
+
+
+SEARCHERS = [
+    ("random", {}, 6),
+    ("asha", {"eta": 2}, 6),
+    ("halving", {"eta": 2}, 8),
+    ("hyperband", {"eta": 2}, None),
+    ("pbt", {"interval": 1}, 4),
+    ("median", {"of": "random", "least": 2}, 6),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "trials"), SEARCHERS)
+def test_every_searcher_is_driven_to_its_end(name: str, options: dict[str, Any], trials: int | None) -> None:
+    disk, machines, hall = drive(study(name, trials=trials, **options))
+    ended = [one for one in hall.heard if one[0] == "ended"]
+    assert len({one[1] for one in ended}) == len(ended)
+    assert machines.works == {}
+    values = [r["report"]["value"] for r in disk.of_kind("told") if r["report"]["value"] is not None]
+    (done,) = disk.of_kind("done")
+    assert done["best"]["value"] == min(values)
+    told = [(r["report"]["trial"], r["report"]["step"]) for r in disk.of_kind("told")]
+    assert len(set(told)) == len(told)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(SEARCHERS), st.lists(st.integers(1, 60), min_size=1, max_size=4, unique=True))
+def test_a_kill_at_any_record_changes_no_decision(searcher: tuple[str, dict[str, Any], int | None], kills: list[int]) -> None:
+    name, options, trials = searcher
+    spec = study(name, trials=trials, **options)
+    calm, _, heard = drive(spec)
+    disk, machines, hall = drive(spec, kills=kills)
+    assert disk.decisions() == calm.decisions()
+    assert disk.of_kind("done")[-1]["best"] == calm.of_kind("done")[-1]["best"]
+    assert machines.works == {}
+    assert {one[1] for one in hall.heard if one[0] == "ended"} <= {one[1] for one in heard.heard if one[0] == "ended"}
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=3, unique=True))
+def test_several_at_a_time_end_too_whatever_is_killed(kills: list[int]) -> None:
+    disk, _, _ = drive(study("asha", concurrent=3, eta=2), kills=kills)
+    asked = [(r["answer"]["trial"], r["answer"]["budget"]) for r in disk.of_kind("asked")]
+    assert len(set(asked)) == len(asked)
+    told = [(r["report"]["trial"], r["report"]["step"]) for r in disk.of_kind("told")]
+    assert len(set(told)) == len(told)
+
+
+def test_what_stands_in_the_journal_stands_there_before_its_effect() -> None:
+    spec, disk = study(), Disk(kills=[3])
+    machines = Machines(loss, 1)
+    driver = Driver(spec, build(spec, pytest.fail), journal=disk, past=(), audience=Hall(), stopping=lambda: False)
+    with pytest.raises(Killed):
+        driver.run(machines)
+    assert [record["kind"] for record in disk.records] == ["asked", "told", "told"]
+
+
+def test_a_searcher_that_answers_otherwise_is_not_gone_on_with() -> None:
+    disk, _, _ = drive(study())
+    spec = StudySpec(**{**{name: getattr(study(), name) for name in StudySpec.__dataclass_fields__}, "seed": 5})
+    with pytest.raises(Conflict, match="event 0"):
+        Driver(spec, build(spec, pytest.fail), journal=Disk(), past=disk.records, audience=Hall(), stopping=lambda: False)
+
+
+# -- trials that go wrong ---------------------------------------------------------------------------------------------------
+
+
+def bad(kind: str, wrong: Mapping[str, float]) -> Measure:
+    """As `loss`, but for trials of this kind."""
+    return lambda params, epoch: wrong if params["kind"] == kind else loss(params, epoch)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"loss": math.nan}, "its `loss` was not a number (NaN) after epoch 1"),
+        ({"loss": math.inf}, "its `loss` was inf after epoch 1"),
+        ({"acc": 1.0, "mae": 2.0}, "it reported no `loss`, but `acc`, `mae`"),
+        ({"raises": 1.0}, "ValueError: no"),
+        ({}, "it never reported `loss`"),
+    ],
+)
+def test_a_trial_fails_alone_with_its_error(wrong: Mapping[str, float], said: str) -> None:
+    disk, machines, hall = drive(study(trials=8), bad("a", wrong))
+    failed = disk.of_kind("failed")
+    assert {record["error"] for record in failed} == {said}
+    kinds = {r["answer"]["trial"]: r["answer"]["params"]["kind"] for r in disk.of_kind("asked")}
+    assert {record["trial"] for record in failed} == {trial for trial, kind in kinds.items() if kind == "a"}
+    assert 0 < len(failed) < 8
+    assert all(machines.kept[record["trial"]] is False for record in failed)
+    assert disk.of_kind("done")[0]["best"]["params"]["kind"] == "b"
+    assert {one[1] for one in hall.heard if one[:1] == ("ended",) and one[2] is Phase.FAILED} == {record["trial"] for record in failed}
+
+
+@pytest.mark.parametrize("concurrent", [1, 5])
+def test_a_study_that_can_only_fail_ends_early_and_says_why(concurrent: int) -> None:
+    with pytest.raises(StudyFailed, match=rf"all of the first {max(3, concurrent)} trials failed: its `loss` was not a number \(NaN\) after epoch 1") as told:
+        drive(study(trials=50, concurrent=concurrent), lambda params, epoch: {"loss": math.nan})
+    assert told.value.hints
+
+
+def test_a_short_study_of_failures_fails() -> None:
+    with pytest.raises(StudyFailed, match="all 2 trials failed"):
+        drive(study(trials=2), lambda params, epoch: {"raises": 1.0})
+
+
+def test_one_that_reports_now_and_then_is_judged_by_its_newest_value() -> None:
+    disk, _, _ = drive(study(trials=2), lambda params, epoch: loss(params, epoch) if epoch == 2 else {})
+    reports = [r["report"] for r in disk.of_kind("told") if r["report"]["trial"] == "0"]
+    assert [report["step"] for report in reports] == [2, 4]
+    assert reports[0]["value"] == reports[1]["value"]
+
+
+def test_a_searcher_that_waits_for_nothing_is_told_of() -> None:
+    class Waits:
+        def ask(self) -> SearchState:
+            return SearchState.WAIT
+
+        def tell(self, report: Report, /) -> Verdict:
+            raise NotImplementedError
+
+    with pytest.raises(StudyFailed, match="no trial is training"):
+        drive(study(), searcher=Waits)
+
+
+def test_it_leaves_when_it_is_asked_to_and_goes_on_later() -> None:
+    spec, disk, machines = study(), Disk(), Machines(loss, 1)
+    looks = iter([False] * 9 + [True] * 9)
+    driver = Driver(
+        spec, build(spec, pytest.fail), journal=disk, past=(), audience=Hall(), stopping=lambda: next(looks)
+    )  # fmt: skip
+    assert not driver.run(machines)
+    assert disk.of_kind("done") == []
+    again = Driver(
+        spec, build(spec, pytest.fail), journal=disk, past=list(disk.records), audience=Hall(), stopping=lambda: False
+    )  # fmt: skip
+    assert again.run(machines)
+    assert disk.decisions() == drive(spec)[0].decisions()
+
+
+def test_states_that_may_be_copied_are_kept_and_others_given_up() -> None:
+    _, random, _ = drive(study("random"))
+    assert set(random.kept.values()) == {False}
+    _, population, _ = drive(study("pbt", trials=4, interval=2))
+    assert set(population.kept.values()) == {True}
