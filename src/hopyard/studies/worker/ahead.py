@@ -114,13 +114,14 @@ class Namer:
 
     def hold(self, unit: str, state: str) -> Callable[[], None]:
         """Call what it returns once the state was told of: it is named then, beside all else."""
-        stack = ExitStack()
-        self._room.acquire()
-        stack.callback(self._room.release)
-        view = stack.enter_context(self._shelf.view(state))
+        with ExitStack() as entered:
+            self._room.acquire()
+            entered.callback(self._room.release)
+            view = entered.enter_context(self._shelf.view(state))
+            held = entered.pop_all()
 
         def name() -> None:
-            with stack:
+            with held:
                 found = digest(view)
             self._tell(unit, state, found)
 

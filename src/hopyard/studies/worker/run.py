@@ -17,7 +17,7 @@ from hopyard.domain.study import StudySpec
 from hopyard.errors import ServerUnavailable, SpecError
 from hopyard.studies.link.line import Line
 from hopyard.studies.link.listener import Listener
-from hopyard.studies.link.wire import Broken, Wire, join_address
+from hopyard.studies.link.wire import Broken, Wire, join_address, split_address
 from hopyard.studies.messages import (
     Acknowledge,
     Beat,
@@ -112,7 +112,7 @@ class Worker:
         self._fetcher, self._tidier = Aside("worker-fetch"), Aside("worker-tidy")
         self._ahead = Ahead(shelf, secret, self._fetcher)
         self._namer = Namer(shelf, self._named)
-        self._listener = Listener(secret, self._serve)
+        self._listener = Listener(secret, self._serve, host=_listens_on(address))
         self._line = Line(address, secret, self, patience_s=patience_s)
         self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._check)
         self._seen: set[str] = set()
@@ -273,6 +273,12 @@ class Worker:
                     return
                 case _:
                     raise Broken(f"{str(head.get('kind'))[:40]!r} is not served here")
+
+
+def _listens_on(driver: str) -> str:
+    """Where the driver is on this host only, nobody else can be elsewhere."""
+    host = split_address(driver)[0]
+    return host if host in ("127.0.0.1", "localhost", "::1") else ""
 
 
 def _rss_bytes() -> int:
