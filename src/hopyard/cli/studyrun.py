@@ -21,11 +21,13 @@ from hopyard.config.studyrequest import StudyRequest
 from hopyard.domain.ids import check_name
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Constant, Parameter, Space
+from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import Proposal
 from hopyard.errors import SpecError
 from hopyard.studies.view.standing import StudyView
 
 _PREVIEWED = 10
+_OPTUNAS = ("bohb", "cmaes", "gp", "tpe")  # what they need may be in the study's environment alone
 
 
 def request_of(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyRequest:
@@ -82,6 +84,7 @@ def start(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool
     asked = request_of(file, folder, options)
     if folder == Path("/"):
         raise SpecError("the current folder is /: the whole machine would be packed", hints=("cd into the folder of the code; it travels with the study",))
+    _check_searcher(asked.study)
     client, run = submit(asked.run, folder, spec=asked.spec)
     console.say(f"study {run['name']}  {address(client, run)}  {standing(run)}")
     if detach:
@@ -91,6 +94,19 @@ def start(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool
             console.out(run["name"])
         return 0
     return follow(client, run, as_json=as_json)
+
+
+def _check_searcher(study: StudySpec) -> None:
+    """Refuse here what its searcher cannot work with (a grid without end, say), where it needs nothing that only the study's
+    environment may have. Raises SpecError."""
+    from importlib.util import find_spec
+
+    from hopyard.domain.searchers import is_own
+    from hopyard.search.registry import build
+    from hopyard.studies.trainable.load import load_attribute
+
+    if not is_own(study.searcher.name) and (study.searcher.name not in _OPTUNAS or find_spec("optuna")):
+        build(study, lambda text: load_attribute(text, Path.cwd()))
 
 
 def follow(client: Any, run: dict[str, Any], *, as_json: bool) -> int:

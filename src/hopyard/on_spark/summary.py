@@ -1,0 +1,71 @@
+"""What came of a study on Spark: every trial, and the best model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import NotFound
+from hopyard.studies.states.decode import decode
+from hopyard.studies.trainable.config import Config
+from hopyard.studies.trainable.protocol import Captures
+from hopyard.studies.view.data import as_data, importance_of, trial_data
+from hopyard.studies.view.gantt import Gantt, gantt
+from hopyard.studies.view.standing import StudyView, TrialView
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """view: all that the journal says. best_file: the state of the best trial at its best epoch, None where nothing was saved."""
+
+    view: StudyView
+    best_file: Path | None
+
+    @classmethod
+    def of(cls, records: Sequence[Mapping[str, Any]], states: Path) -> Summary:
+        best = next((str(record["state"]) for record in reversed(records) if record["kind"] == "best"), None)
+        file = states / best if best else None
+        return cls(StudyView.of(records), file if file is not None and file.is_file() else None)
+
+    @property
+    def trials(self) -> list[TrialView]:
+        """The best first."""
+        return self.view.ranked()
+
+    @property
+    def best(self) -> TrialView:
+        """Raises NotFound while no trial has a value."""
+        found = self.view.best()
+        if found is None:
+            raise NotFound("no trial has a value of the metric yet")
+        return found
+
+    @property
+    def importance(self) -> dict[str, float]:
+        return importance_of(self.view)
+
+    def best_state(self, trainable: Any = None) -> Any:
+        """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its `model`. trainable: what the
+        study was given, needed where it captures its states. Raises NotFound where none was saved."""
+        if self.best_file is None:
+            raise NotFound("the best state was not saved")
+        captured = decode(bytearray(self.best_file.read_bytes()))["state"]
+        if trainable is None or not isinstance(trainable, Captures):
+            return captured
+        best = self.best
+        return trainable.restore(captured, Config(best.params, best.id, int(self.view.spec.get("seed", 0)), best.best_epoch, best.budget))
+
+    def gantt(self) -> Gantt:
+        """Which trial was on which worker when."""
+        return gantt(self.view)
+
+    def data(self) -> dict[str, Any]:
+        """As `hop search show --json` prints it."""
+        return as_data(self.view)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each trial: `spark.createDataFrame(summary.table())` or `pandas.DataFrame(summary.table())`."""
+        keys = ("trial", "state", "epoch", "value", "best", "best_epoch")
+        return [{key: trial_data(self.view, trial)[key] for key in keys} | dict(trial.params) for trial in self.trials]

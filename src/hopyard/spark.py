@@ -1,0 +1,122 @@
+"""Model selection on Apache Spark: trials hop between barrier tasks, each of which keeps one partition of a DataFrame.
+
+    from hopyard.spark import MopBackend, Study
+
+    study = Study(MopBackend(spark, workers=4, store="hdfs:///hopyard"), model, space={"lr": "loguniform(1e-4, 1e-1)"}, metric="acc", trials=16, epochs=5)
+    summary = study.fit(frame, features=["age", "height"], labels="ill", validation=0.2)
+    summary.best.params, summary.best_state(model).model
+
+Needs `pip install 'hopyard[spark]'`; docs/spark.md says which of Spark's settings matter.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopyard.config.searchfile import search_of
+from hopyard.domain.ids import slug
+from hopyard.domain.study import MopSpec, StudySpec
+from hopyard.errors import SpecError
+from hopyard.on_spark import barrier
+from hopyard.on_spark.frames import write_partitions
+from hopyard.on_spark.study import SparkStudy
+from hopyard.on_spark.summary import Summary as Summary
+
+_PATIENCE_S = 600.0
+
+
+class MopBackend:
+    """Where a study's workers run: tasks of one barrier stage.
+
+    spark: a SparkSession. workers: tasks, each with one partition; by default as many as executors have slots for. store: the
+    folder (URL as Spark takes it) where partitions are written; by default one of the driver's disk, which executors on other
+    machines cannot read. host: the address under which executors reach the driver (spark.driver.host).
+    Raises SpecError where Spark could never start so many at once.
+    """
+
+    def __init__(self, spark: Any, workers: int | None = None, *, store: str | None = None, host: str | None = None) -> None:
+        context = spark.sparkContext
+        slots = _slots(context)
+        self.spark, self.workers = spark, workers or slots
+        self.host = host or context.getConf().get("spark.driver.host", "127.0.0.1")
+        if self.workers < 1:
+            raise SpecError(f"workers: {workers} is fewer than one")
+        if self.workers > slots:
+            raise SpecError(
+                f"workers: {self.workers} tasks have to run at once, and Spark has {slots} slots now",
+                hints=("more executors or cores, or fewer workers", "spark.task.cpus says how many cores a task takes"),
+            )
+        if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+            raise SpecError("a barrier stage cannot run under dynamic allocation", hints=("set spark.dynamicAllocation.enabled=false",))
+        self.store = (store or Path(tempfile.mkdtemp(prefix="hopyard-store-")).as_uri()).rstrip("/")
+
+
+class Study:
+    """A search by model hopper parallelism. trainable: an object or class with init, train and evaluate (docs/trainables.md), sent to the
+    executors; or text such as `"digits.py:Mlp"` that executors can import.
+
+    settings: as of a search.yaml: space, metric, goal, searcher, trials, epochs, concurrent, seed, deterministic, threads, hybrid,
+    tensorboard, mlflow. folder: on the driver's disk, for the journal and saved states; a study that was broken off goes on where
+    it was when `fit` is called again with the same folder and data.
+    Raises SpecError for whatever would be refused in a file.
+    """
+
+    def __init__(self, backend: MopBackend, trainable: Any, /, *, name: str = "study", folder: Path | str | None = None, **settings: Any) -> None:
+        self._backend, self._trainable = backend, trainable() if inspect.isclass(trainable) else trainable
+        text = trainable if isinstance(trainable, str) else "shipped:trainable"  # a file that only executors will have
+        known = {**settings, "parallel": "mop", "trainable": text, "workers": backend.workers, "dataset": "frame"}
+        self._folder = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="hopyard-study-"))
+        self._spec: StudySpec = search_of(known, Path.cwd(), where="Study", name=slug(name, fallback="study")).study
+
+    def fit(
+        self, frame: Any, *, features: Sequence[str] | str, labels: str, validation: float = 0.2, stratify: bool = False
+    ) -> Summary:
+        """Write `frame` as partitions, train, and return what came of it.
+
+        features: columns that go into the model (`x`: several numbers make one matrix); labels: the column that it learns (`y`).
+        validation: share of the rows kept apart for evaluation. stratify: the labels' values in equal shares everywhere.
+        Raises SpecError for data or settings that cannot be, StudyFailed when no trial comes to an end.
+        """
+        backend, spec = self._backend, self._spec
+        assert spec.mop is not None
+        columns = (features,) if isinstance(features, str) else tuple(features)
+        named = isinstance(self._trainable, str)
+        shipped = b"" if named else barrier.pickled(self._trainable)
+        url = f"{backend.store}/{spec.name}-{uuid.uuid4().hex[:12]}"
+        written = write_partitions(
+            frame, features=columns, label=labels, parts=backend.workers, validation=validation, seed=spec.seed, url=url, stratify=stratify
+        )
+        trainable = spec.mop.trainable if named else f"{barrier.SHIPPED}:trainable"
+        mop: MopSpec = replace(spec.mop, trainable=trainable, partitions=replace(spec.mop.partitions, parts=backend.workers, validation=validation))
+        study = SparkStudy(
+            backend.spark,
+            replace(spec, mop=mop),
+            written,
+            trainable=shipped,
+            folder=self._folder,
+            host=backend.host,
+            patience_s=_PATIENCE_S,
+        )
+        return study.run()
+
+
+def _slots(context: Any) -> int:
+    """How many tasks Spark can run at a time, as of now."""
+    cores = int(context.defaultParallelism)
+    each = int(context.getConf().get("spark.task.cpus", "1"))
+    return max(1, cores // each)
+
+
+SETTINGS: Mapping[str, str] = {
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.task.maxFailures": "4",
+    "spark.stage.maxConsecutiveAttempts": "4",
+    "spark.python.worker.reuse": "false",
+}
+"""What a SparkSession for studies should say; docs/spark.md tells why."""
