@@ -208,6 +208,16 @@ def test_in_a_group_each_partition_draws_what_it_would_draw_alone(parts: list[Pa
     assert together == drawn and len(drawn) == 3
 
 
+def test_partitions_of_few_rows_make_as_many_steps() -> None:
+    rows = [in_memory({"x": np.zeros((n, 4), dtype=np.float32), "y": np.zeros(n, dtype=np.int64)}, index=at, peers=(3, 2)) for at, n in enumerate((3, 2))]
+    trainable, config = made(model=net_without_norm, batch_size=1), Config({"lr": 0.01})
+    trainable.train_together(trainable.init(config), rows, config, lambda arrays: arrays)
+
+
+def net_without_norm(config: Config) -> Any:
+    return nn.Linear(4, 2)
+
+
 def test_tied_weights_stay_tied(parts: list[Partition]) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -310,6 +320,12 @@ def test_transforms_see_whole_batches() -> None:
 def test_wrong_parts_are_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         made(**changed)
+
+
+def test_a_metric_is_one_number(parts: list[Partition]) -> None:
+    trainable = made(metrics={"each": lambda outputs, targets: outputs.argmax(1) == targets})
+    with pytest.raises(SpecError, match=r"`each` has shape \(41,\), not one number"):
+        trainable.evaluate(trainable.init(Config({"lr": 0.1})), parts[0], Config({"lr": 0.1}))
 
 
 @pytest.mark.parametrize(

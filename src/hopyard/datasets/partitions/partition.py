@@ -122,12 +122,15 @@ class Partition:
         if len(self) == 0:
             return
         bounds = cuts(len(self), size, drop_last=drop_last, steps=steps)
-        if self._reader.blocks is not None and not self.load(wanted):
+        there = self.load(wanted)
+        if self._reader.blocks is not None and not there:
             yield from self._streamed(bounds, seed, wanted)
             return
         order = self.order(seed)
+        whole = {name: self._loaded[name] for name in wanted} if there else {}
         for begin, end in bounds:
-            yield self.rows(order[begin:end] if order is not None else np.arange(begin, end), wanted)
+            at = order[begin:end] if order is not None else np.arange(begin, end)
+            yield {name: array[at] for name, array in whole.items()} if there else self._reader.take(at, wanted)
 
     def order(self, seed: int | None) -> Array | None:
         """The positions in the order in which `batches(size, seed)` goes through them; None: 0, 1, 2, …"""

@@ -46,7 +46,7 @@ class PartitionSet:
 
     def __init__(self, folder: Path, index: Path, key: str) -> None:
         self.folder, self.key, self._index = folder, key, index
-        self._about: dict[str, Any] = json.loads(bytes(np.load(index)["about"]))
+        self._about: dict[str, Any] = json.loads(bytes(self._read("about")[""]))
 
     @property
     def parts(self) -> int:
@@ -75,7 +75,7 @@ class PartitionSet:
             raise SpecError(f"there is no {kind} partition {index}: they are 0 to {len(peers) - 1}")
         about = _about(self._about[kind])
         return Partition(
-            _SOURCES[self._about["format"]].reader(self.folder, about, self._locators(f"{kind}.{index}.")),
+            _SOURCES[self._about["format"]].reader(self.folder, about, self._read(f"{kind}.{index}.")),
             index=index,
             peers=peers,
             kind=kind,
@@ -86,7 +86,8 @@ class PartitionSet:
             memory_bytes=memory_bytes,
         )
 
-    def _locators(self, prefix: str) -> dict[str, Array]:
+    def _read(self, prefix: str) -> dict[str, Array]:
+        """The arrays of the index whose names begin so, by the rest of their names."""
         try:
             with np.load(self._index) as held:
                 return {name.removeprefix(prefix): held[name] for name in held.files if name.startswith(prefix)}
@@ -145,7 +146,7 @@ def _write(file: IO[bytes], folder: Path, plan: PartitionPlan) -> None:
         turns["validation"] = (apart, own, in_turn(own.rows, own.strata, plan.seed))
     elif plan.validation:
         turns["validation"] = (train, scan, share)
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Any] = {}
     told: dict[str, Any] = {"format": files.format, "window_rows": window, "rows": {}}
     for kind, (about, scanned, rows_in_turn) in turns.items():
         _check_enough(len(rows_in_turn), plan.parts, "to train on" if kind == "train" else "for validation")
@@ -155,7 +156,7 @@ def _write(file: IO[bytes], folder: Path, plan: PartitionPlan) -> None:
         for number, rows in enumerate(parts):
             arrays.update({f"{kind}.{number}.{name}": values[rows] for name, values in scanned.locators.items()})
     arrays["about"] = np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
-    np.savez(file, allow_pickle=False, **arrays)
+    np.savez(file, **arrays)
 
 
 def _look(files: Files, plan: PartitionPlan) -> tuple[About, About | None]:

@@ -67,6 +67,7 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
 def _samples(folder: Path, path: str) -> Iterator[tuple[str, Places]]:
     """The samples of one file in order: members that follow one another and whose names are alike up to the first dot."""
     key, sample = "", Places()
+    length = (folder / path).stat().st_size
     try:
         with tarfile.open(folder / path, "r:") as archive:
             for member in archive:
@@ -81,7 +82,7 @@ def _samples(folder: Path, path: str) -> Iterator[tuple[str, Places]]:
                 if suffix in sample:
                     raise SpecError(f"`{path}`: sample `{key.removeprefix('/')}` has `.{suffix}` twice")
                 sample[suffix] = (member.offset_data, member.size)
-                if member.offset_data + member.size > (folder / path).stat().st_size:
+                if member.offset_data + member.size > length:
                     raise SpecError(f"`{path}` is cut short within `{member.name}`", hints=("write it anew, and push the dataset again",))
     except tarfile.TarError as bad:
         hint = "members are read where they lie, so the file itself must not be compressed: gunzip it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from hopyard.studies.trainable.columns import Inputs, named
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.protocol import Reduce
 from hopyard.studies.trainable.torch_data import METRICS, as_inputs, as_targets, as_tensor
+from hopyard.studies.trainable.torch_settings import settled
 from hopyard.studies.trainable.torch_state import TorchState
 from hopyard.studies.trainable.trunk import Trunk
 
@@ -92,7 +92,7 @@ class TorchTrainable:
     def train_together(self, state: TorchState, partitions: Sequence[Partition], config: Config, reduce: Reduce) -> TorchState:
         """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches are as equal as can be, so
         that partitions of different size make as many steps. What modules count while they train (running means) is averaged too."""
-        steps = -(-max(partitions[0].peers) // self._size(config))
+        steps = min(-(-max(partitions[0].peers) // self._size(config)), *partitions[0].peers)
         with self._unit(state, partitions, config):
             batches = [self._batches(partition, config, training=True, steps=steps) for partition in partitions]
             streams = torch_together.Streams([unit_seed(config, partition.index) for partition in partitions])
@@ -108,14 +108,17 @@ class TorchTrainable:
 
         totals: dict[str, Any] = {}
         rows = 0
-        with self._settled(), chance(unit_seed(config, partition.index)), torch.no_grad():
+        with settled(self.deterministic), chance(unit_seed(config, partition.index)), torch.no_grad():
             state.model.eval()
             for inputs, targets in self._batches(partition, config, training=False):
                 outputs = self._outputs(state.model, inputs)
                 count = len(targets)
                 rows += count
                 for name, value in self._measured(outputs, targets).items():
-                    totals[name] = totals.get(name, 0.0) + torch.as_tensor(value, dtype=torch.float64) * count
+                    mean = torch.as_tensor(value, dtype=torch.float64)
+                    if mean.numel() != 1:
+                        raise SpecError(f"`{name}` has shape {tuple(mean.shape)}, not one number", hints=("it must be the mean over the rows of a batch",))
+                    totals[name] = totals.get(name, 0.0) + mean.reshape(()) * count
         return {name: float(total) / max(1, rows) for name, total in totals.items()}
 
     def capture(self, state: TorchState) -> dict[str, Any]:
@@ -181,7 +184,7 @@ class TorchTrainable:
             state.epoch += 1
             if state.scheduler is not None and self.schedule_every == "epoch":
                 state.scheduler.step()
-        with self._settled(), chance(unit_seed(config, partitions[0].index)):
+        with settled(self.deterministic), chance(unit_seed(config, partitions[0].index)):
             state.model.train()
             yield
 
@@ -247,23 +250,3 @@ class TorchTrainable:
         import torch
 
         return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device)
-
-    @contextmanager
-    def _settled(self) -> Iterator[None]:
-        """PyTorch's settings while a unit runs; as they were, afterwards."""
-        import torch
-
-        if not self.deterministic:
-            yield
-            return
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses; read when CUDA begins
-        filling: Any = torch.utils.deterministic
-        before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark, filling.fill_uninitialized_memory
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
-        filling.fill_uninitialized_memory = False  # costs time, and nobody should read such memory
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0])
-            torch.backends.cudnn.benchmark, filling.fill_uninitialized_memory = before[1:]

@@ -57,7 +57,8 @@ class Trunk:
             return self._computed(partition, module, device)
 
         def write(file: IO[bytes]) -> None:
-            np.savez(file, allow_pickle=False, **self._computed(partition, module, device))
+            arrays: dict[str, Any] = self._computed(partition, module, device)
+            np.savez(file, **arrays)
 
         path = made_once(partition.folder / "features" / f"{name}.npz", write, sound=lambda path: _whole(path.parent, path.name))
         stored = of_npz(path.parent, path.name)
