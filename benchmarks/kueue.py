@@ -14,13 +14,14 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
 
 from benchmarks.harness import Arguments, Report, main
 from benchmarks.kueue_case import KINDS, Arrival, arrivals, bound_s, nodes, queues, racks_used, spec
+from benchmarks.kueue_stages import STAGES, Stages, told
 from benchmarks.local_server import scratch_folder
 from benchmarks.peers.find import PeerPython
 from benchmarks.waiting_engine import WaitingEngine
@@ -59,6 +60,7 @@ class Outcome:
     waits_s: Mapping[str, list[float]]
     preemptions: int = 0
     cpu_s: float = 0.0
+    stages_s: Mapping[str, list[float]] = field(default_factory=dict)
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
@@ -82,6 +84,9 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  #
         report.add(f"wait_{kind.name}_over_simulated", "x", [wait / free for wait in waits] if free else [float("inf")], "ratio")
     report.add("preemptions", "attempts", [float(one.preemptions) for one in found])
     report.add("cpu", "s", [one.cpu_s for one in found], note="of the process that holds controller, policy and store")
+    for stage in STAGES:
+        report.add(f"stage_{stage}", "ms", [fmean(one.stages_s[stage]) * 1000 for one in found])
+    report.notes.extend(line for one in found for line in told(one.stages_s))
     return report
 
 
@@ -90,12 +95,13 @@ async def in_real_time(folder: Path, due: Sequence[Arrival], policy: str) -> Out
     database = Database.open(folder / "hopyard.db")
     engine, clock = WaitingEngine(nodes("waiting")), SystemClock()
     runs, cluster = SqlRunStore(database), SqlClusterStore(database)
+    stages = Stages(engine, cluster, POLICIES[policy]())
     await SqlQueueStore(database).replace(queues())
     controller = Controller(
-        cluster=cluster,
+        cluster=stages,
         runs=runs,
         engine=engine,
-        policy=POLICIES[policy](),
+        policy=stages,
         clock=clock,
         composer=Composer(runs, server_url="http://127.0.0.1:1", sign=lambda attempt: f"token of {attempt}"),
         observe_every=OBSERVE_EVERY,
@@ -121,7 +127,7 @@ async def in_real_time(folder: Path, due: Sequence[Arrival], policy: str) -> Out
     finally:
         await database.close()
     check_gangs(engine, submitted)
-    return Outcome(seconds, waits, preemptions, cpu)
+    return Outcome(seconds, waits, preemptions, cpu, stages.spans_s())
 
 
 async def first_look(cluster: SqlClusterStore) -> None:

@@ -30,7 +30,9 @@ class _Waiting:
 
 class WaitingEngine:
     """Implements `hopyard.interfaces.engine.Engine` and `TellsChanges`. A run ends by itself when it has waited its parameter `runs_s`
-    seconds in all: one that is preempted saves what it has waited, at no cost. launches: every gang that was started, with how many replicas."""
+    seconds in all: one that is preempted saves what it has waited, at no cost. launches,
+    launched_at: every gang that was started, and when. ends: of those that ended by themselves, when, and when that was seen; by
+    the monotonic clock."""
 
     name = "waiting"
 
@@ -39,6 +41,8 @@ class WaitingEngine:
         self._attempts: dict[AttemptId, _Waiting] = {}
         self._left_s: dict[RunId, float] = {}  # of runs that were preempted
         self.launches: list[Launch] = []
+        self.launched_at: list[float] = []
+        self.ends: dict[AttemptId, tuple[float, float]] = {}
         self._ends: list[tuple[float, AttemptId]] = []  # a heap; also of those that were stopped before
         self._changed = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
@@ -47,6 +51,7 @@ class WaitingEngine:
         if launch.attempt in self._attempts:
             return
         self.launches.append(launch)
+        self.launched_at.append(time.monotonic())
         replicas = _all(len(launch.replicas), None)
         run = split_attempt(launch.attempt)[0]
         ends_at = time.monotonic() + self._left_s.pop(run, float(launch.replicas[0].params["runs_s"] or 0))
@@ -68,6 +73,7 @@ class WaitingEngine:
             attempt = heapq.heappop(self._ends)[1]
             found = self._attempts.get(attempt)
             if found is not None and not found.over:
+                self.ends[attempt] = found.ends_at, now
                 self._end(attempt, found, FINISHED)
         self._set_alarm()
         return Observation(self._nodes, tuple(found.status for found in self._attempts.values()))

@@ -10,8 +10,8 @@ from pathlib import Path
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId, attempt_id
 from hopyard.domain.run import RunPhase
-from hopyard.testing.fake_engine import Fate
-from tests.controller.world import World
+from hopyard.testing.fake_engine import Fate, FakeEngine
+from tests.controller.world import NODES, World
 
 FAILED = Exit(ExitKind.EXIT_CODE, 3, "exit code 3")
 LOST = Exit(ExitKind.LOST, 1, "its processes vanished")
@@ -336,5 +336,51 @@ def test_what_was_launched_while_the_engine_looked_is_not_lost(tmp_path: Path) -
         await world.until(lambda: world.final(run))
         assert inner.starts.count(attempt_id(run, 1)) == 1
         assert attempt_id(run, 2) not in inner.starts
+
+    play(tmp_path, scene)
+
+
+class Telling(FakeEngine):
+    """Tells that something changed whenever `changed` is set."""
+
+    changed: asyncio.Event
+
+    async def wait_changed(self) -> None:
+        await self.changed.wait()
+        self.changed.clear()
+
+
+def test_what_an_engine_tells_of_is_taken_up_at_once(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
+        engine.changed = asyncio.Event()
+        world.observe_every = timedelta(hours=1)
+        world.start()
+        await world.settle()
+        first, second = await world.submit(gpus=4), await world.submit(gpus=4)
+        await world.advance(timedelta(seconds=11))  # the first one is over, and nobody knows
+        assert engine.starts == [attempt_id(first, 1)]
+        engine.changed.set()
+        await world.settle()
+        assert (await world.runs.get(first)).phase is RunPhase.SUCCEEDED
+        assert engine.forgotten == [attempt_id(first, 1)]
+        assert engine.starts == [attempt_id(first, 1), attempt_id(second, 1)]
+
+    play(tmp_path, scene)
+
+
+def test_what_an_engine_does_not_tell_of_is_seen_when_it_is_asked(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
+        engine.changed = asyncio.Event()
+        world.start()
+        run = await world.submit()
+        await world.until(lambda: world.final(run), within=timedelta(seconds=15))
+        lost = await world.submit()
+        await world.advance(timedelta(seconds=3))
+        engine.vanish(attempt_id(lost, 1))
+        engine.changed.set()
+        await world.settle()
+        assert (await world.runs.get(lost)).attempt.number == 2
 
     play(tmp_path, scene)

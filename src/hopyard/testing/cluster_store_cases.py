@@ -285,6 +285,15 @@ class LossCases:
         assert await see(stores, nodes=[node()]) == Recorded()
         assert await phases(stores, run) == ("starting", "starting")
 
+    async def test_only_what_was_launched_before_the_look_can_be_lost_by_it(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await see(stores, running(attempt), nodes=[node()])
+        seen = Observation((node(),))
+        assert await stores.cluster.record(ENGINE, seen, now=at(1), launched=set()) == Recorded()
+        assert await phases(stores, run) == ("running", "running")
+        recorded = await stores.cluster.record(ENGINE, seen, now=at(2), launched={attempt})
+        assert [one.attempt for one in recorded.ended] == [attempt]
+
     async def test_an_incomplete_observation_loses_nothing(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await see(stores, running(attempt), nodes=[node()])

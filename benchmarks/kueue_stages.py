@@ -1,0 +1,82 @@
+"""How long each step takes from the end of one gang to the start of what takes its place."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from benchmarks.waiting_engine import WaitingEngine
+from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.ids import AttemptId
+from hopyard.interfaces.policy import SchedulingPolicy
+from hopyard.stores.sql.cluster import SqlClusterStore
+
+STAGES = ("observed", "recorded", "turn_begins", "planned", "applied", "launched")
+
+
+class Stages:
+    """Wraps policy and store of one measurement, and reads the engine's own times. Times by the monotonic clock."""
+
+    def __init__(self, engine: WaitingEngine, cluster: SqlClusterStore, policy: SchedulingPolicy) -> None:
+        self._engine, self._cluster, self._policy = engine, cluster, policy
+        self._recorded: dict[AttemptId, float] = {}
+        self._turns: list[list[float]] = []  # when each began, was planned, was applied
+        self._applied: dict[AttemptId, float] = {}
+
+    def __call__(self, snapshot: Snapshot, /) -> Plan:
+        plan = self._policy(snapshot)
+        self._turns[-1].append(time.monotonic())
+        return plan
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def snapshot(self, **given: Any) -> Snapshot:
+        began = time.monotonic()
+        snapshot = await self._cluster.snapshot(**given)
+        self._turns.append([began])
+        return snapshot
+
+    async def record(self, *given: Any, **named: Any) -> Any:
+        recorded = await self._cluster.record(*given, **named)
+        now = time.monotonic()
+        self._recorded.update((ended.attempt, now) for ended in recorded.ended)
+        return recorded
+
+    async def apply(self, plan: Plan, /, **given: Any) -> Any:
+        result = await self._cluster.apply(plan, **given)
+        now = time.monotonic()
+        self._turns[-1].append(now)
+        self._applied.update((attempt, now) for attempt in result.attempts)
+        return result
+
+    def spans_s(self) -> Mapping[str, list[float]]:
+        """By stage, of each gang that ended how long the stage took it; `launched` of each that was started."""
+        found: dict[str, list[float]] = {stage: [] for stage in STAGES}
+        whole = [turn for turn in self._turns if len(turn) == 3]
+        begins = [turn[0] for turn in whole]
+        for attempt, (ended, observed) in self._engine.ends.items():
+            recorded = self._recorded[attempt]
+            at = bisect_left(begins, recorded)
+            if at == len(whole):  # nothing waits any more
+                continue
+            times = (ended, observed, recorded, *whole[at])
+            for stage, before, after in zip(STAGES, times, times[1:], strict=False):
+                found[stage].append(after - before)
+        for launch, at_s in zip(self._engine.launches, self._engine.launched_at, strict=True):
+            found["launched"].append(at_s - self._applied[launch.attempt])
+        return found
+
+
+def told(spans_s: Mapping[str, list[float]]) -> list[str]:
+    """A line per stage."""
+    return [f"{stage}: {_distribution(spans)}" for stage, spans in spans_s.items() if spans]
+
+
+def _distribution(spans_s: list[float]) -> str:
+    ms = sorted(span * 1000 for span in spans_s)
+    parts = ", ".join(f"p{part} {ms[min(len(ms) * part // 100, len(ms) - 1)]:.1f}" for part in (10, 50, 90, 99))
+    return f"mean {fmean(ms):.1f} ms, {parts}, most {ms[-1]:.1f}"
