@@ -10,7 +10,7 @@ from pathlib import Path
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId, attempt_id
 from hopyard.domain.run import RunPhase
-from hopyard.testing.fake_engine import Fate, FakeEngine
+from hopyard.testing.fake_engine import FakeEngine, Fate
 from tests.controller.world import NODES, World
 
 FAILED = Exit(ExitKind.EXIT_CODE, 3, "exit code 3")
