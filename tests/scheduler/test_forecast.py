@@ -54,6 +54,23 @@ def test_it_tells_when_it_starts_what_is_in_the_way_and_what_would_be_sooner() -
     assert not any(line.startswith("with --time") for line in lines(found))
 
 
+def test_a_run_that_says_how_far_it_is_goes_on_at_its_pace() -> None:
+    began = T0 - seconds(100)
+    long = replace(
+        runs(Placement(asks("a", 8, limit_s=None), (Assignment(0, NodeId("n1"), (*range(8),)),))),
+        placed_at=began,
+        started_at=began,
+    )
+    view = snapshot([machine("n1", 8)], [long], [asks("g", 8)])
+    for part, more_s in ((0.25, 300), (0.5, 100)):
+        found = why(view, plan(view), asks("g").id, {long.gang.id: part})
+        assert found is not None and found.expected is not None
+        assert found.expected.mid_at == T0 + seconds(more_s)
+        assert found.expected.high_at == T0 + seconds(1.5 * more_s)
+    told = why(view, plan(view), asks("g").id, {long.gang.id: 0.001})  # its start counts too much
+    assert told == asked(view, "g")
+
+
 def test_another_pool_is_told_with_its_time() -> None:
     found = asked(
         busy_cluster(asks("four", 4, limit_s=600, where=A100), asks("first", 6, limit_s=3000, where=A100, at_s=-5)), "four"

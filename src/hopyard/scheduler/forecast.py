@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from hopyard.domain.amounts import asked_for, dominant_share, totals
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
@@ -24,6 +25,7 @@ AHEAD = (
 SOONER = 0.9  # what starts not at least so much sooner is not worth telling
 FOR_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.PREEMPTING)  # it waits for runs to end
 Pick = Callable[[Expected], float]
+NOTHING: Mapping[GangId, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,10 @@ class Why:
     what_if: tuple[WhatIf, ...] = ()
 
 
-def why(snapshot: Snapshot, plan: Plan, gang_id: GangId) -> Why | None:
-    """`plan`: of this snapshot. None where the gang does not wait, or starts by this plan. Takes longer the larger the cluster
-    is: seconds for ten thousand nodes."""
+def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangId, float] = NOTHING) -> Why | None:
+    """`plan`: of this snapshot. progress: which part of all they have to do those that run say they have done, 0 to 1. None
+    where the gang does not wait, or starts by this plan. Takes longer the larger the cluster is: seconds for ten thousand
+    nodes."""
     gangs = {gang.id: gang for gang in snapshot.pending}
     gang = gangs.get(gang_id)
     hold = next((hold for hold in plan.hold if hold.gang == gang_id), None) if gang is not None else None
@@ -74,7 +77,7 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId) -> Why | None:
         return None
     queue = [(other.position, gangs[other.gang]) for other in plan.hold if gangs[other.gang].queue == gang.queue]
     promised = next((promise for promise in plan.promises if promise.gang == gang_id), None)
-    base = _Base(snapshot, plan, gangs, gang)
+    base = _Base(snapshot, plan, gangs, gang, progress)
     ahead = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
     likely = base.laid_out(_mid, ahead)
     start_at, waits_for = likely.start_of(gang, promised)
@@ -127,20 +130,22 @@ def _worth(now: datetime, start_at: datetime) -> datetime:
 class _Base:
     """The snapshot with the plan carried out: what every forecast begins with."""
 
-    def __init__(self, snapshot: Snapshot, plan: Plan, gangs: dict[GangId, Gang], gang: Gang) -> None:
-        self.snapshot, self.gang = snapshot, gang
+    def __init__(
+        self, snapshot: Snapshot, plan: Plan, gangs: dict[GangId, Gang], gang: Gang, progress: Mapping[GangId, float]
+    ) -> None:
+        self.snapshot, self.gang, self._progress = snapshot, gang, progress
         self._plan, self._gangs = plan, gangs
         nodes = snapshot.nodes.values()
         self._capacity = Capacity.of(nodes, (running.placement for running in snapshot.running))
         self._accounts = Accounts.of(snapshot.queues, nodes, snapshot.running, snapshot.used, snapshot.now)
         self._cluster = totals(node for node in nodes if node.open)
-        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
+        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now, progress=progress)
         self.now = self._planned(self._future, lambda gang: expect(gang, snapshot.durations))
 
     def laid_out(self, pick: Pick, ahead: Sequence[Gang]) -> _Future:
         """With those ahead of it, if everything takes exactly what `pick` says."""
         snapshot = self.snapshot
-        future = Future.of(snapshot.running, snapshot.durations, snapshot.now, pick=pick)
+        future = Future.of(snapshot.running, snapshot.durations, snapshot.now, pick=pick, progress=self._progress)
 
         def supposed(gang: Gang) -> Expected:
             return exactly(pick(expect(gang, snapshot.durations)))

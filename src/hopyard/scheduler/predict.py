@@ -17,6 +17,8 @@ from hopyard.domain.gang import Gang
 ENOUGH = 8.0  # runs alike of which nobody asks what other runs took
 BAND = (0.06, 0.5, 0.94)  # quantiles of the ends of a band; further out than its eight of ten, since runs alike come in bursts
 UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)  # the band without any history; with a time limit, that is expected to be used up
+PACE = (0.8, 1.5)  # what is left of a run that tells how far it is may take so many times what its pace says
+TELLS_PACE = 0.02  # the part that must be done: before that, its start counts too much
 NEVER_S = 10 * 365 * 86400.0  # no band reaches further
 Durations = Mapping[str, Sequence[float]]
 Floats = NDArray[np.float64]
@@ -131,6 +133,14 @@ def whole_of(gang: Gang, known: History, elapsed_s: float = 0.0) -> tuple[Expect
         return Expected(gang.time_limit_s / 10, gang.time_limit_s, gang.time_limit_s, certain=True), NEVER_S
     band, until_s = known.total_s(max(elapsed_s, 0.0))
     return _limited(band, gang.time_limit_s), until_s
+
+
+def paced(gang: Gang, part: float, elapsed_s: float) -> Expected:
+    """The whole duration of an attempt that runs for `elapsed_s`, of a gang that has done this part of all it has to do, its
+    earlier attempts included: it goes on as fast as so far, with half as long again at the most."""
+    gone_s = max(elapsed_s, 0.0)
+    left_s = (gang.served_s + gone_s) * (1 - part) / part
+    return _limited((gone_s + PACE[0] * left_s, gone_s + left_s, gone_s + PACE[1] * left_s), gang.time_limit_s)
 
 
 def remaining(gang: Gang, durations: Durations, elapsed_s: float) -> Expected:

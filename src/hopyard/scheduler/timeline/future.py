@@ -14,7 +14,7 @@ from hopyard.domain.cluster import Running
 from hopyard.domain.durations import gpus_of, history_keys
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
-from hopyard.scheduler.predict import NEVER_S, Expected, History, exactly, history_of, telling, whole_of
+from hopyard.scheduler.predict import NEVER_S, TELLS_PACE, Expected, History, exactly, history_of, paced, telling, whole_of
 from hopyard.scheduler.timeline.uses import CPU, NODE, SLOT, Ints, Uses
 
 STOPS_IN_S = (5.0, 60.0)  # one that was asked to end is gone by then: expected, and at the latest
@@ -47,9 +47,14 @@ class Future:
     A Planner keeps one and tells it what changes; one made anew from the same gangs gives the same ends.
     """
 
-    def __init__(self, durations: Mapping[str, Sequence[float]], now: datetime, *, pick: Pick | None = None) -> None:
-        """pick: supposes that every run takes exactly so long of its band, instead of what is expected."""
+    def __init__(
+        self, durations: Mapping[str, Sequence[float]], now: datetime,
+        *, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
+    ) -> None:  # fmt: skip
+        """pick: supposes that every run takes exactly so long of its band, instead of what is expected. progress: which part of
+        all they have to do gangs say they have done, 0 to 1: these are expected to go on at their pace."""
         self._durations, self._now, self._pick = durations, now.timestamp(), pick
+        self._progress = {gang: part for gang, part in (progress or {}).items() if TELLS_PACE <= part <= 1}
         self._running: dict[GangId, Running] = {}
         self._on: dict[NodeId, dict[GangId, Running]] = {}
         self._known: dict[GangId, tuple[float, float, bool, float]] = {}  # mid and high as points in time, until when they hold
@@ -69,9 +74,10 @@ class Future:
 
     @classmethod
     def of(
-        cls, running: Iterable[Running], durations: Mapping[str, Sequence[float]], now: datetime, *, pick: Pick | None = None
-    ) -> Future:
-        found = cls(durations, now, pick=pick)
+        cls, running: Iterable[Running], durations: Mapping[str, Sequence[float]], now: datetime,
+        *, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
+    ) -> Future:  # fmt: skip
+        found = cls(durations, now, pick=pick, progress=progress)
         for one in running:
             found.add(one)
         return found
@@ -186,7 +192,7 @@ class Future:
             assert gang is not None
             running = self._running[gang]
             known = self._history(running.gang)
-            if running.stopping or self._pick is not None or not known.seconds:
+            if running.stopping or self._pick is not None or gang in self._progress or not known.seconds:
                 self._end(running)
             else:
                 together.setdefault(id(known), (known, []))[1].append(slot)
@@ -217,6 +223,9 @@ class Future:
         if known is None or known[3] <= self._now:
             begun = _begun(running)
             expected, until_s = whole_of(gang, self._history(gang), self._now - begun)
+            part = self._progress.get(gang.id)
+            if part is not None:
+                expected, until_s = paced(gang, part, self._now - begun), NEVER_S
             if self._pick is not None:
                 expected = exactly(self._pick(expected))
             known = (begun + expected.mid_s, begun + expected.high_s, expected.certain, begun + until_s)

@@ -24,7 +24,8 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if run.phase is not RunPhase.QUEUED:
             return _told(run, detail=_standing(run))
         snapshot = await parts.cluster.snapshot(now=parts.now())
-        found = await asyncio.to_thread(_explain, snapshot, GangId(run.id))
+        progress = _progress(parts, snapshot)
+        found = await asyncio.to_thread(_explain, snapshot, GangId(run.id), progress)
         if found is None:
             return _told(run, detail="it is about to start")
         named = await names_of(parts.runs, (one.name.removeprefix("run:") for one in found.blocked_by if one.name.startswith("run:")))
@@ -44,10 +45,21 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [Endpoint("GET", "/runs/{id}/why", explain, returns=WhyOut, errors=(404,))]
 
 
-def _explain(snapshot: Snapshot, gang: GangId) -> Why | None:
+def _explain(snapshot: Snapshot, gang: GangId, progress: Mapping[GangId, float]) -> Why | None:
     """Of a plan made anew, so that what is told fits the snapshot."""
     wanted: Plan = plan(snapshot)
-    return why(snapshot, wanted, gang)
+    return why(snapshot, wanted, gang, progress)
+
+
+def _progress(parts: Parts, snapshot: Snapshot) -> dict[GangId, float]:
+    """Which part of all they have to do the runs that say so have done."""
+    found: dict[GangId, float] = {}
+    for running in snapshot.running:
+        live = parts.ingest.live(RunId(running.gang.id))
+        said = None if live is None else live.progress
+        if said is not None and said.total:
+            found[running.gang.id] = said.done / said.total
+    return found
 
 
 def _told(run: Run, **more: Any) -> WhyOut:
