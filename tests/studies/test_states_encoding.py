@@ -58,14 +58,25 @@ arrays = npst.arrays(dtype=dtypes, shape=npst.array_shapes(min_dims=0, max_dims=
 keys = st.none() | st.booleans() | st.integers() | texts | st.binary(max_size=20) | st.tuples(st.integers(), texts)
 values = st.recursive(
     scalars | arrays,
-    lambda inner: st.lists(inner, max_size=5)
-    | st.lists(inner, max_size=5).map(tuple)
-    | st.dictionaries(keys, inner, max_size=5)
-    | st.sets(keys, max_size=5)
-    | st.frozensets(keys, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.lists(inner, max_size=5).map(tuple)
+        | st.dictionaries(keys, inner, max_size=5)
+        | st.sets(keys, max_size=5)
+        | st.frozensets(keys, max_size=5)
+    ),
     max_leaves=12,
 )
-tensor_dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+tensor_dtypes = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
 
 
 @given(values)
@@ -99,9 +110,13 @@ def test_a_state_says_its_size_before_it_is_written() -> None:
 
 def test_sets_are_the_same_in_every_process() -> None:
     """Though Python goes through a set of strings in another order in each."""
-    script = "from hopyard.studies.states.encode import encode; print(encode({'a', 'b', 'c', 'd', 'e', 1, (2, 'x')}).to_bytes().hex())"
+    script = (
+        "from hopyard.studies.states.encode import encode; print(encode({'a', 'b', 'c', 'd', 'e', 1, (2, 'x')}).to_bytes().hex())"
+    )
     said = {
-        subprocess.run([sys.executable, "-c", script], env={"PYTHONHASHSEED": seed, "PATH": ""}, capture_output=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed, "PATH": ""}, capture_output=True, check=True
+        ).stdout
         for seed in ("1", "2", "3")
     }
     assert len(said) == 1
@@ -161,7 +176,15 @@ def test_objects_come_back_as_pickle_would_bring_them() -> None:
 def test_numpy_of_all_kinds() -> None:
     structured = np.zeros(2, [("a", "i4"), ("b", [("c", "f8", (2,))])])
     structured["b"]["c"][0, 1] = 3
-    for value in (np.float32(2), np.datetime64("2020-01-01"), np.bool_(True), structured, np.ones((3, 0)), np.array("text"), np.arange(9)[::2]):
+    for value in (
+        np.float32(2),
+        np.datetime64("2020-01-01"),
+        np.bool_(True),
+        structured,
+        np.ones((3, 0)),
+        np.array("text"),
+        np.arange(9)[::2],
+    ):
         assert same(again(value), value) or (isinstance(value, np.generic) and again(value) == value)
     fortran = again(np.asfortranarray(np.arange(600.0).reshape(20, 30)))
     assert fortran.flags.f_contiguous and not fortran.flags.c_contiguous and fortran[3, 4] == 94
@@ -191,7 +214,9 @@ def test_a_model_its_optimiser_and_its_schedule_stay_tied() -> None:
 def test_what_only_pytorch_has() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.note = "mine"
-    back = again([parameter, torch.bfloat16, torch.device("cpu"), torch.Size([1]), torch.tensor(3), torch.ones(2, requires_grad=True)])
+    back = again(
+        [parameter, torch.bfloat16, torch.device("cpu"), torch.Size([1]), torch.tensor(3), torch.ones(2, requires_grad=True)]
+    )
     assert isinstance(back[0], torch.nn.Parameter) and back[0].requires_grad and back[0].note == "mine"
     assert back[1] is torch.bfloat16 and back[5].requires_grad
     last = again(torch.ones(2, 3, 40, 50).to(memory_format=torch.channels_last))

@@ -78,12 +78,19 @@ class Driver:
     def send(self, worker: str, message: FromDriver) -> None:
         self.hub.send(self._connections[worker], to_head(message))
 
-    def expect(self, kind: type[Kind], worker: str = "", *, unit: str = "", where: Callable[[Kind], bool] = lambda _: True) -> Kind:
+    def expect(
+        self, kind: type[Kind], worker: str = "", *, unit: str = "", where: Callable[[Kind], bool] = lambda _: True
+    ) -> Kind:
         """The first of these that was not expected before; waits for it."""
         until = time.monotonic() + WAIT_S
         while True:
             for at, (said_by, message) in enumerate(self.heard):
-                if isinstance(message, kind) and worker in ("", said_by) and unit in ("", getattr(message, "unit", "")) and where(message):
+                if (
+                    isinstance(message, kind)
+                    and worker in ("", said_by)
+                    and unit in ("", getattr(message, "unit", ""))
+                    and where(message)
+                ):
                     del self.heard[at]
                     return message
             assert time.monotonic() < until, f"no {kind.__name__} of {worker or 'anybody'}; heard {self.heard}"
@@ -101,7 +108,13 @@ class Driver:
         return f"{self.hub.port}.{self._units}"
 
     def train(
-        self, *parts: tuple[str, int], state: str = "", trial: str = "0", epoch: int = 0, params: Mapping[str, Any] = {}, sources: tuple[str, ...] = ()
+        self,
+        *parts: tuple[str, int],
+        state: str = "",
+        trial: str = "0",
+        epoch: int = 0,
+        params: Mapping[str, Any] = {},
+        sources: tuple[str, ...] = (),
     ) -> str:
         """parts: workers, each with its partition. Returns the unit."""
         unit = self.unit()
@@ -111,7 +124,9 @@ class Driver:
             self.send(worker, order)
         return unit
 
-    def evaluate(self, worker: str, partition: int, state: str, *, trial: str = "0", params: Mapping[str, Any] = {}, training: bool = False) -> str:
+    def evaluate(
+        self, worker: str, partition: int, state: str, *, trial: str = "0", params: Mapping[str, Any] = {}, training: bool = False
+    ) -> str:
         unit = self.unit()
         self.send(worker, Evaluate(unit, trial, 0, params, 10, 7, state, partition, training))  # type: ignore[arg-type]
         return unit
@@ -134,7 +149,9 @@ class Workers:
     def code(self, text: str, name: str = "code.py") -> None:
         (self.folder / "code" / name).write_text(text)
 
-    def start(self, worker: str, address: str, *, memory: str = "", secret: bytes = SECRET, patience_s: float = 60.0) -> subprocess.Popen[bytes]:
+    def start(
+        self, worker: str, address: str, *, memory: str = "", secret: bytes = SECRET, patience_s: float = 60.0
+    ) -> subprocess.Popen[bytes]:
         said = {
             "address": address,
             "secret": secret.hex(),

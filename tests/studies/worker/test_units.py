@@ -167,7 +167,11 @@ def test_code_and_data_that_cannot_be_opened_are_told_of(workers: Workers, drive
     workers.start("a", driver.address)
     driver.expect(Hello)
     workers.code("import nothing_of_the_sort\n", "bad.py")
-    for wrong, says in (("bad.py", "nothing_of_the_sort"), ("code.py:Missing", "has no `Missing`"), ("none.py", "no file `none.py`")):
+    for wrong, says in (
+        ("bad.py", "nothing_of_the_sort"),
+        ("code.py:Missing", "has no `Missing`"),
+        ("none.py", "no file `none.py`"),
+    ):
         driver.send("a", driver.opening((0,), trainable=wrong))
         failed = driver.expect(Failed, "a")
         assert (failed.unit, failed.kind) == ("", "open") and says in failed.error
@@ -215,7 +219,11 @@ def test_a_unit_is_cancelled_between_batches_and_before_it_begins(workers: Worke
     (workers.folder / "go").touch()
     quick = driver.train(("a", 0), params={**params, "how": "file"})
     assert driver.expect(Finished).unit == quick
-    assert not [message for _, message in driver.heard if getattr(message, "unit", "") in (endless, never) and not isinstance(message, Progress)]
+    assert not [
+        message
+        for _, message in driver.heard
+        if getattr(message, "unit", "") in (endless, never) and not isinstance(message, Progress)
+    ]
 
 
 def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(workers: Workers, drive: Drives) -> None:

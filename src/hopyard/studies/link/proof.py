@@ -35,7 +35,9 @@ def connect(address: str, secret: bytes, *, timeout_s: float = PROOF_S, payload_
         answer = _receive(sock, len(_MAGIC) + _NONCE_BYTES + _MAC_BYTES, until)
         theirs, proof = answer[len(_MAGIC) : -_MAC_BYTES], answer[-_MAC_BYTES:]
         if not answer.startswith(_MAGIC) or not hmac.compare_digest(proof, _mac(secret, b"server", mine, theirs)):
-            raise AuthError(f"{address} does not know the secret of this attempt", hints=("another program may have taken the port",))
+            raise AuthError(
+                f"{address} does not know the secret of this attempt", hints=("another program may have taken the port",)
+            )
         _send(sock, _mac(secret, b"client", mine, theirs), until)
         sock.settimeout(None)
         return Wire(sock, peer=address, payload_limit=payload_limit)

@@ -86,7 +86,9 @@ class Wire:
         self.receive_into(memoryview(lengths))
         head_size, payload_size = _LENGTHS.unpack(lengths)
         if head_size > HEAD_BYTES or payload_size > self._payload_limit:
-            raise Broken(f"a frame of {head_size} + {payload_size} bytes came; at most {HEAD_BYTES} + {self._payload_limit} are taken")
+            raise Broken(
+                f"a frame of {head_size} + {payload_size} bytes came; at most {HEAD_BYTES} + {self._payload_limit} are taken"
+            )
         text = bytearray(head_size)
         self.receive_into(memoryview(text))
         return decode_head(bytes(text)), payload_size
@@ -153,5 +155,3 @@ def split_address(address: str) -> tuple[str, int]:
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-

@@ -50,7 +50,7 @@ class Leaf:
 
 
 class Writer(Protocol):
-    """What a kind of leaf writes itself to; see `encode.Writer`."""
+    """What a kind of leaf writes itself to; see `writer.Writer`."""
 
     head: bytearray
 

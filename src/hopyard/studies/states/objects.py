@@ -46,7 +46,9 @@ def reduced(value: Any) -> Reduced | str:
         raise Unkept(f"`{_name(kind)}.__reduce_ex__` gave no tuple of a callable and its arguments")
     filled: list[Any] = [*answer, *(None,) * (6 - len(answer))]
     make, arguments, state, elements, pairs, setter = filled
-    return Reduced(make, arguments, state, None if elements is None else list(elements), None if pairs is None else list(pairs), setter)
+    return Reduced(
+        make, arguments, state, None if elements is None else list(elements), None if pairs is None else list(pairs), setter
+    )
 
 
 def global_name(value: Any, name: str = "") -> tuple[str, str]:

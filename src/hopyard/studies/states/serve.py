@@ -1,6 +1,6 @@
 """States between hosts: each worker, and the driver, serves those on its shelf by name; who fetches one checks its digest.
 
-    fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error}
+fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error}
 """
 
 from __future__ import annotations

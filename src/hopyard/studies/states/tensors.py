@@ -50,7 +50,9 @@ def _write_tensor(writer: Writer, torch: Any, value: Any) -> bool:
     writer.length(len(size))
     for one in size:
         writer.length(one)
-    writer.head.append((1 if wants_grad else 0) | (2 if is_parameter else 0) | (4 if kept else 0) | (8 if _attributes(value) else 0))
+    writer.head.append(
+        (1 if wants_grad else 0) | (2 if is_parameter else 0) | (4 if kept else 0) | (8 if _attributes(value) else 0)
+    )
     for one in kept:
         writer.length(one)
     bytes_ = numel * plain.element_size()

@@ -55,7 +55,10 @@ class Opened:
         """Have these open and no others. Raises SpecError, OSError; then those that were open before stay so."""
         if plan not in self._sets:
             self._sets[plan] = self._data(plan)
-        wanted: list[tuple[Kind, PartitionId]] = [*(("train", one) for one in train), *(("validation", one) for one in validation)]
+        wanted: list[tuple[Kind, PartitionId]] = [
+            *(("train", one) for one in train),
+            *(("validation", one) for one in validation),
+        ]
         known = self._there if plan == self._plan else {}
         there = {key: known[key] if key in known else self._sets[plan].open(key[1], key[0]) for key in wanted}
         self._there, self._plan = there, plan

@@ -47,7 +47,14 @@ def train(trainable: Trainable, state: Any, partition: Partition, config: Config
 
 
 def train_together(
-    trainable: Trainable, state: Any, partitions: Sequence[Partition], config: Config, reduce: Reduce, *, seed: int, of: Sequence[int]
+    trainable: Trainable,
+    state: Any,
+    partitions: Sequence[Partition],
+    config: Config,
+    reduce: Reduce,
+    *,
+    seed: int,
+    of: Sequence[int],
 ) -> Any:
     """As a member of a group, or, with all partitions and a `reduce` that returns what it is given, as the whole of it.
 

@@ -24,7 +24,13 @@ class Watched(Partition):
         return self._of[column]
 
     def batches(
-        self, size: int, seed: int | None = None, drop_last: bool = False, *, columns: Sequence[str] | None = None, steps: int | None = None
+        self,
+        size: int,
+        seed: int | None = None,
+        drop_last: bool = False,
+        *,
+        columns: Sequence[str] | None = None,
+        steps: int | None = None,
     ) -> Iterator[dict[str, Any]]:
         for batch in self._of.batches(size, seed, drop_last, columns=columns, steps=steps):
             self._seen(len(next(iter(batch.values()))) if batch else 0)
