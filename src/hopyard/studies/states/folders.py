@@ -56,6 +56,7 @@ class Folder:
         with suppress(FileNotFoundError):
             (self.path / f"owner-{self.owner}").unlink()
         os.close(self._owner_lock)
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # of several that close at once, the last one to get here finds nobody
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self.path, ignore_errors=True)
