@@ -127,7 +127,7 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
     (one_number, {}, "`x.npy` is one number", ""),
     (npy_text, {}, "`x.npy` is no array of NumPy", "numpy.save"),
     (broken_parquet, {}, "`b.parquet` is no Parquet file", "files"),
-    (other_parquet, {}, "`c.parquet` has column `x` of type string, `a.parquet` of", "it has"),
+    (other_parquet, {}, "`c.parquet` has column `x` of type string, `a.parquet` of", "there are"),
     (broken_image, {}, "image `ash/0000.png` cannot be read: no picture", "remove it"),
     (no_class, {}, "image `0000.png` is in no class", "one folder for each class"),
     (empty_class, {}, "class `yew` is empty", "remove the folder"),
@@ -138,7 +138,7 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
     (lambda folder: (folder / "a.npy").touch(), {}, "`a.npy` is an empty file", "leave it out"),  # type: ignore[arg-type,return-value]
     (lambda folder: (folder / "a.csv").write_text("a,b\n"), {}, "known format; the first is `a.csv`", "to_parquet"),  # type: ignore[arg-type,return-value]
     (lambda folder: (folder / "a.xyz").write_text("a"), {}, "known format; the first is `a.xyz`", "format: text"),  # type: ignore[arg-type,return-value]
-    (data.npy, {"columns": ("x", "z")}, "no column `z`", "it has x, y"),
+    (data.npy, {"columns": ("x", "z")}, "no column `z`", "there are x, y"),
     (data.npy, {"stratify": "z"}, "stratify: there is no column `z`", "there are x, y"),
     (data.npy, {"files": "*.parquet"}, "matches `.\\.parquet`", "stands for any part"),
     (data.npy, {"parts": 0}, "0 partitions", "one for each worker"),
@@ -180,7 +180,7 @@ def test_what_only_reading_shows_is_told_then(tmp_path: Path) -> None:
         part.rows([0, 2])
     with pytest.raises(SpecError, match="no column `x`") as told:
         part["x"]
-    assert told.value.hints == ("it has text",)
+    assert told.value.hints == ("there are text",)
     with pytest.raises(SpecError, match="there is no train partition 2"):
         split(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(2)
     with pytest.raises(SpecError, match="sets no rows apart") as told:

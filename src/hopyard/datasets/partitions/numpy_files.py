@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hopyard.datasets.partitions.arrays import Array, np
+from hopyard.datasets.partitions.names import instead_of
 from hopyard.datasets.partitions.numpy_header import Stored, of_npy, of_npz
 from hopyard.datasets.partitions.source import About, Scan, strata_of
 from hopyard.errors import SpecError
@@ -42,7 +43,7 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
 def _check(where: str, shard: Shard, first: Shard, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in shard:
-            raise SpecError(f"`{where}` has no column `{name}`", hints=(f"it has {', '.join(sorted(shard))}",))
+            raise SpecError(f"`{where}` has no column `{name}`", hints=instead_of(name, sorted(shard)))
     lengths = {shard[name].shape[0] for name in columns}
     if len(lengths) > 1:
         told = ", ".join(f"`{_named(shard[name])}` has {shard[name].shape[0]:,} rows" for name in columns)
@@ -66,7 +67,7 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
     strata = None
     if stratify:
         if stratify not in shards[0]:
-            raise SpecError(f"partitions.stratify: there is no column `{stratify}`", hints=(f"there are {', '.join(shards[0])}",))
+            raise SpecError(f"partitions.stratify: there is no column `{stratify}`", hints=instead_of(stratify, shards[0]))
         if len(shards[0][stratify].shape) > 1:
             raise SpecError(f"partitions.stratify: column `{stratify}` has {shards[0][stratify].shape[1:]} values a row, not one")
         strata = strata_of(np.concatenate([_whole(folder, shard[stratify]) for shard in shards]))

@@ -8,6 +8,7 @@ from typing import Any
 
 from hopyard.datasets.partitions.arrays import Array, bytes_of, np, scatter
 from hopyard.datasets.partitions.arrow import as_array, some_as_array
+from hopyard.datasets.partitions.names import instead_of
 from hopyard.datasets.partitions.source import About, Scan, strata_of
 from hopyard.errors import SpecError
 
@@ -27,7 +28,7 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
             for name in columns or tuple(first):
                 if schema.get(name) != first.get(name) or name not in schema:
                     told = f"has no column `{name}`" if name not in schema else f"has column `{name}` of type {schema[name]}, `{files[0]}` of {first.get(name)}"
-                    raise SpecError(f"`{path}` {told}", hints=(f"it has {', '.join(schema)}",))
+                    raise SpecError(f"`{path}` {told}", hints=instead_of(name, schema))
             groups.append([file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)])
     wanted = columns or tuple(first)
     inner = {"files": list(files), "groups": groups}
@@ -49,7 +50,7 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
     strata = None
     if stratify:
         if stratify not in about.columns:
-            raise SpecError(f"partitions.stratify: there is no column `{stratify}`", hints=(f"there are {', '.join(about.columns)}",))
+            raise SpecError(f"partitions.stratify: there is no column `{stratify}`", hints=instead_of(stratify, about.columns))
         every = ParquetReader(folder, about, {"row": np.arange(rows)})
         values = [arrays[stratify] for _, arrays in every.chunks((stratify,))]
         if values and values[0].ndim > 1:

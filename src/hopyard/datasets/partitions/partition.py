@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from hopyard.datasets.partitions.arrays import Array, bytes_of, joined, np, scatter
 from hopyard.datasets.partitions.memory import DEFAULT, budget_bytes
+from hopyard.datasets.partitions.names import instead_of, listed
 from hopyard.datasets.partitions.order import cuts, epoch_order, windows
 from hopyard.datasets.partitions.reader import ArrayReader, Reader, ViewReader
 from hopyard.errors import SpecError
@@ -61,7 +62,7 @@ class Partition:
         return column in self.columns
 
     def __repr__(self) -> str:
-        return f"<{self.kind} partition {self.index} of {self.of}: {len(self):,} rows of {', '.join(self.columns)}>"
+        return f"<{self.kind} partition {self.index} of {self.of}: {len(self):,} rows of {listed(self.columns)}>"
 
     # -- what is in memory ---------------------------------------------------------------------------------------
 
@@ -196,7 +197,7 @@ class Partition:
             return self.columns
         for name in columns:
             if name not in self.columns:
-                raise SpecError(f"{self!r} has no column `{name}`", hints=(f"it has {', '.join(self.columns)}",))
+                raise SpecError(f"{self!r} has no column `{name}`", hints=instead_of(name, self.columns))
         return tuple(columns)
 
 

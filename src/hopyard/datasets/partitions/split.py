@@ -19,6 +19,7 @@ from hopyard.datasets.partitions.arrays import Array, np
 from hopyard.datasets.partitions.deal import dealt, in_turn, set_apart
 from hopyard.datasets.partitions.files import Files, find_files
 from hopyard.datasets.partitions.memory import DEFAULT
+from hopyard.datasets.partitions.names import instead_of, listed
 from hopyard.datasets.partitions.once import made_once
 from hopyard.datasets.partitions.order import seed_of
 from hopyard.datasets.partitions.partition import Kind, Partition
@@ -103,7 +104,7 @@ def check(folder: Path, plan: PartitionPlan) -> Found:
     files = find_files(folder, plan)
     train, validation = _look(files, plan)
     if plan.stratify and plan.stratify not in train.columns and not (files.format == "images" and plan.stratify == "folder"):
-        raise SpecError(f"partitions.stratify: there is no column `{plan.stratify}`", hints=(f"there are {', '.join(train.columns)}",))
+        raise SpecError(f"partitions.stratify: there is no column `{plan.stratify}`", hints=instead_of(plan.stratify, train.columns))
     if train.rows is not None:
         apart = 0 if plan.validation_from else int(train.rows * plan.validation + 0.5)
         _check_enough(train.rows - apart, plan.parts, "to train on")
@@ -169,7 +170,7 @@ def _look(files: Files, plan: PartitionPlan) -> tuple[About, About | None]:
         return train, None
     apart = source.look(files.folder, files.validation, plan.columns, plan.validation_from)
     if set(apart.columns) != set(train.columns):
-        told = f"validation has columns {', '.join(apart.columns)}; training has {', '.join(train.columns)}"
+        told = f"validation has columns {listed(apart.columns)}; training has {listed(train.columns)}"
         raise SpecError(f"partitions.validation_from: {told}", hints=("`columns` names those that both have",))
     if unknown := set(apart.classes) - set(train.classes):
         raise SpecError(f"partitions.validation_from: no file to train on is of class `{min(unknown)}`")

@@ -11,6 +11,7 @@ from pathlib import Path
 from hopyard.datasets.partitions.arrays import Array, np
 from hopyard.datasets.partitions.images import stacked
 from hopyard.datasets.partitions.members import decoded, is_image, look_at, uniform
+from hopyard.datasets.partitions.names import instead_of
 from hopyard.datasets.partitions.source import About, Scan, strata_of
 from hopyard.errors import SpecError
 
@@ -45,7 +46,7 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
 
 def scan(folder: Path, about: About, stratify: str) -> Scan:
     if stratify and stratify not in about.columns:
-        raise SpecError(f"partitions.stratify: samples have no `.{stratify}`", hints=(f"they have {', '.join(about.columns)}",))
+        raise SpecError(f"partitions.stratify: samples have no `.{stratify}`", hints=instead_of(stratify, about.columns))
     if stratify and is_image(stratify):
         raise SpecError(f"partitions.stratify: `.{stratify}` is an image, not a class", hints=("`cls` is what classes are called",))
     shards: list[int] = []

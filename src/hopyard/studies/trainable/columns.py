@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hopyard.datasets.partitions.names import listed
 from hopyard.datasets.partitions.partition import Partition
 from hopyard.errors import SpecError
 
@@ -16,7 +17,7 @@ def named(partition: Partition, inputs: Inputs | None, target: str | None) -> Pa
     columns = partition.columns
     y = target or next((name for name in TARGETS if name in columns), None)
     if y is None:
-        hint = f"name it: target=…; the data has {', '.join(columns)}"
+        hint = f"name it: target=…; the data has {listed(columns)}"
         raise SpecError("which column is the target?", hints=(hint, "or give a `transform` that makes inputs and targets of a batch"))
     x: Inputs | None = tuple(inputs) if isinstance(inputs, list) else inputs
     x = x or next((name for name in INPUTS if name in columns and name != y), None) or tuple(name for name in columns if name != y)
