@@ -34,10 +34,22 @@ _PAGE = 200
 @click.option("-n", "--name", "label", help="Only runs with this label.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="Only runs with this tag (repeatable: all must match).")
 @click.option("-d", "--dataset", shell_complete=complete_dataset, help="Only runs that use this dataset.")
+@click.option("--parent", metavar="STUDY", help="Only the trials of this study.")
+@click.option("--trials", is_flag=True, help="Also the runs of studies' trials, which are only counted otherwise.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the newest.")
 @click.option("--watch", is_flag=True, help="Redraw every second until Ctrl-C.")
 @json_option
-def ps(everything: bool, phases: tuple[str, ...], tags: tuple[str, ...], limit: int, watch: bool, as_json: bool, **filters: str | None) -> None:
+def ps(
+    everything: bool,
+    phases: tuple[str, ...],
+    tags: tuple[str, ...],
+    parent: str | None,
+    trials: bool,
+    limit: int,
+    watch: bool,
+    as_json: bool,
+    **filters: str | None,
+) -> None:
     """List runs, the newest first: those alive, or all with -a.
 
     The last column tells why a run waits, its latest metrics, or how it ended.
@@ -47,10 +59,12 @@ def ps(everything: bool, phases: tuple[str, ...], tags: tuple[str, ...], limit: 
     wanted = _phases(phases, everything)
     pairs = dict(split_pair(tag, what="--tag", example="team=vision") for tag in tags)
     client = connect()
-    nothing = _nothing(filtered=bool(phases or tags or any(filters.values())), everything=everything)
+    nothing = _nothing(filtered=bool(phases or tags or parent or any(filters.values())), everything=everything)
+    study = None if parent is None else str(client.get("/runs/resolve", ref=parent)["id"])
+    shown = int(trials or bool(tags) or study is not None)
 
     def show() -> None:
-        runs = list_runs(client, phases=wanted, tags=pairs, limit=limit, **filters)
+        runs = list_runs(client, phases=wanted, tags=pairs, limit=limit, parent=study, trials=shown, **filters)
         if as_json:
             console.out_json(runs)
         elif watch and console.can_draw(sys.stdout):
@@ -68,7 +82,7 @@ def ps(everything: bool, phases: tuple[str, ...], tags: tuple[str, ...], limit: 
             show()
 
 
-def list_runs(client: Client, *, phases: tuple[str, ...], tags: dict[str, str], limit: int, **filters: str | None) -> list[Run]:
+def list_runs(client: Client, *, phases: tuple[str, ...], tags: dict[str, str], limit: int, **filters: str | int | None) -> list[Run]:
     """The newest `limit` runs that match. The server filters by one tag, the rest is done here, page by page."""
     found: list[Run] = []
     before: str | None = None
@@ -129,6 +143,16 @@ def gpus_of(run: Run) -> str:
 
 def detail(run: Run) -> str:
     """Why it waits, how far it is, or what came of it."""
+    said = _detail(run)
+    trials = sum((run.get("trials") or {}).values())
+    if not trials:
+        return said
+    live = sum(count for phase, count in run["trials"].items() if phase in LIVE)
+    counted = f"{trials} {'run' if trials == 1 else 'runs'} of its trials" + (f", {live} alive" if live else "")
+    return f"{counted}  {said}" if said else counted
+
+
+def _detail(run: Run) -> str:
     if run["phase"] == "queued":
         place = f"position {run['position']}: " if run.get("position") else ""
         ago = f"{why}; " if (why := interrupted(run)) else ""

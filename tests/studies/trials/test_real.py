@@ -1,0 +1,243 @@
+"""Studies whose trials are runs, on a real server: scripts that report, save and fail in all the ways that scripts do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hopyard.datasets.cache import remove_tree
+from hopyard.studies.journal import read_records
+from tests.faults.world import World, until
+
+TRAINS = """
+import math, sys, time
+import hopyard as hop
+p = hop.params(lr=0.1, {epochs})
+state = {{"done": 0}}
+{bind}
+def measure(done): return 1 - abs(math.log10(p.lr) + 2) / 5 + 0.01 * done
+for epoch in hop.loop(range({turns})):
+    state["done"] += 1
+    {log}
+"""
+
+
+def script(*, epochs: str = "epochs=1", bind: str = "hop.bind(state=state)", turns: str = "p.epochs", log: str = "hop.log(acc=measure(state['done']), step=epoch)") -> str:
+    return TRAINS.format(epochs=epochs, bind=bind, turns=turns, log=log)
+
+
+# For each study its script, and what its file says beside the usual.
+STUDIES: dict[str, tuple[str, str]] = {
+    "partly-nan": (script(log="hop.log(acc=float('nan') if p.lr > 0.05 else measure(epoch), other=1.0, step=epoch)"), "trials: 3\nepochs: 2\nsearcher: grid\n"),
+    "raises": (script(log="hop.log(loss=1.0, step=epoch)\n    assert p.lr < 0.05, 'too hot'\n    hop.log(acc=0.5, step=epoch)"), "trials: 3\nepochs: 2\nsearcher: grid\n"),
+    "silent": (script(log="hop.log(loss=1.0, val=2.0, step=epoch)"), "trials: 3\nepochs: 2\nconcurrent: 3\nsearcher: grid\n"),
+    "saves-nothing": (script(bind=""), "trials: 4\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
+    "population": (script(), "trials: 4\nepochs: 3\nsearcher: {name: pbt, interval: 1, quantile: 0.5}\n"),
+    "deaf": (script(epochs="width=1", turns="10_000", log="time.sleep(0.02); hop.log(acc=measure(state['done']), step=epoch)"), "trials: 2\nepochs: 2\nsearcher: grid\n"),
+    "as-it-is": (script(epochs="epochs=5"), "trials: 2\nsearcher: grid\n"),
+    "no-steps": (script(log="hop.log(acc=measure(state['done']))"), "trials: 3\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
+    "own": (script(), "trials: 2\nepochs: 2\nsearcher: mine.py:Mine\n"),
+}  # fmt: skip
+OWN = """
+from hopyard.domain.trial import Proposal, SearchState, Verdict
+class Mine:
+    def __init__(self, *, space, goal, trials, max_epochs, seed):
+        self.trials, self.budget, self.asked = trials, max_epochs, 0
+    def ask(self):
+        if self.asked == self.trials: return SearchState.DONE
+        self.asked += 1
+        return Proposal(str(self.asked - 1), {"lr": 0.01 * self.asked}, self.budget)
+    def tell(self, report): return Verdict.CONTINUE
+"""
+FILE = """
+name: {name}
+metric: acc
+goal: max
+concurrent: 2
+seed: 3
+space: {{lr: {{loguniform: [0.001, 0.1], points: {points}}}}}
+script: {name}.py
+resources: {{cpus: 0.2}}
+{more}
+"""
+
+
+class Found:
+    """A study that has ended, and all that it left."""
+
+    def __init__(self, world: World, run: Any) -> None:
+        self.run, self._world = run, world
+
+        def read(client: Any) -> bytes:
+            with client.open("GET", f"/runs/{run['id']}/journal") as response:
+                return bytes(response.read())
+
+        self.records = list(read_records(world.ask(read)))
+        self.said = world.log(run, "stderr")
+        self.trials = world.get("/runs", parent=run["id"], limit=200)["runs"]
+
+    def of_kind(self, kind: str) -> list[Any]:
+        return [record for record in self.records if record["kind"] == kind]
+
+    def told(self, trial: str) -> list[tuple[int, float]]:
+        return [(r["report"]["step"], r["report"]["value"]) for r in self.of_kind("told") if r["report"]["trial"] == trial]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    found = World(tmp_path_factory.mktemp("studies"), settings="node: {id: box, cpus: 8, memory: 8G}\n")
+    try:
+        found.write("mine.py", OWN)
+        found.ok("up")
+        yield found
+    finally:
+        found.end()
+        remove_tree(found.home.trees)
+
+
+@pytest.fixture(scope="module")
+def studies(world: World) -> dict[str, Found]:
+    """All of them at once."""
+    names = {}
+    for name, (text, more) in STUDIES.items():
+        world.write(f"{name}.py", text)
+        own = more if "concurrent" not in more else more.replace("concurrent: 3\n", "")
+        file = FILE.format(name=name, points=3 if "trials: 3" in more else 2, more=own)
+        world.write(f"{name}.yaml", file.replace("concurrent: 2", "concurrent: 3") if own != more else file)
+        names[name] = world.ok("search", f"{name}.yaml", "--detach").out.strip()
+
+    def ended(name: str) -> Any:
+        found = world.run(name)
+        return found if found["phase"] in ("succeeded", "failed", "cancelled") else None
+
+    return {name: Found(world, until(lambda ref=ref: ended(ref), f"the end of {name}")) for name, ref in names.items()}  # type: ignore[misc]
+
+
+def test_what_is_not_a_number_fails_its_trial_alone(studies: dict[str, Found]) -> None:
+    study = studies["partly-nan"]
+    (failed,) = study.of_kind("failed")
+    assert failed["error"] == "its `acc` was not a number (NaN) after epoch 1"
+    assert study.run["phase"] == "succeeded"
+    assert study.run["summary"]["trials_failed"] == 1
+    assert study.of_kind("done")[0]["best"]["params"]["lr"] == pytest.approx(0.01)
+    assert f"trial {failed['trial']} failed" in study._world.log(study.run)
+
+
+def test_an_exception_is_the_trials_error_with_its_last_words(studies: dict[str, Found]) -> None:
+    study = studies["raises"]
+    (failed,) = study.of_kind("failed")
+    assert failed["error"].endswith("exit code 1: AssertionError: too hot")
+    assert "assert p.lr < 0.05" in failed["traceback"]
+    assert study.run["phase"] == "succeeded"
+
+
+def test_a_metric_that_is_never_reported_is_named_with_those_that_were(studies: dict[str, Found]) -> None:
+    study = studies["silent"]
+    assert study.run["phase"] == "failed"
+    assert "all of the first 3 trials failed" in study.run["exit"]["reason"]
+    assert "never reported `acc`; it reported `loss`, `val`" in study.run["exit"]["reason"]
+
+
+def test_a_script_that_saves_nothing_begins_again_and_is_told_so_once(studies: dict[str, Found]) -> None:
+    study = studies["saves-nothing"]
+    assert study.run["phase"] == "succeeded"
+    assert study.said.count("the script saves no checkpoints") == 1
+    best = study.of_kind("done")[0]["best"]["trial"]
+    assert [step for step, _ in study.told(best)] == [1, 2, 3, 4]
+    assert all(one["spec"]["resume"] is None for one in study.trials)
+
+
+def test_a_population_copies_and_goes_on_from_checkpoints(studies: dict[str, Found]) -> None:
+    study = studies["population"]
+    assert study.run["phase"] == "succeeded"
+    copies = [r["answer"] for r in study.of_kind("asked") if r["answer"]["start_from"] not in (None, r["answer"]["trial"])]
+    assert copies
+    source = {record["run"]: record["trial"] for record in study.of_kind("run")}
+    for record in study.of_kind("run"):
+        answers = [r["answer"] for r in study.of_kind("asked") if (r["answer"]["trial"], r["answer"]["budget"]) == (record["trial"], record["budget"])]
+        wanted = answers[0]["start_from"]
+        assert (None if record["resume"] is None else source[record["resume"]["run"]]) == wanted
+    for trial in map(str, range(4)):
+        assert [step for step, _ in study.told(trial)] == [1, 2, 3]
+
+
+def test_a_script_that_does_not_hear_of_its_budget_is_stopped_there(studies: dict[str, Found]) -> None:
+    study = studies["deaf"]
+    assert study.run["phase"] == "succeeded"
+    assert study.said.count("the script takes no parameter `epochs`") == 1
+    assert [step for step, _ in study.told("0")] == [1, 2]
+    assert {one["phase"] for one in study.trials} == {"cancelled"}
+    assert all("checkpoint saved" in one["exit"]["reason"] for one in study.trials)
+
+
+def test_a_script_is_left_as_it_is_where_nobody_speaks_of_epochs(studies: dict[str, Found]) -> None:
+    study = studies["as-it-is"]
+    assert [one["params"]["epochs"] for one in study.trials] == [5, 5]
+    assert [step for step, _ in study.told("0")] == [1]
+    steps, values = study._world.series(study.trials[0], "acc")
+    assert len(steps) == 5
+    trial = study.trials[0]["spec"]["tags"]["trial"]
+    assert study.told(trial)[0][1] == values[-1]
+
+
+def test_reports_without_steps_are_counted_over_all_runs_of_a_trial(studies: dict[str, Found]) -> None:
+    study = studies["no-steps"]
+    best = study.of_kind("done")[0]["best"]
+    values = [value for _, value in study.told(best["trial"])]
+    assert [step for step, _ in study.told(best["trial"])] == [1, 2, 3, 4]
+    assert values == sorted(values)
+
+
+def test_a_searcher_of_ones_own(studies: dict[str, Found]) -> None:
+    study = studies["own"]
+    assert [r["answer"]["params"]["lr"] for r in study.of_kind("asked")] == [0.01, 0.02]
+    assert study.run["phase"] == "succeeded"
+
+
+def test_curves_of_trials_are_the_studys_metrics(studies: dict[str, Found]) -> None:
+    study = studies["population"]
+    for trial in map(str, range(4)):
+        steps, values = study._world.series(study.run, f"acc/{trial}")
+        assert list(zip(steps, values, strict=True)) == study.told(trial)
+    best = study._world.series(study.run, "best/acc")[1]
+    assert best == sorted(best)
+    assert best[-1] == study.run["summary"]["acc"]
+
+
+def test_a_study_and_its_trials_are_listed(world: World, studies: dict[str, Found]) -> None:
+    listed = world.ok("ps", "-a", "--json").json
+    assert {one["id"] for one in listed} == {study.run["id"] for study in studies.values()}
+    own = studies["own"]
+    assert len(world.ok("ps", "-a", "--json", "--parent", own.run["name"]).json) == 2
+    assert len(world.ok("ps", "-a", "--json", "--trials").json) > len(listed)
+    text = world.ok("ps", "-a").out
+    assert "2 runs of its trials" in next(line for line in text.splitlines() if line.startswith(own.run["name"]))
+    world.ok("rm", "-y", own.run["name"])
+    assert world.get("/runs", parent=own.run["id"])["runs"] == []
+
+
+def test_a_study_that_makes_room_goes_on_where_it_was(world: World) -> None:
+    world.write("slow.py", script(log="time.sleep(0.1); hop.log(acc=measure(state['done']), step=epoch)"))
+    more = "trials: 3\nepochs: 4\nsearcher: {name: asha, eta: 2}\n"
+    world.write("slow.yaml", FILE.format(name="slow", points=3, more=more).replace("concurrent: 2", "concurrent: 1"))
+    run = world.run(world.ok("search", "slow.yaml", "--detach").out.strip())
+
+    def told() -> bool:
+        def read(client: Any) -> bytes:
+            with client.open("GET", f"/runs/{run['id']}/journal") as response:
+                return bytes(response.read())
+
+        return sum(record["kind"] == "told" for record in read_records(world.ask(read))) >= 2
+
+    until(told, "two reports")
+    world.ok("node", "drain", "box")
+    until(lambda: world.run(run["id"])["phase"] == "queued", "a study that waits")
+    world.ok("node", "uncordon", "box")
+    ended = Found(world, world.reaches(run["id"], "succeeded"))
+    assert len(ended.of_kind("study")) >= 2
+    calm = Found(world, world.reaches(world.ok("search", "slow.yaml", "--detach").out.strip(), "succeeded"))
+    assert [(r["kind"], r.get("answer"), r.get("report"), r.get("verdict")) for r in ended.records if r["kind"] in ("asked", "told")] == [
+        (r["kind"], r.get("answer"), r.get("report"), r.get("verdict")) for r in calm.records if r["kind"] in ("asked", "told")
+    ]
