@@ -52,6 +52,7 @@ class Cluster(RuleBasedStateMachine):
         self.visits: Counter[tuple[TrialId, int, PartitionId]] = Counter()
         self.unjudged: dict[tuple[TrialId, int], tuple[str, set[PartitionId]]] = {}
         self.judged: set[tuple[TrialId, int]] = set()
+        self.orders: dict[TrialId, list[PartitionId]] = {}  # partitions that each must visit next
         self.spare = False
         self.told: list[Event] = []
         self.said: list[list[object]] = []
@@ -97,6 +98,8 @@ class Cluster(RuleBasedStateMachine):
         assert len(hop.workers) == 1 or self.spare, "a group only where workers are to spare"
         assert hop.trial not in {other.trial for other in self.hops.values()}, "a trial is in one place"
         assert hop.start_from == self.state[hop.trial], "a hop goes on from the last good state"
+        if self.orders.get(hop.trial):
+            assert hop.partitions == (self.orders[hop.trial][0],), "in the order that was asked for"
         assert hop.epoch == self.epochs[hop.trial] < self.wanted[hop.trial]
         for worker, partition in zip(hop.workers, hop.partitions, strict=True):
             assert partition in self.held[worker], "a worker trains on what it holds"
@@ -111,20 +114,38 @@ class Cluster(RuleBasedStateMachine):
 
     # -- trials ---------------------------------------------------------------------------------------------------
 
-    @rule(epochs=st.integers(1, 2), cost=st.sampled_from([None, 0.5, 2.0]), done=st.integers(0, 1), visited=some_partitions)
-    def admit(self, epochs: int, cost: float | None, done: int, visited: frozenset[PartitionId]) -> None:
-        """Also one that goes on from the middle of an epoch."""
+    @rule(
+        epochs=st.integers(1, 2),
+        cost=st.sampled_from([None, 0.5, 2.0]),
+        done=st.integers(0, 1),
+        visited=some_partitions,
+        data=st.data(),
+    )
+    def admit(self, epochs: int, cost: float | None, done: int, visited: frozenset[PartitionId], data: st.DataObject) -> None:
+        """Also one that goes on from the middle of an epoch, and one that does again what was lost."""
         trial = TrialId(f"t{self.count}")
         self.count += 1
         visited = visited if visited < PARTITIONS else frozenset()
-        self.go_on(trial, done + epochs, f"new {trial}", cost, done, visited)
+        orders = st.permutations(sorted(PARTITIONS - visited)).flatmap(
+            lambda all_: st.integers(0, len(all_)).map(lambda n: all_[:n])
+        )
+        order = tuple(data.draw(orders))
+        self.orders[trial] = list(order)
+        self.go_on(trial, done + epochs, f"new {trial}", cost, done, visited, order)
 
     def go_on(
-        self, trial: TrialId, epochs: int, state: str, cost: float | None, done: int, visited: frozenset[PartitionId]
+        self,
+        trial: TrialId,
+        epochs: int,
+        state: str,
+        cost: float | None,
+        done: int,
+        visited: frozenset[PartitionId],
+        order: tuple[PartitionId, ...] = (),
     ) -> None:
         self.wanted[trial], self.state[trial], self.epochs[trial] = epochs, state, done
         self.visits.update((trial, done, partition) for partition in visited)
-        self.tell(TrialAdmitted(trial, epochs, state, cost, done, visited))
+        self.tell(TrialAdmitted(trial, epochs, state, cost, done, visited, order))
 
     @precondition(lambda self: self.wanted)
     @rule(data=st.data(), more=st.integers(-1, 2))
@@ -150,6 +171,7 @@ class Cluster(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject) -> None:
         trial = data.draw(st.sampled_from(sorted(self.wanted)))
         del self.wanted[trial]
+        self.orders[trial] = []
         for key in [key for key in self.unjudged if key[0] == trial]:
             del self.unjudged[key]
         self.tell(TrialWithdrawn(trial))
@@ -206,6 +228,7 @@ class Cluster(RuleBasedStateMachine):
             hop = self.hops.pop(unit)
             self.visits.update((hop.trial, hop.epoch, partition) for partition in hop.partitions)
             self.state[hop.trial] = f"after {unit}"
+            del self.orders.get(hop.trial, [])[:1]
             self.tell(HopFinished(unit, f"after {unit}", seconds))
 
     @precondition(lambda self: self.cancelled)
@@ -231,6 +254,7 @@ class Cluster(RuleBasedStateMachine):
         moving = {hop.trial for hop in self.hops.values()}
         for trial in self.wanted.keys() - moving:
             lacks = {partition for partition in PARTITIONS if not self.visits[trial, self.epochs[trial], partition]}
+            lacks &= set(self.orders.get(trial, [])[:1]) or lacks
             for worker in idle:
                 assert all(self.leaves(worker, partition) for partition in lacks & self.held[worker])
 

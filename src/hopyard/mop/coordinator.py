@@ -8,6 +8,7 @@ that, with workers to spare, trials wait for those that evaluate, since together
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -146,7 +147,8 @@ class MopCoordinator:
             return
         if event.cost is not None:
             self._estimates.give_cost(event.trial, event.cost)
-        trial = Trial(event.trial, event.epochs, event.checkpoint, todo, event.cost or 1.0, self._admitted, event.epoch)
+        order = deque(1 << self._train.place(partition) for partition in event.order)
+        trial = Trial(event.trial, event.epochs, event.checkpoint, todo, event.cost or 1.0, self._admitted, event.epoch, order)
         self._admitted += 1
         self._trials[trial.id] = trial
         self._count(trial, todo, 1)
@@ -192,6 +194,8 @@ class MopCoordinator:
             trial.seconds -= self._roster.slowness[at]
             self._free(self._roster.get(worker))
         trial.hop = None
+        if trial.order:
+            trial.order.popleft()
         if not trial.todo:
             self._end_epoch(trial)
         if trial.todo:

@@ -28,7 +28,7 @@ def singly(roster: Roster, queue: Queue, size: int) -> Pairs:
             trial = _before(trial, queue.news, longer)
         if trial is None:
             break
-        can = trial.todo & (fresh | longer)
+        can = trial.wants & (fresh | longer)
         if can & (can - 1):  # there is a choice
             ranks = ranks or _ranks(roster)
             can = _most_left(ranks, trial, size)
@@ -45,7 +45,7 @@ def singly(roster: Roster, queue: Queue, size: int) -> Pairs:
 def _before(trial: Trial | None, news: Sequence[Trial], held: int) -> Trial | None:
     """The first of the trials that came since the last time and lack one of these partitions, where it waits before `trial`."""
     for other in news:
-        if other.todo & held and other.entry is not None and (trial is None or trial.entry is None or other.entry < trial.entry):
+        if other.wants & held and other.entry is not None and (trial is None or trial.entry is None or other.entry < trial.entry):
             trial = other
     return trial
 
@@ -68,9 +68,9 @@ def _ranks(roster: Roster) -> Ranks:
 def _most_left(ranks: Ranks, trial: Trial, size: int) -> int:
     """The partition (its bit) of the worker with most work left. Where all else is equal, trial i goes round the partitions
     beginning with the i-th: on a square of equal units that is a Latin square, and no two trials ever want the same."""
-    todo = trial.todo
-    can = next(todo & mask for mask in ranks if todo & mask)
-    start = (trial.number + size - todo.bit_count()) % size
+    wants = trial.wants
+    can = next(wants & mask for mask in ranks if wants & mask)
+    start = (trial.number + size - trial.todo.bit_count()) % size
     ahead = can >> start << start or can
     return ahead & -ahead
 
@@ -81,7 +81,7 @@ def shared(roster: Roster, queue: Queue) -> Pairs:
     for trial in list(queue):
         if not roster.idle:
             break
-        loads = {worker.id: -roster.load(worker) for worker in roster.idle.values() if worker.mask & trial.todo}
+        loads = {worker.id: -roster.load(worker) for worker in roster.idle.values() if worker.mask & trial.wants}
         for worker_id in sorted(loads, key=lambda one: (loads[one], one)):
             worker = roster.idle[worker_id]
             at = _place_for(roster, trial, worker)
@@ -96,7 +96,7 @@ def shared(roster: Roster, queue: Queue) -> Pairs:
 def _place_for(roster: Roster, trial: Trial, worker: Worker) -> int | None:
     """A partition that it lacks, the worker holds and need not leave to another: first what fewest others hold, then what most
     still need."""
-    wanted = [at for at in positions(trial.todo & worker.mask) if not roster.leaves(worker, at, trial.weight)]
+    wanted = [at for at in positions(trial.wants & worker.mask) if not roster.leaves(worker, at, trial.weight)]
     return min(wanted, key=lambda at: (roster.holders(at), -roster.left[at], at), default=None)
 
 
@@ -108,12 +108,12 @@ def together(roster: Roster, queue: Queue) -> Pairs:
         idle = sorted(roster.idle.values(), key=lambda one: (-roster.load(one), one.id))
         part = -(-len(idle) // (len(trials) - number))
         members: list[tuple[int, Worker]] = []
-        todo = trial.todo
+        wants = trial.wants
         for worker in idle:
-            can = todo & worker.mask
+            can = wants & worker.mask
             if can and len(members) < part:
                 at = min(positions(can), key=lambda place: (roster.holders(place), place))
-                todo &= ~(1 << at)
+                wants &= ~(1 << at)
                 members.append((at, worker))
                 del roster.idle[worker.id]
         if members:

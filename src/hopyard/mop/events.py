@@ -17,7 +17,8 @@ from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 class TrialAdmitted:
     """Train until it has done `epochs` epochs in all, going on from the state named `checkpoint`, which has done `epoch` epochs
     and, of the next one, the partitions `visited`. cost: what a hop of it costs compared with other trials, where that is known
-    before (None: it is learnt). Of a trial that trains already only a larger `epochs` counts: it is extended."""
+    before (None: it is learnt). order: partitions that its next hops visit, one after another, before it goes where there is room
+    (what was lost is done again as it was). Of a trial that trains already only a larger `epochs` counts: it is extended."""
 
     trial: TrialId
     epochs: int
@@ -25,6 +26,7 @@ class TrialAdmitted:
     cost: float | None = None
     epoch: int = 0
     visited: frozenset[PartitionId] = frozenset()
+    order: tuple[PartitionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

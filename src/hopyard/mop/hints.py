@@ -39,7 +39,7 @@ def likely_next(
             out.append(Hint(worker.id, evaluation.checkpoint))
             continue
         for trial in queue:
-            if trial.number not in taken and trial.todo & worker.mask:
+            if trial.number not in taken and trial.wants & worker.mask:
                 taken.add(trial.number)
                 out.append(Hint(worker.id, trial.checkpoint))
                 break

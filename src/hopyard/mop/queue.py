@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ _BUCKET = 24  # entries at most
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """todo: partitions (bits) that it lacks in this epoch. weight: what a hop of it counts in a worker's load. number: in the
+    """todo: partitions (bits) that it lacks in this epoch. order: bits of those that it is to visit next, one after another. wants: those
+    that it may go to now, while it waits. weight: what a hop of it counts in a worker's load. number: in the
     order of admission. seconds: what its todo takes per cost, of the roster's `generation`. entry: its place in the queue."""
 
     id: TrialId
@@ -26,6 +28,8 @@ class Trial:
     weight: float
     number: int
     epoch: int
+    order: deque[int]
+    wants: int = 0
     hop: TrainHop | None = None
     seconds: float = 0.0
     generation: int = -1
@@ -36,8 +40,8 @@ Entry = tuple[float, int, Trial]  # minus the seconds that it has left, its numb
 
 
 class Queue:
-    """Longest remaining first. Entries are kept in buckets, each with all that its trials lack (or lacked: it is put right when a
-    look into it was in vain), so that the first one that lacks a certain partition is found without looking at all before it."""
+    """Longest remaining first. Entries are kept in buckets, each with all that its trials want (or wanted: it is put right when a
+    look into it was in vain), so that the first one that wants a certain partition is found without looking at all before it."""
 
     def __init__(self, roster: Roster, estimates: Estimates, biases: Mapping[TrialId, float]) -> None:
         self._roster, self._estimates = roster, estimates
@@ -45,7 +49,7 @@ class Queue:
         self.news: list[Trial] = []  # put since somebody cleared this
         self._buckets: list[list[Entry]] = []
         self._lasts: list[Entry] = []
-        self._lacks: list[int] = []
+        self._wanted: list[int] = []
         self._size = 0
         self._epoch_s, self._generation = 0.0, -1
 
@@ -62,6 +66,7 @@ class Queue:
         if trial.generation != self._generation:
             trial.generation = self._generation
             trial.seconds = sum([roster.slowness[at] for at in positions(trial.todo)])
+        trial.wants = trial.order[0] if trial.order else trial.todo
         seconds = trial.seconds + (trial.epochs - trial.epoch - 1) * self._epoch_s
         cost = self._estimates.cost(trial.id)
         if self.biases:
@@ -78,16 +83,16 @@ class Queue:
             self._lasts[at] = entry
         bucket = self._buckets[at]
         insort(bucket, entry)
-        self._lacks[at] |= trial.todo
+        self._wanted[at] |= trial.wants
         if len(bucket) > _BUCKET:
             self._insert(at + 1, bucket[_BUCKET // 2 :])
             del bucket[_BUCKET // 2 :]
-            self._lasts[at], self._lacks[at] = bucket[-1], _lacked(bucket)
+            self._lasts[at], self._wanted[at] = bucket[-1], _wanted_by(bucket)
 
     def _insert(self, at: int, bucket: list[Entry]) -> None:
         self._buckets.insert(at, bucket)
         self._lasts.insert(at, bucket[-1])
-        self._lacks.insert(at, _lacked(bucket))
+        self._wanted.insert(at, _wanted_by(bucket))
 
     def remove(self, trial: Trial) -> None:
         entry = trial.entry
@@ -100,19 +105,19 @@ class Queue:
         place = bisect_left(bucket, entry)
         del bucket[place]
         if not bucket:
-            del self._buckets[at], self._lasts[at], self._lacks[at]
+            del self._buckets[at], self._lasts[at], self._wanted[at]
         elif place == len(bucket):
             self._lasts[at] = bucket[-1]
 
     def first(self, held: int) -> Trial | None:
-        """The first that lacks one of these partitions."""
-        for at, lacks in enumerate(self._lacks):
-            if lacks & held:
+        """The first that wants one of these partitions."""
+        for at, wanted in enumerate(self._wanted):
+            if wanted & held:
                 bucket = self._buckets[at]
                 for entry in bucket:
-                    if entry[2].todo & held:
+                    if entry[2].wants & held:
                         return entry[2]
-                self._lacks[at] = _lacked(bucket)
+                self._wanted[at] = _wanted_by(bucket)
         return None
 
     def refresh(self) -> None:
@@ -124,13 +129,13 @@ class Queue:
 
     def reorder(self) -> None:
         before = list(self)
-        self._buckets, self._lasts, self._lacks, self._size = [], [], [], 0
+        self._buckets, self._lasts, self._wanted, self._size = [], [], [], 0
         for trial in before:
             self.put(trial)
 
 
-def _lacked(bucket: list[Entry]) -> int:
-    lacks = 0
+def _wanted_by(bucket: list[Entry]) -> int:
+    wanted = 0
     for entry in bucket:
-        lacks |= entry[2].todo
-    return lacks
+        wanted |= entry[2].wants
+    return wanted

@@ -62,7 +62,7 @@ def make(said: Mapping[str, Any]) -> tuple[Hopper, Journal]:
         stopping=lambda: False,
     )
     shelf = Shelf(said["shelf"], Path(said["disk"]), memory=Path(said["memory"])) if said.get("memory") else Shelf(said["shelf"], Path(said["disk"]))
-    return Hopper(ground, shelf, patience=Patience(**said.get("patience", {}))), journal
+    return Hopper(ground, shelf, folder, patience=Patience(**said.get("patience", {}))), journal
 
 
 def main(said: Mapping[str, Any]) -> None:

@@ -22,10 +22,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A state: of which trial, from which state before, where it stands."""
+    """A state: of which trial, from which state before, by training on which partitions (together), where it stands."""
 
     trial: TrialId
     parent: str
+    partitions: tuple[PartitionId, ...]
     at: Position
 
     @property
@@ -64,7 +65,7 @@ Result = tuple[Mapping[str, float], int]  # metrics, rows
 
 
 class Book:
-    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `left`, `best`, `worker` and `hopper`; made to be fed as they are written.
+    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`, `worker` and `hopper`; made to be fed as they are written.
 
     left: by trial, the state that an ended trial was left with, to go on from or to be copied; trials without one are not there.
     """
@@ -75,6 +76,7 @@ class Book:
         self.begun: dict[TrialId, Begun] = {}
         self.heads: dict[TrialId, str] = {}  # the state that each trial came to last
         self.results: dict[str, dict[PartitionId, Result]] = {}  # by state
+        self.again: dict[TrialId, tuple[PartitionId, ...]] = {}  # what each has lost and does again, in this order
         self.left: dict[TrialId, Left] = {}
         self.best: Best | None = None
         self.present: set[str] = set()  # workers that joined and were not lost
@@ -102,7 +104,12 @@ class Book:
                     trial, str(record["state"]), int(record["epoch"]), int(record["budget"]), dict(record["params"])
                 )
                 self.heads[trial] = str(record["state"])
+                self.again.pop(trial, None)
                 self.left.pop(trial, None)
+            case "again":
+                trial = TrialId(str(record["trial"]))
+                self.heads[trial] = str(record["state"])
+                self.again[trial] = tuple(PartitionId(int(one)) for one in record["order"])
             case "left":
                 trial = TrialId(str(record["trial"]))
                 self.left.pop(trial, None)
@@ -124,8 +131,10 @@ class Book:
         if state in self.made:
             return
         partitions = frozenset(PartitionId(int(one)) for one in record["partitions"])
-        self.made[state] = Made(trial, parent, self.after(trial, parent, int(record["epoch"]), partitions))
+        at = self.after(trial, parent, int(record["epoch"]), partitions)
+        self.made[state] = Made(trial, parent, tuple(sorted(partitions)), at)
         self.heads[trial] = state
+        self.again[trial] = self.again.get(trial, ())[1:]
         self.hops += 1
 
     def after(self, trial: TrialId, parent: str, epoch: int, partitions: frozenset[PartitionId]) -> Position:

@@ -10,7 +10,7 @@ from hopyard.domain.ids import PartitionId, WorkerId
 from hopyard.errors import SpecError
 from hopyard.studies.hopper import seats
 from hopyard.studies.link.hub import Came, Closed, Hub, HubEvent
-from hopyard.studies.messages import FromDriver, FromWorker, Hello, Open, Ready, from_head, to_head
+from hopyard.studies.messages import Cancel, FromDriver, FromWorker, Hello, Open, Ready, from_head, to_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,11 @@ class Crew:
         """To one that is away nothing is sent: when it comes back, what it does is compared with what it should do."""
         if worker.connection is not None:
             self._hub.send(worker.connection, to_head(message))
+
+    def cancel(self, worker: WorkerId, unit: str) -> None:
+        found = self._workers.get(worker)
+        if found is not None:
+            self.send(found, Cancel(unit))
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,3 @@ class Keeping:
 
     def needs(self, state: str) -> bool:
         return self._keepers[state] > 0
-
-    @property
-    def all(self) -> frozenset[str]:
-        return frozenset(state for state, keepers in self._keepers.items() if keepers > 0)

@@ -21,7 +21,6 @@ class Orders:
     def __init__(self, coordinator: MopCoordinator, crew: Crew, states: Whereabouts, names: Names, *, training: bool) -> None:
         self._coordinator, self._crew, self._states, self._names, self._training = coordinator, crew, states, names, training
         self.units: dict[int, Unit] = {}
-        self.spare = False
         self._hinted: dict[WorkerId, str] = {}
         self._changed = False
 

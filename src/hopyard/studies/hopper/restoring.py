@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 
-from hopyard.domain.ids import TrialId
-from hopyard.studies.hopper.book import FRESH, Book, Position
+from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.studies.hopper.book import FRESH, Book, Made, Position
 from hopyard.studies.hopper.training import Training
 from hopyard.studies.trainer import Work
 
@@ -38,16 +39,31 @@ def _left(book: Book, trials: Mapping[TrialId, Training], whose: TrialId, epochs
 
 def resumed(book: Book, work: Work, is_there: IsThere) -> Training:
     """A trial that an earlier driver trained, from the newest state that is there; but not past an epoch that is still to be
-    evaluated and whose state is not there any more."""
+    evaluated and whose state is not there any more. What was lost is done again in the same order, so that the trial comes to the
+    same states, and what was reported of it stays true."""
     head = book.heads.get(work.trial, FRESH)
     ends = {step: state for step, state in book.epoch_ends(work.trial, head).items() if step >= work.done}
-    state, at = FRESH, Position()
+    state, at, lost = FRESH, Position(), []
     begun = book.begun[work.trial]
-    candidates = [(name, made.at if made.trial == work.trial else Position(begun.epoch)) for name, made in book.line(head)]
-    for name, position in candidates:
+    for name, made in book.line(head):
+        position = made.at if made.trial == work.trial else Position(begun.epoch)
         unmeasured = [end for step, end in ends.items() if work.done < step <= position.epoch]
         if is_there(name) and all(is_there(end) for end in unmeasured):
             state, at = name, position
             break
+        lost.append(made)
     reached = {step: end for step, end in ends.items() if step <= at.epoch}
-    return Training(work.trial, work.params, work.budget, work.done, state, at, reached)
+    order = (*_order(lost, work.trial), *book.again.get(work.trial, ())) if _all_singly(lost, work.trial) else _order(lost, work.trial)
+    return Training(work.trial, work.params, work.budget, work.done, state, at, reached, order)
+
+
+def _all_singly(lost: Sequence[Made], trial: TrialId) -> bool:
+    return all(made.trial == trial and len(made.partitions) == 1 for made in lost)
+
+
+def _order(lost: Sequence[Made], trial: TrialId) -> tuple[PartitionId, ...]:
+    """The partitions of the lost hops, oldest first, up to the first that was a group's: that one needs idle workers."""
+    if any(made.trial != trial for made in lost):
+        return ()  # a part of it was another's
+    singly = takewhile(lambda made: len(made.partitions) == 1, reversed(lost))
+    return tuple(made.partitions[0] for made in singly)

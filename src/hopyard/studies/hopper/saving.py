@@ -18,10 +18,11 @@ from hopyard.studies.trainer import Ground
 
 
 class Saving:
-    """One save at a time, on a thread of its own. over: called from that thread when one has ended."""
+    """One save at a time, on a thread of its own. scratch: where files lie until they are saved. over: called from that thread when
+    one has ended."""
 
-    def __init__(self, ground: Ground, shelf: Shelf, *, every_s: float, over: Callable[[], None]) -> None:
-        self._ground, self._shelf, self._every_s, self._over = ground, shelf, every_s, over
+    def __init__(self, ground: Ground, shelf: Shelf, scratch: Path, *, every_s: float, over: Callable[[], None]) -> None:
+        self._ground, self._shelf, self._scratch, self._every_s, self._over = ground, shelf, scratch, every_s, over
         self._thread: threading.Thread | None = None
         self._last = time.monotonic()
         self._names: frozenset[str] | None = None  # what the last one held
@@ -34,22 +35,21 @@ class Saving:
     def is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def begin(self, states: Mapping[str, tuple[str, ...]], notes: Any) -> bool:
-        """states: name -> where it is fetched from, () where it lies on the driver's shelf. notes: JSON, written down with it. False
-        where these are the ones that were saved last, or none."""
+    def begin(self, states: Mapping[str, tuple[str, ...]], notes: Any) -> None:
+        """states: name -> where it is fetched from, () where it lies on the driver's shelf. notes: JSON, written down with it. Those
+        that were saved last are not saved again."""
         self._last = time.monotonic()
         if not states or self._names == frozenset(states):
-            return False
+            return
         self._thread = threading.Thread(target=self._save, args=(dict(states), notes), name="study-save", daemon=True)
         self._thread.start()
-        return True
 
     def wait(self) -> None:
         if self._thread is not None:
             self._thread.join()
 
     def _save(self, states: Mapping[str, tuple[str, ...]], notes: Any) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="hopyard-states-"))
+        folder = Path(tempfile.mkdtemp(prefix="saving-", dir=self._scratch))
         try:
             files = {}
             for name, sources in states.items():

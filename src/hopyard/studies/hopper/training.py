@@ -16,7 +16,8 @@ from hopyard.studies.trainer import News, Reached, Reported
 @dataclass(slots=True, eq=False)
 class Training:
     """state: the newest, which stands `at`. ends: epochs done -> the state then, from the last one that was reported on.
-    told: the last epoch that was reported. losses: how often the worker of a unit was lost, by epoch and partitions."""
+    told: the last epoch that was reported. order: partitions
+    that it visits next, to do again what was lost as it was. losses: how often the worker of a unit was lost, by epoch and partitions."""
 
     trial: TrialId
     params: Mapping[str, ParamValue]
@@ -25,6 +26,7 @@ class Training:
     state: str
     at: Position
     ends: dict[int, str] = field(default_factory=dict)
+    order: tuple[PartitionId, ...] = ()
     losses: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
     reached: bool = False
 
@@ -41,7 +43,9 @@ class Training:
         """States that it needs: the newest, those that are still to be evaluated, and that of the last reported epoch."""
         return {self.state, *(state for step, state in self.ends.items() if step >= self.told)}
 
-    def unmeasured(self, results: Mapping[str, Mapping[PartitionId, Result]], partitions: int) -> Iterator[tuple[int, str, frozenset[PartitionId]]]:
+    def unmeasured(
+        self, results: Mapping[str, Mapping[PartitionId, Result]], partitions: int
+    ) -> Iterator[tuple[int, str, frozenset[PartitionId]]]:
         """Epochs done that are not reported, their states, and the partitions on which those are still to be evaluated."""
         for step, state in sorted(self.ends.items()):
             if step > self.told:

@@ -20,6 +20,7 @@ class Whereabouts:
         self._shelf, self._address, self._crew, self._say = shelf, address, crew, say
         self._saved = dict(saved)
         self._keeping = Keeping()
+        self._unkept: list[str] = []
         self._on: dict[str, set[str]] = {}
         for name in shelf.names():
             self.lies(name, shelf.id)
@@ -62,8 +63,14 @@ class Whereabouts:
         return True
 
     def keep(self, keeper: Hashable, states: Iterable[str]) -> None:
-        """These, and no others any more; what nobody keeps is dropped everywhere."""
-        self.drop(self._keeping.keep(keeper, states))
+        """These, and no others any more; what nobody keeps goes with the next `drop_unkept`."""
+        self._unkept += self._keeping.keep(keeper, states)
+
+    def drop_unkept(self) -> None:
+        """Everywhere."""
+        if self._unkept:
+            unkept, self._unkept = self._unkept, []
+            self.drop([state for state in unkept if not self._keeping.needs(state)])
 
     def drop(self, states: Iterable[str]) -> None:
         by_shelf: dict[str, list[str]] = {}
@@ -78,7 +85,3 @@ class Whereabouts:
     def drop_all_but_kept(self, besides: Iterable[str]) -> None:
         """What earlier drivers left. besides: states that are being made."""
         self.drop([state for state in self._on if not self._keeping.needs(state) and state not in set(besides)])
-
-    @property
-    def kept(self) -> frozenset[str]:
-        return self._keeping.all
