@@ -1,0 +1,167 @@
+"""The parent of a driver starts it again when it is killed; what a driver logs and saves around that."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hopyard.domain.points import POINT, pack_definition, pack_point, series_of
+from hopyard.domain.study import Goal
+from hopyard.errors import SpecError
+from hopyard.sdk.checkpoints import read
+from hopyard.sdk.streams import Events
+from hopyard.studies.curves import Curves, points_of, points_shown
+from hopyard.studies.place import find_place
+from hopyard.studies.saving import find_saved, write_checkpoint
+
+PARENT = """
+import sys
+from hopyard.studies.__main__ import keep_alive
+sys.exit(keep_alive([sys.executable, "-c", sys.argv[1], *sys.argv[2:]]))
+"""
+# Counts its lives in a file.
+LIVES = "import os, signal, sys, time; f = open(sys.argv[1], 'a'); f.write('x'); f.flush(); lives = os.path.getsize(sys.argv[1]); "
+
+
+def keep(script: str, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", PARENT, LIVES + script, *words], stderr=subprocess.PIPE)
+
+
+def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said.decode()
+
+
+def test_a_driver_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    code, said = end_of(keep("lives < 3 and os.kill(os.getpid(), 9); sys.exit(7)", str(tmp_path / "lives")))
+    assert code == 7
+    assert said.count("was killed by signal 9; it goes on where it was") == 2
+
+
+def test_one_that_is_killed_over_and_over_is_given_up(tmp_path: Path) -> None:
+    code, said = end_of(keep("os.kill(os.getpid(), 11)", str(tmp_path / "lives")))
+    assert code == 128 + signal.SIGSEGV
+    assert said.splitlines()[-1] == "error: the study's driver was killed 10 times within 60 s, by signal 11 the last time"
+
+
+def test_an_end_that_was_asked_for_is_passed_on_and_final(tmp_path: Path) -> None:
+    waits = "print('up', file=sys.stderr, flush=True); signal.signal(15, lambda *_: sys.exit(143)); time.sleep(600)"
+    process = keep(waits, str(tmp_path / "lives"))
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"up\n"
+    (child,) = psutil.Process(process.pid).children()
+    process.terminate()
+    assert end_of(process)[0] == 143
+    assert not child.is_running()
+
+
+def test_a_driver_dies_with_its_parent(tmp_path: Path) -> None:
+    process = keep("print('up', file=sys.stderr, flush=True); time.sleep(600)", str(tmp_path / "lives"))
+    assert process.stderr is not None
+    process.stderr.readline()
+    (child,) = psutil.Process(process.pid).children()
+    process.kill()
+    process.communicate()
+    psutil.wait_procs([child], timeout=30)
+    assert not child.is_running()
+
+
+def test_who_is_no_part_of_a_study_is_told(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {"HOPYARD_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-m", "hopyard.studies"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: this process is not part of a study"
+    with pytest.raises(SpecError, match="not part of a study"):
+        find_place({})
+    broken = tmp_path / "study.json"
+    broken.write_text("{}")
+    with pytest.raises(SpecError, match="cannot be read"):
+        find_place({"HOPYARD_STUDY": str(broken)})
+
+
+# -- curves -------------------------------------------------------------------------------------------------------------
+
+
+def told(trial: str, step: int, value: float | None, **more: float) -> dict[str, object]:
+    report = {"trial": trial, "step": step, "value": value, "outcome": "running" if value is not None else "failed"}
+    return {"kind": "told", "report": report, "verdict": "continue", "metrics": {} if value is None else {"acc": value, **more}}
+
+
+RECORDS = [told("0", 1, 0.5, loss=2.0), told("1", 1, 0.4), told("0", 2, 0.3), told("1", 1, None), told("1", 2, 0.9)]
+
+
+def logged(records: list[dict[str, object]], *, every: bool = False, known: set[tuple[str, int]] | None = None) -> list[tuple[str, int, float]]:
+    found: list[tuple[str, int, float]] = []
+
+    def log(values: Mapping[str, float], /, *, step: int) -> None:
+        found.extend((name, step, value) for name, value in values.items())
+
+    Curves("acc", Goal.MAX, log, every=every, known=known or ()).replay(records)
+    return found
+
+
+def test_a_curve_for_each_trial_and_one_of_the_best() -> None:
+    assert logged(RECORDS) == [
+        ("acc/0", 1, 0.5), ("best/acc", 1, 0.5), ("acc/1", 1, 0.4), ("best/acc", 2, 0.5), ("acc/0", 2, 0.3), ("best/acc", 3, 0.5),
+        ("acc/1", 2, 0.9), ("best/acc", 4, 0.9),
+    ]  # fmt: skip
+    assert ("loss/0", 1, 2.0) in logged(RECORDS, every=True)
+    assert logged([told("0", 1, math.nan)]) == []
+
+
+def test_what_the_curves_lack_is_logged_again_and_nothing_twice(tmp_path: Path) -> None:
+    stream = tmp_path / "metrics"
+    stream.write_bytes(pack_definition("acc/0") + pack_point(POINT, series_of("acc/0"), 1, 1.0, 0.5))
+    known = points_of(stream) | points_shown({"best/acc": {"steps": [1, 2]}})
+    assert known == {("acc/0", 1), ("best/acc", 1), ("best/acc", 2)}
+    assert points_of(tmp_path / "none") == set()
+    assert logged(RECORDS, known=known) == [one for one in logged(RECORDS) if one[:2] not in known]
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_a_study_is_one_as_all_are(tmp_path: Path) -> None:
+    (tmp_path / "streams").mkdir()
+    (tmp_path / "streams" / "journal").write_bytes(b"x" * 17)
+    events, state = Events(str(tmp_path / "streams" / "events")), tmp_path / "state"
+    state.write_bytes(b"weights")
+    folder = write_checkpoint(tmp_path, events, 3, {"abc-1": state}, {"acc": 0.5})
+    state.unlink()
+    assert read(str(folder)).step == 3
+    assert (folder / "abc-1").read_bytes() == b"weights"
+    said = json.loads((tmp_path / "streams" / "events").read_text())
+    assert (said["kind"], said["step"], said["folder"], said["offsets"]["journal"]) == ("checkpoint", 3, "checkpoints/3", 17)
+    with pytest.raises(OSError, match="No such file"):
+        write_checkpoint(tmp_path, events, 4, {"gone": state}, {})
+    for name in ("hopyard.json", "../up", ".hidden"):
+        with pytest.raises(SpecError, match="cannot name a file"):
+            write_checkpoint(tmp_path, events, 5, {name: folder / "abc-1"}, {})
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
+
+
+def test_the_newest_checkpoint_is_found_again(tmp_path: Path) -> None:
+    (tmp_path / "streams").mkdir()
+    events, state = Events(str(tmp_path / "streams" / "events")), tmp_path / "state"
+    state.write_bytes(b"weights")
+    assert find_saved(tmp_path, None, None) is None
+    first = write_checkpoint(tmp_path, events, 9, {"a": state}, {})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    saved = find_saved(elsewhere, first, 9)
+    assert saved is not None
+    assert (saved.step, dict(saved.files)) == (9, {"a": first / "a"})
+    newer = write_checkpoint(tmp_path, events, 10, {"b": state}, {})
+    (tmp_path / "checkpoints" / "11").mkdir()  # removed by the replica, half-way
+    found = find_saved(tmp_path, first, 9)
+    assert found is not None
+    assert (found.step, dict(found.files)) == (10, {"b": newer / "b"})
