@@ -20,6 +20,7 @@ SMALL = {
     "datasets": ["--files", "20", "--file-bytes", "100", "--large-bytes", "9000000"],
     "store": ["--waiting", "180", "--running", "30", "--nodes", "40", "--turns", "2"],
     "placements": ["--nodes", "20,30", "--count", "20", "--shapes", "10"],
+    "mop_hops": ["--size-mb", "0.1", "--unit-s", "0.01", "--epochs", "2"],
     "footprint": ["--runs", "1", "--idle", "0.2", "--idle-repeats", "1"],
 }
 FOUND = {
@@ -33,6 +34,7 @@ FOUND = {
         *("bare_read", "bare_commit", "snapshot_over_read", "apply_over_commit"),
     },
     "placements": {f"{what}_{nodes}" for what in ("at", "scan", "over_scan") for nodes in (20, 30)},
+    "mop_hops": {"gap", "gap_p90", "deciding", "copying_twice", "bytes"},
     "footprint": {"help", "bare_python", "server_rss", "server_and_spawner_pss", "server_cpu"},
 }
 
