@@ -181,15 +181,16 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
     url = f"http://{HOST}:{listening.getsockname()[1]}"
     clock, started_at = SystemClock(), datetime.now(UTC)
     async with AsyncExitStack() as closing:
-        database = Database.open(home.database)
+        database = Database.open(settings.database or home.database)
         closing.push_async_callback(database.close)
         blobs, streams = FolderBlobs(home.blobs), FolderStreams(home.streams)
         closing.push_async_callback(blobs.close)
         closing.push_async_callback(streams.close)
-        engine = LocalEngine(home, server_url=lambda: url, spawner_command=SPAWNER, node=declared(settings.node))
-        closing.push_async_callback(engine.close)
         access = SqlAccessStore(database)
-        await ensure_owner(home, access, now=clock.now())
+        mark = hash_token(await ensure_owner(home, access, now=clock.now()))[:12]
+        name = "local" if settings.database is None else f"local-{mark}"
+        engine = LocalEngine(home, server_url=lambda: url, spawner_command=SPAWNER, node=declared(settings.node), name=name)
+        closing.push_async_callback(engine.close)
         parts = await assemble(
             runs=SqlRunStore(database),
             cluster=SqlClusterStore(database),
@@ -210,6 +211,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             started_at=started_at,
             keep_checkpoints=settings.retention.checkpoints,
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
+            holder=f"{socket.gethostname()} {mark}",  # the lock on the home says that an earlier one has ended
         )
         closing.push_async_callback(parts.ingest.close)
         closing.push_async_callback(parts.controller.resign)
@@ -244,7 +246,7 @@ def declared(node: DeclaredNode) -> NodeSettings:
     )
 
 
-async def ensure_owner(home: Home, access: AccessStore, *, now: datetime) -> None:
+async def ensure_owner(home: Home, access: AccessStore, *, now: datetime) -> str:
     """The owner's token: made at the first start, in a file that only the owner can read."""
     token = home.read_token()
     if token is None:
@@ -252,6 +254,7 @@ async def ensure_owner(home: Home, access: AccessStore, *, now: datetime) -> Non
         write_atomically(home.token_file, token.encode() + b"\n", mode=0o600, durable=True)
     if await access.user_of(hash_token(token)) is None:
         await access.add_token(owner_name(), hash_token(token), now=now)
+    return token
 
 
 def owner_name() -> str:

@@ -60,3 +60,12 @@ def test_bad_values(tmp_path: Path, text: str, problem: str, hint: str) -> None:
         read_settings(file)
     assert problem in refused.value.message
     assert any(hint in line for line in refused.value.hints) or not hint
+
+
+def test_a_database_is_the_address_of_postgresql(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("database: postgresql://me@db/hop\n")
+    assert read_settings(file).database == "postgresql://me@db/hop"
+    file.write_text("database: mysql://me@db/hop\n")
+    with pytest.raises(SpecError, match="database: not the address of a PostgreSQL database"):
+        read_settings(file)

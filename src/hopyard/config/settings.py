@@ -1,11 +1,12 @@
 """`config.yaml` of the home folder: what this machine offers, where the server listens, what is kept, how long a run may take
-to make room.
+to make room, where the metadata lie.
 
 ```yaml
 node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: default, labels: {rack: a}}
 server: {port: 8765}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
+database: postgresql://hopyard@db.example/hopyard
 ```
 """
 
@@ -67,19 +68,26 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """database: the address of a PostgreSQL database; None for the SQLite file of the home folder."""
+
     node: NodeSettings = field(default_factory=NodeSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    database: str | None = None
 
 
 def read_settings(file: Path) -> Settings:
     """The settings in `file`, defaults where it does not exist. Raises SpecError for anything it does not know."""
     if not file.exists():
         return Settings()
-    top = read_yaml(file).only("node", "server", "retention", "scheduler")
+    top = read_yaml(file).only("node", "server", "retention", "scheduler", "database")
     return Settings(
-        _node(top.section("node")), _server(top.section("server")), _retention(top.section("retention")), _scheduler(top.section("scheduler"))
+        _node(top.section("node")),
+        _server(top.section("server")),
+        _retention(top.section("retention")),
+        _scheduler(top.section("scheduler")),
+        _database(top),
     )
 
 
@@ -125,3 +133,10 @@ def _scheduler(given: Section) -> SchedulerSettings:
     if grace > _LONGEST_GRACE_S:
         raise given.fail("preempt_grace", f"`{given.values['preempt_grace']}` is more than a day", "whoever is to have the room waits that long; 60s is the default")
     return SchedulerSettings(grace)
+
+
+def _database(top: Section) -> str | None:
+    address = top.text("database")
+    if address and not address.startswith(("postgresql://", "postgresql+psycopg://")):
+        raise top.fail("database", "not the address of a PostgreSQL database", "postgresql://USER@HOST/NAME; without the line it is a file in the home folder")
+    return address or None

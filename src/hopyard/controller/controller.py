@@ -83,7 +83,15 @@ class Controller:
             react=self._react,
         )
         self._turns = Turns(
-            cluster, policy, clock, self._leader, self._effects, changed=changed, wake=self.wake, holds_every=holds_every
+            cluster,
+            policy,
+            clock,
+            self._leader,
+            self._effects,
+            engine=engine.name,
+            changed=changed,
+            wake=self.wake,
+            holds_every=holds_every,
         )
         self._families = Families(runs, self.stop)
         self._watch = Watch(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hopyard.controller.effects import Effects, guard_effect
 from hopyard.controller.leader import Leadership
-from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.cluster import Node, Plan, Snapshot
 from hopyard.domain.gang import Placement
-from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.ids import AttemptId, NodeId, RunId
 from hopyard.errors import NotLeader
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
@@ -35,7 +35,7 @@ class Committed:
 
 
 class Turns:
-    """changed: told of every run that was placed or whose hold was written. wake: asks for another turn."""
+    """engine: the one that starts what is placed. changed: told of every run that was placed or whose hold was written. wake: asks for another turn."""
 
     def __init__(
         self,
@@ -45,12 +45,15 @@ class Turns:
         leader: Leadership,
         effects: Effects,
         *,
+        engine: str,
         changed: Callable[[RunId], None],
         wake: Callable[[], None],
         holds_every: timedelta | None,
     ) -> None:
         self._cluster, self._policy, self._clock, self._leader, self._effects = cluster, policy, clock, leader, effects
         self._changed, self._wake, self._holds_every = changed, wake, holds_every
+        self._engine = engine
+        self._nodes: tuple[Mapping[NodeId, Node], Mapping[NodeId, Node]] = {}, {}  # all, and as they are for this engine
         self._waiters: list[asyncio.Future[None]] = []
         self._alarm: tuple[datetime, asyncio.Task[None]] | None = None
         self._unwritten: Plan | None = None  # the newest plan whose holds are not written yet
@@ -79,7 +82,7 @@ class Turns:
 
     async def think(self) -> Plan | None:
         """The plan for this moment; None where nobody waits, no promise is to be taken back, and time alone changes nothing."""
-        snapshot = await self._cluster.snapshot(now=self._clock.now())
+        snapshot = self._within_reach(await self._cluster.snapshot(now=self._clock.now()))
         if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
             return None
         if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:
@@ -89,6 +92,13 @@ class Turns:
         self.latest = snapshot, plan
         self._set_alarm(plan.look_again_at)
         return plan
+
+    def _within_reach(self, snapshot: Snapshot) -> Snapshot:
+        """Nodes of another server's engine are not ready for this one: it cannot start anything there."""
+        if self._nodes[0] is not snapshot.nodes:
+            far = {name: replace(node, ready=False) for name, node in snapshot.nodes.items() if node.engine != self._engine}
+            self._nodes = snapshot.nodes, {**snapshot.nodes, **far} if far else snapshot.nodes
+        return snapshot if self._nodes[1] is snapshot.nodes else replace(snapshot, nodes=self._nodes[1])
 
     def _think(self, snapshot: Snapshot) -> Plan:
         began = time.perf_counter()

@@ -56,8 +56,9 @@ async def assemble(
     started_at: datetime | None = None,
     keep_checkpoints: int = 3,
     preempt_grace: timedelta = PREEMPT_GRACE,
+    holder: str = "server",
 ) -> Parts:
-    """`owner` is the user who may change everything. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
+    """`owner` is the user who may change everything; `holder` is this server among those on the same database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
 
     async def attempt_live(attempt: AttemptId) -> bool:
         return attempt in await cluster.live_attempts()
@@ -84,6 +85,7 @@ async def assemble(
         changed=hub.state_changed,
         ended=run_ended,
         preempt_grace=preempt_grace,
+        holder=holder,
     )
     return Parts(
         runs=runs,

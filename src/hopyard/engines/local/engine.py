@@ -70,10 +70,9 @@ class LocalEngine:
     home: where the folders lie. node: what the user declared of this machine. server_url: the server's address now; replicas get
     it in their spec. spawner_command: the argument vector of the spawner (`python -m hopyard.replica.spawner`), to which the number
     of a socket is added. adopt: whether `observe` takes care of replicas that died (a second engine on the same home must not).
-    use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit.
+    use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
+    each of several servers on one database.
     """
-
-    name = "local"
 
     def __init__(
         self,
@@ -85,9 +84,10 @@ class LocalEngine:
         adopt: bool = True,
         use_cgroups: bool = True,
         grace: timedelta = timedelta(seconds=10),
+        name: str = "local",
     ) -> None:
-        self._home, self._server_url, self._grace = home, server_url, grace
-        self._node, self._nvml = find_node(node)
+        self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
+        self._node, self._nvml = find_node(node, engine=name)
         self._cgroups = find_cgroups() if use_cgroups else {}
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
         self._held = Held(home.root / "cache")
