@@ -265,10 +265,12 @@ def _arguments(top: Section) -> list[str]:
 
 
 def _mop_run(top: Section, run: RunRequest, mop: MopSpec) -> RunRequest:
-    """The gang: a driver, and workers that it can lose. The dataset is mounted beside others that the run names."""
+    """The gang: a driver, and workers that it can lose. The dataset is mounted beside others that the run names. Workers of which nobody
+    said what they need leave the driver its part of their cores: as many as there are cores fit beside it."""
     worker = read_role(Section(top.file, "", {"command": list(mopfile.WORKER), **{k: top.values[k] for k in ROLE_KEYS if k in top.values}}))
     name, version = mopfile.read_dataset(top)
     if any(name == other for other, _ in run.datasets):
         raise top.fail("datasets", f"`{name}` is the study's dataset already", "leave it out of `datasets`")
-    roles = (driver_role(), replace(worker, name="worker", replicas=mop.workers, essential=False))
+    cpu_milli = worker.cpu_milli if worker.cpu_limited else worker.cpu_milli - driver_role().cpu_milli
+    roles = (driver_role(), replace(worker, name="worker", replicas=mop.workers, essential=False, cpu_milli=cpu_milli))
     return replace(run, roles=roles, datasets=((name, version), *run.datasets))

@@ -1,0 +1,37 @@
+"""What the gang of a study with `parallel: mop` asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.config.searchfile import search_of
+from hopyard.errors import SpecError
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "train.py").write_text("def init(config): ...\n\n\ndef train(state, partition, config): ...\n")
+    return {"metric": "val_acc", "space": {"lr": [0.1]}, "trials": 1, "trainable": "train.py", "workers": 4, "dataset": "digits"}
+
+
+def gang(given: dict[str, Any], folder: Path) -> list[tuple[str, int, int, bool]]:
+    return [(role.name, role.replicas, role.cpu_milli, role.cpu_limited) for role in search_of(given, folder).run.roles]
+
+
+def test_as_many_workers_as_cores_fit_beside_their_driver(given: dict[str, Any], tmp_path: Path) -> None:
+    roles = gang(given, tmp_path)
+    assert [(name, replicas, limited) for name, replicas, _, limited in roles] == [("driver", 1, False), ("worker", 4, False)]
+    assert sum(replicas * cpu_milli for _, replicas, cpu_milli, _ in roles) <= 4000
+    assert gang({**given, "resources": {"memory": "4G"}}, tmp_path)[1] == roles[1]
+
+
+def test_what_a_worker_was_said_to_need_is_asked_for(given: dict[str, Any], tmp_path: Path) -> None:
+    assert gang({**given, "resources": {"cpus": 2}}, tmp_path)[1] == ("worker", 4, 2000, True)
+
+
+def test_the_dataset_is_named_once(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="`digits` is the study's dataset already"):
+        search_of({**given, "datasets": ["digits"]}, tmp_path)
