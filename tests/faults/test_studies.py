@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import numpy as np
 import psutil
 
 from hopyard.studies.journal import read_records
@@ -132,3 +133,73 @@ def test_a_stopped_study_leaves_no_trial_behind(world: World) -> None:
     world.reaches(again["id"], "cancelled")
     until(lambda: all(one["phase"] == "cancelled" for one in world.get("/runs", parent=again["id"])["runs"]), "the end of the trials")
     assert json.loads(world.ok("ps", "--json").out) == []
+
+
+TRAINABLE = """
+import time
+import numpy as np
+def init(config): return {"w": np.zeros(4)}
+def train(state, partition, config):
+    time.sleep(0.15)
+    x, y = partition["x"], partition["y"]
+    w = state["w"]
+    for at in range(0, len(x), 32):
+        a, b = x[at : at + 32], y[at : at + 32]
+        w = w - config["lr"] * a.T @ (a @ w - b) / len(a)
+    return {"w": w}
+def evaluate(state, partition, config):
+    return {"loss": float(((partition["x"] @ state["w"] - partition["y"]) ** 2).mean())}
+"""
+MOP = """
+name: linear
+metric: loss
+parallel: mop
+searcher: random
+trials: 4
+epochs: 4
+seed: 3
+space: {lr: "loguniform(1e-3, 1e-1)"}
+trainable: linear.py
+workers: 2
+dataset: linear
+partitions: {validation: 0.2}
+resources: {cpus: 0.5}
+"""
+
+
+def test_hopping_trials_go_on_whatever_is_killed(world: World) -> None:
+    moment = chance(47)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(800, 4))
+    (world.folder / "data").mkdir()
+    np.savez(world.folder / "data" / "table.npz", x=x, y=x @ np.array([1.0, -2.0, 3.0, 0.5]))
+    world.write("linear.py", TRAINABLE)
+    world.write("search.yaml", MOP)
+    world.ok("dataset", "push", "linear", "data")
+    run = start(world)
+
+    def hops(many: int) -> bool:
+        return sum(record["kind"] == "hop" for record in journal(world, run)) >= many
+
+    killed = []
+    for number, what in enumerate(("worker", "driver", "server", "everything", "driver"), 1):
+        until(lambda number=number: hops(3 * number), "some hops")  # type: ignore[misc]
+        time.sleep(moment.random() * 0.3)
+        if what == "everything":
+            world.kill_everything()
+        elif what == "worker":
+            kill(world.state(world.run(run["id"]), rank=2)["child_pid"])
+        else:
+            pid = process_of(world, run, what)
+            if not pid:
+                break
+            kill(pid)
+        killed.append(what)
+    print("killed:", killed)
+    assert len(killed) >= 4
+    ended = world.reaches(run["id"], "succeeded")
+    assert ended["attempt"]["number"] == 2, "the loss of a worker, or of the driver's process, costs no attempt"
+    told = [(r["report"]["trial"], r["report"]["step"]) for r in journal(world, ended) if r["kind"] == "told"]
+    assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    assert ended["summary"]["loss"] == min(r["report"]["value"] for r in journal(world, ended) if r["kind"] == "told")
+    assert ended["summary"]["trials_failed"] == 0
