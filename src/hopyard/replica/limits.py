@@ -125,9 +125,10 @@ def _limit_memory(folder: Path, limit: int) -> None:
 
 
 def _limit_cpu(folder: Path, resources: Resources) -> None:
-    """A share of a busy node in proportion to the request, and no more than that where it is a limit."""
-    cpu_milli = resources.cpu_milli
-    quota = max(1000, cpu_milli * _PERIOD_US // 1000) if resources.cpu_limited else None
+    """A share of a busy node in proportion to the request, and no more than that where it is a limit. Without one, a core's at least:
+    a study's driver asks for next to nothing, and all its workers wait for each of its answers."""
+    quota = max(1000, resources.cpu_milli * _PERIOD_US // 1000) if resources.cpu_limited else None
+    cpu_milli = resources.cpu_milli if resources.cpu_limited else max(resources.cpu_milli, 1000)
     if (folder / "cpu.max").exists():
         (folder / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD_US}")
         (folder / "cpu.weight").write_text(str(min(max(cpu_milli // 10, 1), 10_000)))
