@@ -308,9 +308,25 @@ def test_transforms_see_whole_batches() -> None:
     assert trainable.evaluate(trainable.train(trainable.init(config), part, config), part, config)["loss"] > 0
 
 
+def test_a_loader_of_the_users_own(parts: list[Partition]) -> None:
+    """Its shuffling is of the unit, too."""
+
+    def loader(partition: Partition, config: Config, training: bool) -> Any:
+        loaded = torch.utils.data.DataLoader(partition.torch_dataset(), batch_size=8, shuffle=training)
+        return ((batch["x"], batch["y"]) for batch in loaded)
+
+    trainable = made(loader=loader, model=net_without_norm)
+    assert bits(trainable, visits(trainable, parts, hop=None)) == bits(trainable, visits(trainable, parts, hop=hopped))
+    config = Config({"lr": 0.1})
+    assert set(trainable.evaluate(trainable.init(config), parts[0], config)) == {"loss", "acc", "zero"}
+    with pytest.raises(SpecError, match="as many on every worker"):
+        trainable.train_together(trainable.init(config), parts, config, lambda arrays: arrays)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"loader": net, "trunk": net}, "no `transform` or `trunk` beside it"),
         ({"modle": net}, "no `modle`"),
         ({"loss": None}, "needs `loss`"),
         ({"schedule_every": "week"}, "schedule_every is `week`"),

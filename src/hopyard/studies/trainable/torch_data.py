@@ -20,6 +20,15 @@ def as_tensor(array: Array, device: Any) -> Any:
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
+def moved(value: Any, device: Any) -> Any:
+    """The same on the device, whatever it is made of; lists as tuples, as models take them."""
+    if isinstance(value, list | tuple):
+        return tuple(moved(one, device) for one in value)
+    if isinstance(value, dict):
+        return {name: moved(one, device) for name, one in value.items()}
+    return value.to(device, non_blocking=True) if hasattr(value, "to") else value
+
+
 def as_inputs(value: Any) -> Any:
     """Pictures of whole numbers, (rows, height, width) or (rows, height, width, channels), as (rows, channels, height, width) from 0
     to 1; other bytes as floats; everything else as it is."""

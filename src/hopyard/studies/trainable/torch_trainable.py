@@ -15,7 +15,7 @@ from hopyard.studies.trainable.chance import chance, shuffle_seed, unit_seed
 from hopyard.studies.trainable.columns import Inputs, named
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.protocol import Reduce
-from hopyard.studies.trainable.torch_data import METRICS, as_inputs, as_targets, as_tensor
+from hopyard.studies.trainable.torch_data import METRICS, as_inputs, as_targets, as_tensor, moved
 from hopyard.studies.trainable.torch_settings import settled
 from hopyard.studies.trainable.torch_state import TorchState
 from hopyard.studies.trainable.trunk import Trunk
@@ -34,6 +34,7 @@ class TorchTrainable:
     inputs, target: columns; several inputs make one matrix. Left out, they are found by name (x, image …; y, label …).
     transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of all columns, numbers as tensors.
     Inputs that are a tuple are given to the model as several arguments.
+    loader(partition, config, training) -> batches (inputs, targets), as of a DataLoader: instead of all of these.
     trunk() -> nn.Module: frozen, before the model, which then gets its outputs. They are computed once for each partition and kept
     on the node, so `transform` must not depend on chance, on the config or on `training`.
     clip_norm: the largest norm of gradients. device: "auto" is the first GPU, or the CPU. deterministic: bit for bit, where
@@ -45,6 +46,7 @@ class TorchTrainable:
     loss: Callable[..., Any]
     schedule: Callable[..., Any] | None = None
     transform: Callable[..., Any] | None = None
+    loader: Callable[..., Any] | None = None
     trunk: Callable[[], Any] | None = None
     metrics: Mapping[str, Callable[..., Any] | str] = {}
     inputs: Inputs | None = None
@@ -63,13 +65,15 @@ class TorchTrainable:
                 hint = f"it has {', '.join(TorchTrainable.__annotations__)}"
                 raise SpecError(f"TorchTrainable has no `{name}`", hints=(hint,))
             setattr(self, name, value)
-        for name in ("model", "optimizer", "loss", "schedule", "transform", "trunk"):
+        for name in ("model", "optimizer", "loss", "schedule", "transform", "loader", "trunk"):
             plain = inspect.getattr_static(self, name, None)
             if inspect.isfunction(plain) and name not in vars(self) and next(iter(inspect.signature(plain).parameters), "") != "self":
                 setattr(self, name, plain)  # `loss = F.cross_entropy` in a class is no method
         for name in ("model", "optimizer", "loss"):
             if not callable(getattr(self, name, None)):
                 raise SpecError(f"TorchTrainable needs `{name}`, a function", hints=("TorchTrainable(model=…, optimizer=…, loss=…)",))
+        if self.loader is not None and (self.transform is not None or self.trunk is not None):
+            raise SpecError("TorchTrainable: `loader` makes batches itself, so there is no `transform` or `trunk` beside it", hints=("leave one out",))
         if self.schedule_every not in ("epoch", "batch"):
             raise SpecError(f"TorchTrainable: schedule_every is `{self.schedule_every}`", hints=("epoch or batch",))
         for name, metric in self.metrics.items():
@@ -92,6 +96,9 @@ class TorchTrainable:
     def train_together(self, state: TorchState, partitions: Sequence[Partition], config: Config, reduce: Reduce) -> TorchState:
         """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches are as equal as can be, so
         that partitions of different size make as many steps. What modules count while they train (running means) is averaged too."""
+        if self.loader is not None:
+            hints = ("`hybrid: false` lets a trial use one worker at a time", "or give `transform` instead of `loader`")
+            raise SpecError("TorchTrainable: batches of a `loader` cannot be made as many on every worker", hints=hints)
         steps = min(-(-max(partitions[0].peers) // self._size(config)), *partitions[0].peers)
         with self._unit(state, partitions, config):
             batches = [self._batches(partition, config, training=True, steps=steps) for partition in partitions]
@@ -208,6 +215,10 @@ class TorchTrainable:
 
     def _batches(self, partition: Partition, config: Config, *, training: bool, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
         device = self._place()
+        if self.loader is not None:
+            for inputs, targets in self.loader(partition, config, training):
+                yield moved(inputs, device), moved(targets, device)
+            return
         size = self._size(config) if training else _EVALUATED_ROWS
         seed = shuffle_seed(config, partition.index) if training else None
         data = self._data(partition)
