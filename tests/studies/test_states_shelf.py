@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from hopyard.errors import IntegrityError, NotFound, StorageFull
+from hopyard.studies.link.listener import Listener
+from hopyard.studies.link.wire import Wire
 from hopyard.studies.states import folders
 from hopyard.studies.states.arena import Arenas
 from hopyard.studies.states.decode import decode
@@ -290,9 +292,6 @@ def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
 
 
 def test_a_state_whose_digest_is_wrong_is_not_taken(open_shelf: Opens) -> None:
-    from hopyard.studies.link.listener import Listener
-    from hopyard.studies.link.wire import Wire
-
     here, there = open_shelf("1"), open_shelf("2")
     there.put("a", state(5))
     lying = Server(there)
@@ -307,4 +306,19 @@ def test_a_state_whose_digest_is_wrong_is_not_taken(open_shelf: Opens) -> None:
     assert not here.has("a")
     lying.forget(["a"])
     assert fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here) > 0
+    listener.close()
+
+
+def test_a_source_that_falls_silent_is_not_waited_for(open_shelf: Opens) -> None:
+    here, done = open_shelf(), threading.Event()
+
+    def serve(wire: Wire) -> None:
+        wire.receive_head()
+        wire._sock.sendall(b"\0\0\0\2")  # the begin of an answer
+        done.wait(20)
+
+    listener = Listener(SECRET, serve, host="127.0.0.1")
+    with pytest.raises(NotFound, match="nothing came for too long"):
+        fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here, silence_s=0.2)
+    done.set()
     listener.close()

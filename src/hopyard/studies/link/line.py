@@ -138,6 +138,8 @@ class Line:
                 self._ear.hear(head)
         except OSError as lost:
             log.info("the connection to the driver at %s: %s", self._address, lost)
+        except Exception:  # of the ear; a worker without a line would be lost for good
+            log.exception("the connection to the driver at %s is begun anew", self._address)
         finally:
             with self._acknowledged:
                 self._wire = None

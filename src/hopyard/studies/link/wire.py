@@ -73,6 +73,11 @@ class Wire:
             except BlockingIOError as stuck:
                 raise Broken(f"the other side read nothing for {_SEND_S} s") from stuck
 
+    def limit_silence(self, seconds: float) -> None:
+        """From now on, receiving raises Broken where nothing comes for so long."""
+        whole = int(seconds)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, int((seconds - whole) * 1e6)))
+
     def receive(self) -> tuple[dict[str, Any], bytes]:
         """The next frame, with its payload. Waits as long as it takes. Raises Broken at the end of the connection."""
         head, size = self.receive_head()
@@ -98,6 +103,8 @@ class Wire:
         while view:
             try:
                 got = self._sock.recv_into(view)
+            except BlockingIOError as silent:
+                raise Broken("nothing came for too long") from silent
             except OSError as lost:
                 raise Broken(f"the connection broke: {lost}") from lost
             if not got:

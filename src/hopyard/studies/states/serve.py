@@ -20,6 +20,7 @@ from hopyard.studies.states.shelf import Shelf
 log = logging.getLogger("hopyard.studies.states")
 
 _PART_BYTES = 4 << 20
+_SILENCE_S = 20.0  # of a source, until another is asked
 
 
 class Server:
@@ -68,7 +69,7 @@ def listen(secret: bytes, shelf: Shelf, *, host: str = "", port: int = 0) -> Lis
     return Listener(secret, serve, host=host, port=port, payload_limit=0)
 
 
-def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf) -> int:
+def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf, *, silence_s: float = _SILENCE_S) -> int:
     """Bring a state onto the shelf from the first of these addresses that has it whole; returns how many bytes came over the
     network, 0 where it is there already. Raises NotFound, with what each said, and StorageFull."""
     if shelf.has(name):
@@ -76,16 +77,17 @@ def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf) -> int
     said = []
     for source in sources:
         try:
-            return _fetch_from(name, source, secret, shelf)
+            return _fetch_from(name, source, secret, shelf, silence_s)
         except (OSError, ValueError, AuthError, NotFound, IntegrityError) as refused:
             log.warning("state %s from %s: %s", name, source, refused)
             said.append(f"{source}: {refused}")
     raise NotFound(f"nobody has state `{name}`" + (f" ({'; '.join(said)})" if said else ""))
 
 
-def _fetch_from(name: str, source: str, secret: bytes, shelf: Shelf) -> int:
+def _fetch_from(name: str, source: str, secret: bytes, shelf: Shelf, silence_s: float) -> int:
     wire = connect(source, secret)
     try:
+        wire.limit_silence(silence_s)
         wire.send({"kind": "fetch", "state": name})
         head, size = wire.receive_head()
         if head.get("kind") != "state":

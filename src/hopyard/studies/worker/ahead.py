@@ -38,6 +38,8 @@ class Aside:
                 what()
             except (HopyardError, OSError) as failed:
                 log.warning("%s", failed)
+            except Exception:  # whatever it was, what comes next must still be done
+                log.exception("beside the unit something failed")
 
     def close(self) -> None:
         """After what it was given before."""
