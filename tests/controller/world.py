@@ -15,6 +15,7 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import RoleSpec, Run, RunSpec
+from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.cycle.planner import Planner, plan
 from hopyard.stores.sql.cluster import SqlClusterStore
@@ -57,6 +58,7 @@ class World:
         self.under_way = 0
         self.database = Database.open(folder / "hopyard.db")
         self.clock = ManualClock()
+        self.server_clock: Clock = self.clock  # what the server takes for the time
         self.engine = FakeEngine(self.clock, NODES)
         if fate is not None:
             self.engine.fate = fate
@@ -75,7 +77,7 @@ class World:
             runs=self.runs,
             engine=self.engine,
             policy=Planner(),
-            clock=self.clock,
+            clock=self.server_clock,
             composer=composer,
             ended=self._run_ended,
             observe_every=self.observe_every,
@@ -90,7 +92,7 @@ class World:
 
     async def place_without_launching(self) -> None:
         """What a server does that ends between applying a plan and acting on it."""
-        now = self.clock.now()
+        now = self.server_clock.now()
         lease = await self.cluster.lead("server", now=now, ttl=timedelta(seconds=15))
         await self.cluster.apply(plan(await self.cluster.snapshot(now=now)), now=now, epoch=lease.epoch)
 
@@ -142,7 +144,7 @@ class World:
         role = RoleSpec(("python", "x.py"), replicas=replicas, resources=Resources(cpu_milli, 2**30, gpus))
         spec = RunSpec("p", (role,), max_attempts=max_attempts, priority=priority)
         run = RunId(f"run-{self._next:06d}")
-        await self.runs.create([NewRun(run, "alice", spec)], now=self.clock.now())
+        await self.runs.create([NewRun(run, "alice", spec)], now=self.server_clock.now())
         self.controller.wake()
         return run
 

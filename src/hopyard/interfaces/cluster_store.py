@@ -42,7 +42,8 @@ class ClusterStore(Protocol):
 
     async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         """Take the lease, or renew it, until `now + ttl`; None while another holder's has not expired. `holder` names one
-        process; a later one may use the name again only where it is certain that the other has ended."""
+        process; a later one may use the name again only where it is certain that the other has ended. All ask for the same
+        `ttl`: a lease for more than twice as long is from before the clock was set back, and holds nobody up."""
         ...
 
     async def resign(self, holder: str, /) -> None:

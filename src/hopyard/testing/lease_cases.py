@@ -33,6 +33,18 @@ class LeaseCases:
         assert third is not None
         assert third.epoch > second.epoch
 
+    async def test_a_lease_from_before_the_clock_was_set_back_holds_nobody_up(self, stores: ClusterStores) -> None:
+        first = await stores.cluster.lead("a", now=at(3600), ttl=TTL)
+        assert first is not None
+        assert await stores.cluster.lead("b", now=at(3595), ttl=TTL) is None, "clocks of two machines may differ a little"
+        renewed = await stores.cluster.lead("a", now=at(0), ttl=TTL)
+        assert renewed is not None
+        assert (renewed.epoch, renewed.expires_at) == (first.epoch, at(10))
+        assert await stores.cluster.lead("b", now=at(5), ttl=TTL) is None
+        second = await stores.cluster.lead("b", now=at(-3600), ttl=TTL)
+        assert second is not None
+        assert (second.epoch > first.epoch, second.expires_at) == (True, at(-3590))
+
     async def test_a_lease_that_was_let_go_is_free_at_once(self, stores: ClusterStores) -> None:
         first = await stores.cluster.lead("a", now=at(0), ttl=TTL)
         await stores.cluster.resign("b")

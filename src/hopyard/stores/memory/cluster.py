@@ -29,7 +29,7 @@ class MemoryClusterStore:
 
     async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         state, lease = self._state, self._state.lease
-        if lease is not None and lease.holder != holder and now < lease.expires_at:
+        if lease is not None and lease.holder != holder and now < lease.expires_at <= now + 2 * ttl:
             return None
         if lease is None or lease.holder != holder:
             state.epoch += 1

@@ -16,7 +16,7 @@ _ROW = select(lease.c.holder, lease.c.epoch, lease.c.expires_at).with_for_update
 def take_lease(conn: Connection, holder: str, now: int, until: int) -> Lease | None:
     """See ClusterStore.lead; times in microseconds."""
     before, epoch, expires_at = conn.execute(_ROW).one()
-    if before is not None and before != holder and now < expires_at:
+    if before is not None and before != holder and now < expires_at <= until + (until - now):
         return None
     if before != holder:
         epoch += 1
