@@ -1,0 +1,96 @@
+"""The parts of the driver's side that need no worker: seats, means, what is kept, from where a trial goes on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.ids import PartitionId, TrialId, WorkerId
+from hopyard.studies.hopper import seats
+from hopyard.studies.hopper.book import Book, Position
+from hopyard.studies.hopper.keeping import Keeping
+from hopyard.studies.hopper.means import weighted
+from hopyard.studies.hopper.restoring import resumed
+from hopyard.studies.trainer import Work
+
+TRIAL = TrialId("0")
+held = st.dictionaries(st.sampled_from([WorkerId(one) for one in "abcd"]), st.frozensets(st.integers(0, 3)), min_size=1)
+
+
+@given(held, st.integers(1, 4), st.integers(1, 9))
+def test_every_seat_is_taken_and_nobody_loses_one(before: dict[WorkerId, frozenset[int]], count: int, parts: int) -> None:
+    before = {worker: frozenset(seat for seat in taken if seat < count) for worker, taken in before.items()}
+    after = seats.with_all_taken(before, count)
+    assert frozenset().union(*after.values()) == frozenset(range(count))
+    assert all(after[worker] >= taken for worker, taken in before.items())
+    opened = [seats.partitions_of(taken, count, parts) for taken in after.values()]
+    assert frozenset().union(*opened) == frozenset(range(parts)), "all partitions are open somewhere"
+
+
+def test_a_newcomer_takes_what_is_free_or_from_who_has_most() -> None:
+    a, b, c = WorkerId("a"), WorkerId("b"), WorkerId("c")
+    assert seats.with_one_for(c, {a: frozenset({0}), c: frozenset()}, 2) == (1, None)
+    assert seats.with_one_for(c, {a: frozenset({0}), b: frozenset({1, 2}), c: frozenset()}, 3) == (2, b)
+    assert seats.with_one_for(c, {a: frozenset({0}), b: frozenset({1}), c: frozenset()}, 2) == (None, None)
+
+
+@given(st.permutations(range(4)), st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(0, 99)), min_size=4, max_size=4))
+def test_a_mean_is_the_same_whoever_evaluated_first(order: list[int], parts: list[tuple[float, int]]) -> None:
+    results = {PartitionId(at): ({"loss": value}, rows) for at, (value, rows) in enumerate(parts)}
+    shuffled = {PartitionId(at): results[PartitionId(at)] for at in order}
+    one, other = weighted(results)["loss"], weighted(shuffled)["loss"]
+    assert one == other or (math.isnan(one) and math.isnan(other) and not sum(rows for _, rows in parts))
+
+
+def test_a_mean_of_what_is_no_number_is_none() -> None:
+    results = {PartitionId(0): ({"loss": math.inf}, 1), PartitionId(1): ({"loss": -math.inf, "acc": 0.5}, 3), PartitionId(2): ({"acc": 1.0}, 1)}
+    found = weighted(results)
+    assert math.isnan(found["loss"])
+    assert found["acc"] == 0.625
+
+
+def test_a_state_goes_when_its_last_keeper_lets_it_go() -> None:
+    keeping = Keeping()
+    assert keeping.keep("0", {"a", "b"}) == []
+    assert keeping.keep("best", {"a"}) == []
+    assert keeping.keep("0", {"c"}) == ["b"]
+    assert keeping.needs("a") and not keeping.needs("b")
+    assert keeping.keep("best", ()) == ["a"]
+
+
+def hop(state: str, parent: str, epoch: int, *partitions: int) -> dict[str, Any]:
+    return {"kind": "hop", "trial": "0", "epoch": epoch, "partitions": list(partitions), "start_from": parent, "state": state}
+
+
+BEGUN = {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 3, "params": {}}
+HOPS = [BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0), hop("d", "c", 1, 1), hop("e", "d", 2, 1)]
+
+
+def gone_on(records: list[dict[str, Any]], there: str, *, done: int = 0) -> tuple[str, Position, tuple[int, ...]]:
+    training = resumed(Book.of(records, 2), Work(TRIAL, {}, 3, done, resumed=True), lambda state: state in there)
+    return training.state, training.at, training.order
+
+
+def test_a_trial_goes_on_from_its_newest_state() -> None:
+    assert gone_on(HOPS, "abcde") == ("e", Position(2, frozenset({PartitionId(1)})), ())
+
+
+def test_what_was_lost_is_done_again_in_the_same_order() -> None:
+    assert gone_on(HOPS, "b") == ("b", Position(1), (0, 1, 1))
+    assert gone_on(HOPS, "") == ("", Position(), (1, 0, 0, 1, 1))
+    again = [*HOPS, {"kind": "again", "trial": "0", "state": "b", "order": [0, 1, 1]}, hop("f", "b", 1, 0)]
+    assert gone_on(again, "f", done=1) == ("f", Position(1, frozenset({PartitionId(0)})), (1, 1)), "also if it is interrupted"
+    assert gone_on(again, "b", done=1) == ("b", Position(1), (0, 1, 1)), "more than once"
+
+
+def test_it_does_not_go_past_an_epoch_that_cannot_be_evaluated_any_more() -> None:
+    assert gone_on(HOPS, "abce", done=1) == ("c", Position(1, frozenset({PartitionId(0)})), (1, 1))
+    assert gone_on(HOPS, "ae", done=2) == ("e", Position(2, frozenset({PartitionId(1)})), ())
+
+
+def test_what_a_group_did_is_done_again_when_there_is_a_group() -> None:
+    assert gone_on([BEGUN, hop("a", "", 0, 0, 1), hop("b", "a", 1, 1)], "") == ("", Position(), ())
+    assert gone_on([BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0, 1)], "") == ("", Position(), (1, 0))
