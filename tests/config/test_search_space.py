@@ -1,0 +1,243 @@
+"""Spaces: every spelling of a range means what its library says, and every bad one is refused with path and hint."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.config.space import space_of
+from hopyard.config.studyjson import space_json, space_of_json
+from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform, check_space
+from hopyard.errors import SpecError
+from tests.search.spaces import spaces
+
+LOG = Uniform(1e-4, 1e-1, log=True)
+
+
+def one(given: Any) -> Domain:
+    return space_of({"x": given}).parameters[0].domain
+
+
+@pytest.mark.parametrize(
+    ("given", "domain"),
+    [
+        ("loguniform(1e-4, 1e-1)", LOG),
+        (" tune.loguniform( 1e-4,1e-1, base=2 ) ", LOG),
+        ({"loguniform": [1e-4, 1e-1]}, LOG),
+        ({"loguniform": {"low": 1e-4, "high": 1e-1}}, LOG),
+        ({"suggest_float": [1e-4, 1e-1], "log": True}, LOG),
+        ({"type": "float", "low": 1e-4, "high": 1e-1, "log": True}, LOG),
+        ({"min": 1e-4, "max": 1e-1, "log": True}, LOG),
+        ("FloatDistribution(high=0.1, log=True, low=0.0001, step=None)", LOG),
+        ({"name": "FloatDistribution", "attributes": {"step": None, "low": 1e-4, "high": 1e-1, "log": True}}, LOG),
+        ('trial.suggest_float("x", 1e-4, 1e-1, log=True)', LOG),
+        ('trial.suggest_loguniform("x", 1e-4, 1e-1)', LOG),
+        ("LogUniformDistribution(high=0.1, low=0.0001)", LOG),
+        ({"type": "float", "low": 0, "high": 1, "step": 0.25}, Uniform(0.0, 1.0, step=0.25)),
+        ("uniform(-1, 1)", Uniform(-1.0, 1.0)),
+        ("DiscreteUniformDistribution(high=1.05, low=0.05, q=0.1)", Uniform(0.05, 1.05, step=0.1)),
+        ("quniform(0.2, 1.0, 0.2)", Uniform(0.2, 1.0, step=0.2)),
+        ("qloguniform(0.001, 1, 0.001)", Uniform(0.001, 1.0, log=True, step=0.001)),
+        ("int(1, 8)", Integer(1, 8)),
+        ({"int": [1, 1e3], "log": True, "points": 4}, Integer(1, 1000, log=True, points=4)),
+        ("suggest_int(1, 9, step=2)", Integer(1, 9, step=2)),
+        ("IntDistribution(high=9, log=False, low=1, step=2)", Integer(1, 9, step=2)),
+        ("IntUniformDistribution(high=9, low=1, step=2)", Integer(1, 9, step=2)),
+        ("IntLogUniformDistribution(high=9, low=1, step=1)", Integer(1, 9, log=True)),
+        ("randint(1, 9)", Integer(1, 8)),
+        ("lograndint(1, 9)", Integer(1, 8, log=True)),
+        ("qrandint(2, 8, 2)", Integer(2, 8, step=2)),
+        ("qlograndint(8, 64, 8)", Integer(8, 64, log=True, step=8)),
+        (range(4, 17, 4), Integer(4, 16, step=4)),
+        (range(3, 0, -1), Integer(1, 3)),
+        ([16, 32], Choice((16, 32))),
+        (("a", None, True), Choice(("a", None, True))),
+        ("choice([relu, 'tanh', None, true])", Choice(("relu", "tanh", None, True))),
+        ({"grid_search": [1, 2]}, Choice((1, 2))),
+        ({"values": ["uniform(0, 1)", "b"]}, Choice(("uniform(0, 1)", "b"))),
+        ({"type": "categorical", "choices": ["a", "b"]}, Choice(("a", "b"))),
+        ("CategoricalDistribution(choices=('a', 'b'))", Choice(("a", "b"))),
+        (np.logspace(-2, 0, 3), Choice((0.01, 0.1, 1.0))),
+        (np.float64(0.5), Constant(0.5)),
+        ("adam", Constant("adam")),
+        ({"value": "f(x)"}, Constant("f(x)")),
+        (None, Constant(None)),
+        ("uniform(2, 2)", Constant(2.0)),
+        ("int(3, 3)", Constant(3)),
+    ],
+)
+def test_spellings(given: Any, domain: Domain) -> None:
+    found = one(given)
+    assert found == domain
+    assert [type(value) for value in found.values] == [type(value) for value in domain.values] if isinstance(domain, Choice) else repr(found) == repr(domain)  # type: ignore[union-attr]
+
+
+def test_objects_of_optuna() -> None:
+    d = pytest.importorskip("optuna").distributions
+    assert one(d.FloatDistribution(1e-4, 1e-1, log=True)) == LOG
+    assert one(d.FloatDistribution(0, 1, step=0.25)) == Uniform(0.0, 1.0, step=0.25)
+    assert one(d.IntDistribution(1, 9, step=2)) == Integer(1, 9, step=2)
+    assert one(d.CategoricalDistribution(("a", 1))) == Choice(("a", 1))
+    assert one(str(d.IntDistribution(1, 8, log=True))) == Integer(1, 8, log=True)
+
+
+def ray(name: str, **attributes: Any) -> Any:
+    """An object as Ray Tune's `sample` module makes it, told by its class, module and attributes alone."""
+    return type(name, (SimpleNamespace,), {"__module__": "ray.tune.search.sample"})(**attributes)
+
+
+def test_objects_of_ray_tune() -> None:
+    uniform, log, normal = ray("_Uniform"), ray("_LogUniform", base=10), ray("_Normal", mean=0, sd=1)
+    assert one(ray("Float", lower=1e-4, upper=1e-1, sampler=log)) == LOG
+    assert one(ray("Float", lower=0, upper=1, sampler=ray("Quantized", sampler=uniform, q=0.5))) == Uniform(0.0, 1.0, step=0.5)
+    assert one(ray("Float", lower=1, upper=9, sampler=ray("Quantized", sampler=log, q=1))) == Uniform(1.0, 9.0, log=True, step=1.0)
+    assert one(ray("Integer", lower=1, upper=9, sampler=uniform)) == Integer(1, 8)
+    assert one(ray("Integer", lower=1, upper=9, sampler=log)) == Integer(1, 8, log=True)
+    assert one(ray("Integer", lower=2, upper=8, sampler=ray("Quantized", sampler=uniform, q=2))) == Integer(2, 8, step=2)
+    assert one(ray("Integer", lower=8, upper=64, sampler=ray("Quantized", sampler=log, q=8))) == Integer(8, 64, log=True, step=8)
+    assert one(ray("Categorical", categories=["a", "b"], sampler=uniform)) == Choice(("a", "b"))
+    with pytest.raises(SpecError, match="no bounds"):
+        one(ray("Float", lower=-math.inf, upper=math.inf, sampler=normal))
+    with pytest.raises(SpecError, match="holds code"):
+        one(ray("Function", func=print))
+
+
+NESTED = """
+optimizer:
+  choice:
+    sgd:
+      momentum: uniform(0.0, 0.99)
+      nesterov: [true, false]
+    adam:
+      beta2: {type: float, low: 0.9, high: 0.999}
+      warmup: int(0, 9)
+    lion:
+      warmup: int(0, 9)
+layers: {int: [1, 4]}
+width_3: {int: [16, 256], log: true, when: {layers: [3, 4.0]}}
+damping: {type: float, low: 0.0, high: 0.5, when: {optimizer: sgd, nesterov: false}}
+"""
+
+
+def test_conditions() -> None:
+    space = space_of(yaml.safe_load(NESTED))
+    conditions = {p.name: p.conditions for p in space.parameters}
+    sgd = Condition("optimizer", ("sgd",))
+    assert list(conditions) == ["optimizer", "momentum", "nesterov", "beta2", "warmup", "layers", "width_3", "damping"]
+    assert conditions["optimizer"] == conditions["layers"] == ()
+    assert conditions["momentum"] == conditions["nesterov"] == (sgd,)
+    assert conditions["warmup"] == (Condition("optimizer", ("adam", "lion")),), "the same range under two values is one parameter"
+    assert conditions["width_3"] == (Condition("layers", (3, 4)),)
+    assert conditions["damping"] == (sgd, Condition("nesterov", (False,)))
+    check_space(space)
+
+
+BAD: list[tuple[Any, str, str]] = [
+    ({}, "space: there is no parameter", "lr: loguniform"),
+    ([], "space: `[]` is not a mapping", "name: range"),
+    ({"x": []}, "space.x: there is nothing to choose from", "at least one value"),
+    ({"x": {}}, "space.x: there is nothing to choose from", "uniform(0, 1)"),
+    ({"x": {"choice": {}}}, "space.x.choice: there is nothing to choose from", ""),
+    ({"x": "uniform(3, 1)"}, "space.x: low `3` is larger than high `1`", "1 to 3"),
+    ({"x": {"int": [8, 1]}}, "space.x: low `8` is larger", "1 to 8"),
+    ({"x": "loguniform(0, 1)"}, "space.x: low 0 has no logarithm", "begins above 0"),
+    ({"x": {"uniform": [-1, 1], "log": True}}, "space.x: low -1 has no logarithm", "leave out `log`"),
+    ({"x": "unifrom(0, 1)"}, "space.x: there is no range `unifrom`", "did you mean `uniform`?"),
+    ({"x": {"unifrom": [0, 1]}}, "space.x: there is no key `unifrom`", "did you mean `uniform`?"),
+    ({"x": {"uniform": [0, 1], "stp": 0.1}}, "space.x: `uniform` has no `stp`", "did you mean `step`?"),
+    ({"x": {"type": "flaot", "low": 0, "high": 1}}, "space.x.type: there is no range `flaot`", "did you mean `float`?"),
+    ({"x": {"uniform": [0, 1], "int": [0, 1]}}, "space.x: `uniform` and `int` stand in it", ""),
+    ({"x": {"type": "int", "uniform": [0, 1]}}, "space.x: `type` and `uniform` stand in it", ""),
+    ({"x": {"low": 0, "high": 1}}, "space.x: real or whole numbers?", "type: float"),
+    ({"x": {"low": 0.5}}, "space.x: `float` lacks `high`", "float(low, high)"),
+    ({"x": "uniform(0)"}, "space.x: `uniform` lacks `high`", "uniform(low, high)"),
+    ({"x": "uniform(0, 1, True, 2, 3, 4)"}, "space.x: `uniform` takes at most 5 values", ""),
+    ({"x": "uniform(0, 1, low=2)"}, "space.x: `low` is given twice", ""),
+    ({"x": "uniform(0, 1"}, "space.x: `uniform(0, 1` cannot be read", "needs quotes"),
+    ({"x": "uniform(0, 1) + 1"}, "space.x: `uniform(0, 1) + 1` is more than one range", ""),
+    ({"x": "uniform(0, 10**9)"}, "space.x: `10 ** 9` is not a number", "nothing is computed"),
+    ({"x": "choice(open('f'))"}, "space.x: `open('f')` is not a number", "nothing is computed"),
+    ({"x": "uniform(**{})"}, "space.x:", ""),
+    ({"x": "uniform(nan, 1)"}, "space.x: low: `nan` is not a number", ""),
+    ({"x": {"uniform": [0, math.nan]}}, "space.x: high: `nan` is not a finite number", ""),
+    ({"x": {"uniform": [0, "1"]}}, "space.x: high: `1` is not a number", ""),
+    ({"x": {"uniform": [True, 2]}}, "space.x: low: `true` is not a number", ""),
+    ({"x": {"uniform": [-1e308, 1e308]}}, "space.x: from `-1e+308` to `1e+308` is wider", ""),
+    ({"x": {"uniform": 5}}, "space.x: uniform: `5` is not a list of two numbers", ""),
+    ({"x": {"int": [0, 1.5]}}, "space.x: high: `1.5` is not a whole number", "uniform(low, high)"),
+    ({"x": {"int": [0, 2**70]}}, "space.x: high: `1180591620717411303424` is larger than 64 bits", ""),
+    ({"x": {"uniform": [0, 1], "step": 0}}, "space.x: step: `0` is not above 0", ""),
+    ({"x": {"uniform": [0, 1], "step": 2}}, "space.x: step: `2` is not above 0 and at most 1", ""),
+    ({"x": {"uniform": [1e300, 2e300], "step": 1}}, "space.x: step: `1` is too small", "leave out the step"),
+    ({"x": {"int": [0, 9], "step": 2.5}}, "space.x: step: `2.5` is not a whole number", ""),
+    ({"x": {"int": [0, 9], "points": 0}}, "space.x: points: `0` is not a whole number from 1", "grid"),
+    ({"x": {"int": [0, 9], "log": "yes"}}, "space.x: log: `yes` is neither true nor false", ""),
+    ({"x": "quniform(0.1, 1, 0.25)"}, "space.x: low: `0.1` is not a multiple of `0.25`", "begin at 0 or 0.25"),
+    ({"x": "randint(3, 3)"}, "space.x: there is no whole number from 3 to below 3", "left out"),
+    ({"x": "randn(0, 1)"}, "space.x: `randn` has no bounds", ""),
+    ({"x": "tune.sample_from(f)"}, "space.x: `sample_from` holds code", "when"),
+    ({"x": lambda: 1}, "space.x: `<function", "when"),
+    ({"x": object()}, "space.x: `<object", "ranges"),
+    ({"x": [1, 2, 1]}, "space.x.2: `1` stands there twice: it is the same as value 0", "every value once"),
+    ({"x": [1, True]}, "space.x.1: `true` stands there twice", "1, 1.0 and true"),
+    ({"x": [[64, 64]]}, "space.x.0: `[64, 64]` is not a single value", "64,64"),
+    ({"x": [math.inf]}, "space.x.0: `inf` is not a finite number", ""),
+    ({"x": {1, 2}}, "space.x: `{1, 2}` is no range", ""),
+    ({"x": {"lr": "uniform(0, 1)", "b": 1}}, "space.x: no range stands in it", "optimizer.lr"),
+    ({"x y": 1}, "space: `x y` is not the name of a parameter", "letters"),
+    ({3: 1}, "space: the key `3` is not a text", ""),
+    ({"a": {"int": [1, 2], "when": {"b": 1}}, "b": [1]}, "space.a.when.b: there is no parameter `b` above it", "stands below"),
+    ({"b": [1], "a": {"int": [1, 2], "when": {"bb": 1}}}, "space.a.when.bb: there is no parameter", "did you mean `b`?"),
+    ({"a": {"int": [1, 2], "when": {"a": 1}}}, "space.a.when.a: `a` cannot depend on itself", ""),
+    ({"a": ["x", "y"], "b": {"int": [1, 2], "when": {"a": "z"}}}, "space.b.when.a: `z` is not a value that `a` can have", "its values: x, y"),
+    ({"a": {"int": [1, 5], "step": 2}, "b": {"int": [1, 2], "when": {"a": 2}}}, "space.b.when.a: `2` is not a value", "1 to 5 in steps of 2"),
+    ({"a": 7, "b": {"int": [1, 2], "when": {"a": 2}}}, "space.b.when.a: `2` is not a value", "always `7`"),
+    ({"a": "uniform(0, 1)", "b": {"int": [1, 2], "when": {"a": 0.5}}}, "space.b.when.a: `a` is a range of real numbers", "choice"),
+    ({"a": [1, 2], "b": {"int": [1, 2], "when": {}}}, "space.b.when: `{}` is no condition", "{optimizer: sgd}"),
+    ({"a": [1, 2], "b": {"int": [1, 2], "when": {"a": []}}}, "space.b.when.a: no value is given", ""),
+    ({"o": {"choice": {"a": {"l": "int(1, 2)"}, "b": {"l": "int(1, 3)"}}}}, "space.o.b.l: there is another parameter `l`", "two names"),
+    ({"o": {"choice": {"a": 5}}}, "space.o.a: `5` is not a mapping", ""),
+    (
+        {"o": ["a", "b"], "p": {"values": [1, 2], "when": {"o": "a"}}, "q": {"values": [1, 2], "when": {"o": "b", "p": 1}}},
+        "space.q.when.o: no value of `o` is left: `q` would never exist", "",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "problem", "hint"), BAD)
+def test_what_is_no_space_is_refused(given: Any, problem: str, hint: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        space_of(given)
+    assert refused.value.message.startswith(problem), refused.value.message
+    assert hint in " | ".join(refused.value.hints), refused.value.hints
+
+
+@given(text=st.text(max_size=60) | st.text(alphabet="uniform(0,1.)[]{}=_*'\"\\ \n", max_size=40).map(lambda text: "uniform(" + text))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    try:
+        check_space(space_of({"x": text}))
+    except SpecError as refused:
+        assert refused.message.startswith("space.x: ")
+
+
+@given(space=spaces())
+def test_a_space_comes_back_from_json_equal(space: Space) -> None:
+    import json
+
+    back = space_of_json(json.loads(json.dumps(space_json(space), sort_keys=True)))
+    assert back == space
+    assert repr(back) == repr(space)
+
+
+def test_a_space_is_taken_as_it_is() -> None:
+    space = space_of(yaml.safe_load(NESTED))
+    assert space_of(space) == space
+    with pytest.raises(SpecError, match=r"hop\.search: space\.x: low `2` is larger"):
+        space_of(Space((Parameter("x", Uniform(2, 1)),)), where="hop.search: space")
