@@ -195,6 +195,14 @@ def test_the_order_of_a_seed_is_for_ever() -> None:
     assert epoch_order(10, 3, None, 0).tolist() == [1, 4, 9, 0, 6, 7, 8, 5, 2, 3]
 
 
+def test_views_share_the_memory_that_there_is(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    data.npy(tmp_path / "data")
+    part = split_of(tmp_path / "data", parts=1).open(0, memory_bytes=2 * data.numbers().nbytes - 1)
+    assert part.view(z="x").load() and not part.view(w="x").load() and not part.load(("x",))
+    assert part.bytes_loaded == data.numbers().nbytes == part.view(z="x").bytes_loaded
+
+
 def test_views_make_matrices() -> None:
     part = in_memory({"a": np.arange(6), "b": np.arange(6) * 10.0, "y": np.arange(6) % 2, "z": np.zeros((6, 2))}, key="k")
     view = part.view(x=("a", "b"), y="y")

@@ -45,6 +45,7 @@ class Partition:
         self._memory = memory_bytes
         self._loaded: dict[str, Array] = dict(reader.arrays) if isinstance(reader, ArrayReader) else {}
         self._refused: set[str] = set()  # columns that once did not fit: asking again costs time, and answers must not change
+        self._root = self  # of a view, whose it is: they share what memory there may be
         self._views: dict[tuple[tuple[str, Source], ...], Partition] = {}
 
     @property
@@ -83,7 +84,7 @@ class Partition:
         if self._refused.intersection(wanted):
             return False
         need = self._reader.row_bytes(wanted) * len(self)
-        if need + self.bytes_loaded > budget_bytes(self._memory, self.of):
+        if need + self._root.bytes_loaded > budget_bytes(self._memory, self.of):
             self._refused.update(wanted)
             return False
         self._loaded.update(self._read(wanted))
@@ -170,6 +171,7 @@ class Partition:
         key = tuple(sorted(sources.items()))
         if key not in self._views:
             self._views[key] = self.like(ViewReader(self._reader, sources), what=repr(key))
+            self._views[key]._root = self._root
         return self._views[key]
 
     def like(self, reader: Reader, *, what: str) -> Partition:
