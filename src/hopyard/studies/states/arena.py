@@ -9,10 +9,12 @@ import ctypes
 import mmap
 import sys
 import threading
+from contextlib import suppress
 
 _SPARE = 3  # arenas without a state that are kept
 _WASTE = 2  # an arena is used for states down to its size over this
 _PAGE = mmap.PAGESIZE
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: have the pages now, not one by one when they are written (Linux 5.14)
 _HUGE_FROM = 4 << 20  # bytes from which pages of 2 MB pay
 
 
@@ -25,10 +27,9 @@ class _Arena:
         self.capacity = max(-(-size // _PAGE) * _PAGE, _PAGE)
         memory = mmap.mmap(-1, self.capacity)
         if self.capacity >= _HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
-                memory.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass  # a kernel without them
+            for advice in (mmap.MADV_HUGEPAGE, _POPULATE_WRITE):
+                with suppress(OSError):  # a kernel without it
+                    memory.madvise(advice)
         self.holder = (ctypes.c_char * self.capacity).from_buffer(memory)
         self.unused = sys.getrefcount(self.holder)
 
@@ -49,15 +50,33 @@ class Arenas:
     def take(self, size: int) -> memoryview:
         """Writable memory of this size, with anything in it, which is nobody else's as long as the view, or a part of it, lives."""
         with self._lock:
-            free = [one for one in self._arenas if one.is_free()]
-            fitting = [one for one in free if size <= one.capacity <= max(size * _WASTE, _PAGE)]
-            if fitting:
-                return min(fitting, key=lambda one: one.capacity).view(size)
-            for one in free[: max(len(free) - _SPARE + 1, 0)]:
-                self._arenas.remove(one)
-            made = _Arena(size)
+            found = self._free(size)
+            if found is not None:
+                return found.view(size)
+        made = _Arena(size)
+        view = made.view(size)
+        with self._lock:
             self._arenas.append(made)
-            return made.view(size)
+        return view
+
+    def prepare(self, size: int) -> None:
+        """Have memory for a state of about this size, beside what is in use."""
+        with self._lock:
+            if self._free(size) is not None:
+                return
+        made = _Arena(size)
+        with self._lock:
+            self._arenas.append(made)
+
+    def _free(self, size: int) -> _Arena | None:
+        """One that fits. Gives up those that are too many where none does."""
+        free = [one for one in self._arenas if one.is_free()]
+        fitting = [one for one in free if size <= one.capacity <= max(size * _WASTE, _PAGE)]
+        if fitting:
+            return min(fitting, key=lambda one: one.capacity)
+        for one in free[: max(len(free) - _SPARE + 1, 0)]:
+            self._arenas.remove(one)
+        return None
 
     @property
     def held_bytes(self) -> int:

@@ -88,10 +88,11 @@ class Shelf:
             slots.trim()
 
     def prepare(self, size: int) -> None:
-        """Make room for a state of about this size ready now: memory that was never used is slow to write."""
+        """Make room for a state of about this size ready now, to put and to read: memory that was never used is slow to write."""
         with suppress(StorageFull):
             _, slots, slot = self._take(size)
             slots.unpin(slot)
+            self._arenas.prepare(size)
 
     def _take(self, size: int) -> tuple[folders.Folder, Slots, Slot]:
         for folder, slots in self._places:

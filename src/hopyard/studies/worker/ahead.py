@@ -18,6 +18,7 @@ from hopyard.studies.worker.failure import StateLacking
 log = logging.getLogger("hopyard.studies.worker")
 
 _UNNAMED = 4  # states whose digest is still to be computed; with more, training waits
+_BETWEEN_S = 0.03  # two units, where there is a next one
 _AHEAD = 2  # states that are read before they are asked for
 
 
@@ -107,10 +108,13 @@ class Ahead:
 
 
 class Namer:
-    """Computes the digests of states that this worker made, and tells them. A state is held from `hold` on until that is done."""
+    """Computes the digests of states that this worker made, and tells them. A state is held from `hold` on until that is done.
 
-    def __init__(self, shelf: Shelf, tell: Callable[[str, str, str], None]) -> None:
-        self._shelf, self._tell = shelf, tell
+    at_work: set while a unit is under way. Between two units everything that computes is in the way of the next one.
+    """
+
+    def __init__(self, shelf: Shelf, tell: Callable[[str, str, str], None], at_work: threading.Event) -> None:
+        self._shelf, self._tell, self._at_work = shelf, tell, at_work
         self._aside = Aside("worker-namer")
         self._room = threading.Semaphore(_UNNAMED)
 
@@ -124,6 +128,7 @@ class Namer:
 
         def name() -> None:
             with held:
+                self._at_work.wait(_BETWEEN_S)
                 found = digest(view)
             self._tell(unit, state, found)
 

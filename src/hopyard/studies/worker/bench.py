@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -30,12 +31,13 @@ class Group(Protocol):
 
 
 class Bench:
-    """Used by the thread that trains; `leave_group` by any."""
+    """Used by the thread that trains; `leave_group` by any. at_work: while the user's code runs."""
 
     def __init__(self, shelf: Shelf, ahead: Ahead, aside: Aside, meetings: Meetings, secret: bytes, check: Check) -> None:
         self._shelf, self._ahead, self._aside = shelf, ahead, aside
         self._meetings, self._secret, self._check = meetings, secret, check
         self._group: Group | None = None
+        self.at_work = threading.Event()
 
     def train(self, trainable: Trainable, order: Train, me: WorkerId, opened: Opened) -> Finished:
         """Raises Cancelled, GroupBroken, StateLacking, StorageFull, and whatever the user's code raises."""
@@ -47,12 +49,14 @@ class Bench:
         partition = self._partition(opened, "train", order.members[index].partition, order.unit)
         state, fetched = self._state(trainable, order, config)
         fetch_s = time.perf_counter() - arrived
+        self.at_work.set()
         began_at, clock = time.time(), time.perf_counter()
         if len(order.members) == 1:
             state = unit.train(trainable, state, partition, config)
         else:
             state = self._train_together(trainable, state, partition, config, order, index)
         trained = time.perf_counter()
+        self.at_work.clear()
         ended_at = began_at + trained - clock
         self._check(order.unit, trained - clock, 1.0)
         size = self._shelf.put(order.unit, unit.keep(trainable, state))
@@ -76,8 +80,10 @@ class Bench:
         config = Config(dict(order.params), order.trial, order.seed, order.epoch, order.budget)
         partition = self._partition(opened, "train" if order.training else "validation", order.partition, order.unit)
         state, _ = self._state(trainable, order, config)
+        self.at_work.set()
         began_at, clock = time.time(), time.perf_counter()
         metrics = unit.evaluate(trainable, state, partition, config)
+        self.at_work.clear()
         return Evaluated(
             unit=order.unit,
             trial=order.trial,

@@ -67,10 +67,10 @@ class Worker:
         self._server = Server(shelf)
         self._fetcher, self._tidier = Aside("worker-fetch"), Aside("worker-tidy")
         self._ahead = Ahead(shelf, secret, self._fetcher)
-        self._namer = Namer(shelf, self._named)
         self._listener = Listener(secret, self._serve, host=_listens_on(address))
         self._line = Line(address, secret, self, patience_s=patience_s)
         self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._check)
+        self._namer = Namer(shelf, self._named, self._bench.at_work)
         self._seen: set[str] = set()
         self._last_progress = 0.0
         self._lost = ""
