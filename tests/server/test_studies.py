@@ -189,3 +189,44 @@ def test_a_journal_is_read_over_all_attempts(tmp_path: Path) -> None:
             assert part.content == whole[offset : offset + limit]
 
     play(tmp_path, scene)
+
+
+def test_replicas_that_are_not_essential_are_told_to_end_after_the_others(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started(roles=[role(), {**role(), "name": "helper", "replicas": 2, "essential": False}])
+        for rank in range(3):
+            assert not (await stage.sync(run, [], rank=rank))["stop"]
+        lost = {"kind": "signal", "code": 137, "reason": "killed"}
+        await stage.sync(run, [], rank=2, phase="exited", exit=lost, final=True)
+        assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "running"
+        await stage.ask("POST", f"/runs/{run['id']}/stop", {"grace_s": 60})
+        assert (await stage.sync(run, []))["stop"]
+        assert not (await stage.sync(run, [], rank=1))["stop"]
+        stopped = {"kind": "stopped", "code": 143, "reason": "stopped by request"}
+        await stage.sync(run, [], phase="exited", exit=stopped, final=True)
+        assert (await stage.sync(run, [], rank=1))["stop"]
+        await stage.sync(run, [], rank=1, phase="exited", exit=stopped, final=True)
+        assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "cancelled"
+
+    play(tmp_path, scene)
+
+
+def test_a_gang_succeeds_with_its_essential_replicas(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started(roles=[{**role(), "replicas": 2}, {**role(), "name": "helper", "essential": False}])
+        done = {"kind": "exit-code", "code": 0, "reason": "finished"}
+        await stage.sync(run, [], rank=2)
+        await stage.sync(run, [], phase="exited", exit=done, final=True)  # before its peer has said a word
+        assert not (await stage.sync(run, [], rank=1))["stop"]
+        await stage.sync(run, [], rank=1, phase="exited", exit=done, final=True)
+        assert (await stage.sync(run, [], rank=2))["stop"]
+        stopped = {"kind": "stopped", "code": 143, "reason": "ended with its gang"}
+        await stage.sync(run, [], rank=2, phase="exited", exit=stopped, final=True)
+        found = await stage.ask("GET", f"/runs/{run['id']}")
+        assert (found["phase"], found["exit"]["reason"]) == ("succeeded", "finished")
+        refused = await stage.submit(roles=[{**role(), "essential": False}], status=400)
+        assert "none is essential" in refused["error"]["message"]
+        refused = await stage.submit(study={**STUDY, "trial": {**TRIAL, "roles": [role(gpus=9)]}}, status=400)
+        assert refused["error"]["code"] == "does_not_fit"
+
+    play(tmp_path, scene)

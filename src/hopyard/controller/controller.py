@@ -159,7 +159,9 @@ class Controller:
                 self._endings.ask(attempt, preempt=status.exit.kind is ExitKind.PREEMPTED)
         if attempt not in self._watch.live:
             await self._watch.look_what_lives()
-        return attempt in self._endings or attempt not in self._watch.live
+        if attempt not in self._watch.live:
+            return True
+        return attempt in self._endings and await self._ends_now(attempt, status.rank)
 
     async def _ends_gang(self, attempt: AttemptId, exit: Exit, rank: int) -> bool:
         """Whether the rest of a gang ends because this replica did: it ended badly, or was the last essential one."""
@@ -167,10 +169,17 @@ class Controller:
         optional = run.optional_ranks()
         if not exit.ok:
             return rank not in optional
-        if not optional:
-            return False
-        said = await self._cluster.replicas(attempt)
-        return all(one.exit is not None for one in said.replicas if one.rank not in optional)
+        return bool(optional) and await self._essential_ended(attempt, run)
+
+    async def _ends_now(self, attempt: AttemptId, rank: int) -> bool:
+        """Whether a replica of an attempt that should end is to end now: those that are not essential do after the others."""
+        run = await self._runs.get(split_attempt(attempt)[0])
+        return rank not in run.optional_ranks() or await self._essential_ended(attempt, run)
+
+    async def _essential_ended(self, attempt: AttemptId, run: Run) -> bool:
+        ended = {one.rank for one in (await self._cluster.replicas(attempt)).replicas if one.exit is not None}
+        size = sum(run.attempt.counts) if run.attempt is not None else run.spec.size
+        return ended.issuperset(set(range(size)) - run.optional_ranks())
 
     def preempts(self, attempt: AttemptId) -> bool:
         """Whether an attempt that should end is to save a checkpoint first, because it makes room for another."""

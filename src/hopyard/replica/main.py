@@ -228,6 +228,7 @@ class Replica:
             self._shipper.say(ReplicaStatus(rank, told, "sending the rest of its output"))
         self._checkpoints.finish()
         self._send_outputs()
+        self._tell_of_loss(ended)
         self._shipper.close(ReplicaStatus(rank, ReplicaPhase.EXITED, "", ended))
         while self._folder.is_there() and not self._write(replace(self._state, shipped=True)):
             time.sleep(_RETRY_S)
@@ -270,6 +271,12 @@ class Replica:
             return paths
         with tree_cache(self._spec).use(code, self._server.client.fetch) as tree:
             return [path for path in paths if differs(work / path, tree / path)]
+
+    def _tell_of_loss(self, ended: Exit) -> None:
+        """The run goes on without a replica that is not essential, so nobody reads why in the run's own end."""
+        launch = self._spec.launch
+        if not launch.essential and not ended.ok and ended.kind not in (ExitKind.STOPPED, ExitKind.PREEMPTED, ExitKind.PEER_FAILED):
+            self._folder.note(f"{launch.role} {launch.role_rank} (replica {launch.rank}) is gone: {ended.reason}")
 
     # -- small things ----------------------------------------------------------------------------------------------------
 

@@ -40,8 +40,10 @@ async def accept(
     if not offline:
         nodes = await parts.nodes.get()
         spec = in_queue(await parts.queues.tree(), asked, user=user, owner=parts.queues.owner)
-        check_fits(spec, nodes)
-        await parts.queues.check_never_refused(_gang(spec, user), nodes)
+        await _check_may_start(parts, spec, user, nodes)
+        if spec.study is not None and spec.study.get("trial"):
+            trial = spec_of_json(spec.study["trial"], path="study.trial")
+            await _check_may_start(parts, replace(trial, queue=spec.queue), user, nodes)
     async with parts.sweeper.held_off():
         pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec
         pinned = await _pin_trials(parts.datasets, pinned)
@@ -97,6 +99,11 @@ def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
         check_spec(trial)
     if found.mop is not None and found.mop.dataset not in {ref.name for ref in spec.datasets}:
         raise SpecError(f"study.mop.dataset: the run does not mount `{found.mop.dataset}`", hints=("name it under `datasets` too",))
+
+
+async def _check_may_start(parts: Parts, spec: RunSpec, user: str, nodes: Sequence[Node]) -> None:
+    check_fits(spec, nodes)
+    await parts.queues.check_never_refused(_gang(spec, user), nodes)
 
 
 def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:

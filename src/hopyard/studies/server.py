@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hopyard.errors import AuthError, HopyardError, IntegrityError, ServerUnavailable
+from hopyard.errors import AuthError, Forbidden, HopyardError, IntegrityError, ServerUnavailable, StorageFull
 from hopyard.sdk.client import Client
 
 _RETRY_S = (0.05, 1.0)
+_FAULTS = 5  # of the server, one after another, before they are told
 T = TypeVar("T")
 
 
@@ -30,28 +31,38 @@ class StudyServer:
             raise IntegrityError(f"{folder / 'spec.json'} cannot be read: {bad}") from bad
         self._folder, self._stopping, self._say = folder, stopping, say
         self._client = self._fresh()
-        self._away = False
+        self._away, self._faults = False, 0
 
     def ask(self, question: Callable[[Client], T]) -> T:
-        """The answer, however long the server is away. Raises what the server says; ServerUnavailable once the driver is to leave."""
+        """The answer, however long the server is away or has no space. Raises what else the server says; what it fails with now, once
+        the driver is to leave."""
         pause = _RETRY_S[0]
         while True:
             try:
                 answer = question(self._client)
-            except (ServerUnavailable, AuthError) as failed:
+            except HopyardError as failed:
                 fresh = self._fresh()
                 renewed = (fresh.url, fresh.token) != (self._client.url, self._client.token)
-                if self._stopping() or (isinstance(failed, AuthError) and not renewed):
+                if self._stopping() or not self._may_pass(failed, renewed):
                     raise
                 self._client.close()
                 self._client = fresh
                 if not renewed:
-                    self._tell_away(pause)
+                    self._tell_away(failed, pause)
                     time.sleep(pause)
                     pause = min(2 * pause, _RETRY_S[1])
             else:
-                self._away = False
+                self._away, self._faults = False, 0
                 return answer
+
+    def _may_pass(self, failed: HopyardError, renewed: bool) -> bool:
+        """Whether to ask again."""
+        if isinstance(failed, (ServerUnavailable, StorageFull)):
+            return True
+        if isinstance(failed, AuthError):
+            return renewed and not isinstance(failed, Forbidden)
+        self._faults += failed.code == HopyardError.code  # a fault inside the server, not a refusal
+        return failed.code == HopyardError.code and self._faults <= _FAULTS
 
     def get(self, path: str, **query: Any) -> Any:
         return self.ask(lambda client: client.get(path, **query))
@@ -87,10 +98,10 @@ class StudyServer:
     def close(self) -> None:
         self._client.close()
 
-    def _tell_away(self, pause: float) -> None:
+    def _tell_away(self, failed: HopyardError, pause: float) -> None:
         if not self._away and pause >= _RETRY_S[1]:
             self._away = True
-            self._say("the server is away; the study goes on when it is back")
+            self._say(f"the study waits for its server: {failed.message}")
 
     def _fresh(self) -> Client:
         try:

@@ -382,6 +382,21 @@ class EngineContract(ABC):
 
         self.play(tmp_path, scenario)
 
+    def test_what_is_not_essential_is_there_until_the_others_have_ended(self, tmp_path: Path) -> None:
+        says = "import signal, sys, time\ndef end(*_):\n print('asked', time.time(), flush=True); time.sleep({0}); print('left', time.time(), flush=True); sys.exit(0)\n"
+        script = says + "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", script.format(0), script.format(0.5), optional=(0,))
+            for rank in range(2):
+                await bench.output("a.1", b"up", rank=rank)
+            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+            assert [one.kind for one in await bench.exits("a.1")] == [ExitKind.STOPPED] * 2
+            times = [dict(line.split() for line in bench.sink.stream("a.1", rank, "stdout").decode().splitlines()[1:]) for rank in range(2)]
+            assert float(times[0]["asked"]) > float(times[1]["left"])
+
+        self.play(tmp_path, scenario)
+
     def test_observe_tells_running_attempts_whole(self, tmp_path: Path) -> None:
         async def scenario(bench: EngineBench) -> None:
             await bench.launch("a.1", WAITS, WAITS)

@@ -220,7 +220,8 @@ class LocalEngine:
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
         """See `Engine.stop`. Replicas keep their orders' time themselves; one that is asked again long after it was over and
-        still has not ended its script is frozen, and killed: the kernel then ends the script with it."""
+        still has not ended its script is frozen, and killed: the kernel then ends the script with it. Replicas that are not
+        essential are there for the others, and are asked when those have ended."""
         folder, seconds = self._home.attempts / attempt, max(0.0, grace.total_seconds())
         if not folder.exists():
             return
@@ -229,13 +230,16 @@ class LocalEngine:
         overdue_at = self._overdue_at[attempt] = min(self._overdue_at.get(attempt, overdue_at), overdue_at)
         await asyncio.to_thread(self._order_stop, folder, order, overdue=time.monotonic() > overdue_at)
 
-    @staticmethod
-    def _order_stop(attempt: Path, order: StopOrder, *, overdue: bool) -> None:
-        for folder in replica_folders(attempt):
-            state = folder.read_state()
+    def _order_stop(self, attempt: Path, order: StopOrder, *, overdue: bool) -> None:
+        states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
+        running = {folder.rank for folder, state in states if state is None or state.exit is None}
+        first = {folder.rank for folder, _ in states if folder.rank in running and self._is_essential(folder)} if len(states) > 1 else set()
+        for folder, state in states:
+            if first and folder.rank not in first and order.grace_s > 0 and not overdue:
+                continue
             if state is None or not state.shipped:
                 folder.request_stop(order)
-            if overdue and (state is None or state.exit is None):
+            if overdue and folder.rank in running:
                 folder.signal(signal.SIGKILL)
 
     async def observe(self) -> Observation:
@@ -306,6 +310,8 @@ class LocalEngine:
         bad = next(((rank, exit) for rank, exit in counting if not exit.ok), None)
         if bad is not None and bad[1].kind is ExitKind.PREEMPTED:
             order = StopOrder(grace_s, ExitKind.PREEMPTED, f"preempted with replica {bad[0]}")
+        elif bad is not None and bad[1].kind is ExitKind.STOPPED:
+            order = StopOrder(grace_s, reason=f"stopped with replica {bad[0]}")
         elif bad is not None:
             order = StopOrder(grace_s, ExitKind.PEER_FAILED, f"ended because replica {bad[0]} failed")
         elif counting and not any(self._is_essential(folder) for folder, state in states if state is None or state.exit is None):
