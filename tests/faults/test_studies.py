@@ -203,3 +203,24 @@ def test_hopping_trials_go_on_whatever_is_killed(world: World) -> None:
     assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     assert ended["summary"]["loss"] == min(r["report"]["value"] for r in journal(world, ended) if r["kind"] == "told")
     assert ended["summary"]["trials_failed"] == 0
+
+
+def test_hopping_trials_make_room_and_no_epoch_is_repeated(world: World) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(800, 4))
+    (world.folder / "data").mkdir()
+    np.savez(world.folder / "data" / "table.npz", x=x, y=x @ np.array([1.0, -2.0, 3.0, 0.5]))
+    world.write("linear.py", TRAINABLE)
+    world.write("search.yaml", MOP)
+    world.ok("dataset", "push", "linear", "data")
+    run = start(world)
+    until(lambda: sum(record["kind"] == "hop" for record in journal(world, run)) >= 6, "some hops")
+    world.ok("node", "drain", "box")
+    until(lambda: world.run(run["id"])["phase"] == "queued", "a study that waits")
+    world.ok("node", "uncordon", "box")
+    ended = world.reaches(run["id"], "succeeded")
+    records = journal(world, ended)
+    assert [one["exit"] and one["exit"]["kind"] for one in ended["attempts"]] == ["preempted", "exit-code"]
+    hops = [(r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]]
+    assert set(hops) == {(str(trial), epoch, part) for trial in range(4) for epoch in range(4) for part in range(2)}
+    assert len(hops) <= len(set(hops)) + 4, "of each trial, at most what it had done of the epoch under way"
