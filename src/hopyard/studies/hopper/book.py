@@ -145,6 +145,11 @@ class Book:
             visited |= before.at.visited
         return Position(epoch + 1) if len(visited) == self._all else Position(epoch, visited)
 
+    @property
+    def unnamed(self) -> int:
+        """How many states have no digest yet."""
+        return len(self.made.keys() - self.digests.keys())
+
     def line(self, state: str) -> Iterator[tuple[str, Made]]:
         """The state and those before it, newest first, also those of another trial that it was copied from."""
         while (made := self.made.get(state)) is not None:

@@ -22,7 +22,7 @@ class Patience:
 
     gather_s: float = 10.0
     grace_s: float = 3.0
-    silent_s: float = 10.0
+    silent_s: float = 30.0
     opening_s: float = 60.0
     nobody_s: float = 600.0
     save_s: float = 30.0

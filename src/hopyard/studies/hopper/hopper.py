@@ -35,6 +35,7 @@ from hopyard.studies.states.shelf import Shelf
 from hopyard.studies.trainer import Ground, News, Work
 
 _TICK_S = 0.1
+_LAST_WORDS_S = 3.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -76,6 +77,7 @@ class Hopper:
         self._reception = Reception(
             self._ledger, self._crew, self._states, self._orders, self._trials, adopting, self._stragglers, names, validates=self._validates
         )  # fmt: skip
+        self._unnamed_before = self._ledger.book.unnamed  # of an earlier driver's: nobody may be left to tell
         self._pending: list[Work] = []
         self._room_left = self._spare = False
         self._ticked_at, self._alone_since = 0.0, time.monotonic()
@@ -128,12 +130,21 @@ class Hopper:
         """over: the best state is saved; else all that the study would go on from."""
         self._saving.wait()
         self._save(only_best=over)
+        self._hear_out()
         self._saving.wait()
         for worker in self._crew:
             self._crew.send(worker, End("the study is over" if over else "the study goes on later"))
         self._hub.close()
         self._server.close()
         self._shelf.close()
+
+    def _hear_out(self) -> None:
+        """The digests of the last states are told a little after the states."""
+        until = time.monotonic() + _LAST_WORDS_S
+        while self._ledger.book.unnamed > self._unnamed_before and len(self._crew) and time.monotonic() < until:
+            for event in self._hub.wait(_TICK_S):
+                self._reception.take(event)
+            self._reception.acknowledge()
 
     @property
     def best(self) -> Best | None:

@@ -168,8 +168,7 @@ class Reception:
         del self._orders.units[unit.number]
         self._ledger.hop(said, unit.workers)
         self._trials.hopped(unit.trial, said.state)
-        took = said.ended_at - said.began_at + said.fetch_s + said.save_s
-        self._trials.facts.append(HopFinished(unit.number, said.state, took))
+        self._trials.facts.append(HopFinished(unit.number, said.state, said.ended_at - said.began_at))
         self._stragglers.count(unit.workers)
         for one in unit.finished:
             member = self._crew.find(one)

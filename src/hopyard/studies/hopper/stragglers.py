@@ -13,7 +13,7 @@ from hopyard.mop.roster import SLOWER
 from hopyard.studies.hopper.crew import Crew, Worker
 from hopyard.studies.hopper.units import Unit
 
-_HOPS = 3  # of each, before one is judged
+_HOPS = 6  # of each, before one is judged
 _LATE = 5.0  # times as long as expected: what is under way is late
 _LATE_S = 5.0  # and at least so long
 _EVERY_S = 1.0
