@@ -188,6 +188,22 @@ def test_what_only_reading_shows_is_told_then(tmp_path: Path) -> None:
     assert "0.2" in told.value.hints[0]
 
 
+def test_numbers_are_no_classes(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(40.0))
+    with pytest.raises(SpecError, match="`x` has 40 different values in 40 rows, no classes"):
+        split(tmp_path, plan(stratify="x"), "m", tmp_path / "cache")
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    for name in ("data", "elsewhere"):
+        (tmp_path / name).mkdir()
+        data.npy(tmp_path / name)
+    (tmp_path / "data" / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "circle").symlink_to(tmp_path / "data")
+    (tmp_path / "elsewhere" / "circle").symlink_to(tmp_path / "elsewhere")
+    assert check(tmp_path / "data", plan()).rows == 2 * data.ROWS
+
+
 def test_missing_values_of_whole_numbers_are_named(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet as pq

@@ -97,20 +97,23 @@ def _is_talk(path: str) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        inner = os.path.relpath(parent, folder)
-        for name in names:
-            if not name.startswith("."):
-                yield name if inner == "." else f"{inner}/{name}".replace(os.sep, "/")
+    for inner, _, names in _tree(folder):
+        yield from (f"{inner}{name}" for name in names if not name.startswith("."))
 
 
 def _folders(folder: Path) -> Iterator[str]:
-    for parent, folders, _ in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        inner = os.path.relpath(parent, folder)
-        for name in folders:
-            yield name if inner == "." else f"{inner}/{name}".replace(os.sep, "/")
+    for inner, folders, _ in _tree(folder):
+        yield from (f"{inner}{name}" for name in folders)
+
+
+def _tree(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Of each folder that is not hidden: its path with a slash at the end, the folders and the files in it. A link that leads back to a
+    folder that it lies in is not followed."""
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        above = os.path.realpath(parent) + os.sep
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and not above.startswith(os.path.realpath(f"{parent}/{name}") + os.sep))
+        inner = os.path.relpath(parent, folder).replace(os.sep, "/")
+        yield "" if inner == "." else f"{inner}/", folders, names
 
 
 def _parents(path: str) -> Iterator[str]:

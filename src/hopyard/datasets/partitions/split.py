@@ -29,6 +29,7 @@ from hopyard.errors import IntegrityError, SpecError
 
 _LAYOUT = 1  # of indexes, and of how rows are dealt: another number, other partitions
 _WINDOW_BYTES = 64 * 1024 * 1024  # of rows that are shuffled together, where they come a block at a time
+_FEW_CLASSES = 10  # are not asked how many rows they have
 _SOURCES: dict[str, Source] = {"parquet": parquet, "npy": numpy_files, "npz": numpy_files, "images": images, "tar": tar, "text": text}
 
 
@@ -140,6 +141,7 @@ def _write(file: IO[bytes], folder: Path, plan: PartitionPlan) -> None:
     assert train is not None
     window = max(1, int(_WINDOW_BYTES / max(1.0, sum(train.row_bytes.values()))))
     scan = source.scan(folder, train, plan.stratify)
+    _check_classes(scan, plan.stratify)
     turn, share = set_apart(in_turn(scan.rows, scan.strata, plan.seed), plan.validation)
     turns: dict[str, tuple[About, Scan, Array]] = {"train": (train, scan, turn)}
     if apart is not None:
@@ -188,6 +190,14 @@ def _check_plan(plan: PartitionPlan) -> None:
         raise SpecError(f"partitions.validation: {plan.validation} is no share of the rows", hints=("a number from 0 to below 1, such as 0.2",))
     if plan.validation and plan.validation_from:
         raise SpecError("partitions: both `validation` and `validation_from` are given", hints=("a share of the rows, or the files that hold them",))
+
+
+def _check_classes(scan: Scan, column: str) -> None:
+    """A class is something that several rows are of."""
+    count = 0 if scan.strata is None else int(scan.strata.max(initial=-1)) + 1
+    if count > max(scan.rows // 2, _FEW_CLASSES):
+        hint = "stratify by the column of classes; rows are shuffled anyway"
+        raise SpecError(f"partitions.stratify: column `{column}` has {count:,} different values in {scan.rows:,} rows, no classes", hints=(hint,))
 
 
 def _check_enough(rows: int, parts: int, what: str) -> None:
