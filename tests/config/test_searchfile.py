@@ -183,6 +183,7 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     (TRIALS, {"budget_param": "a b"}, "budget_param: `a b` is not the name of a parameter", ""),
     (TRIALS, {"mlflow": "localhost"}, "mlflow: `localhost` is not the address", "http://"),
     (TRIALS, {"tensorboard": "1"}, "tensorboard: `1` is neither true nor false", ""),
+    (MOP, {"space": "{epochs: [1, 2]}"}, "space.epochs: a trainable's config has its own `epochs`", "my_epochs"),
     (MOP, {"trainable": None, "parallel": "mop"}, "trainable: missing", "train.py:Digits"),
     (MOP, {"trainable": "train.py:Digit"}, "trainable: train.py has no `Digit`", "did you mean `Digits`?"),
     (MOP, {"trainable": "trian.py:Digits"}, "trainable: `trian.py` does not exist", "did you mean `train.py`?"),

@@ -52,7 +52,7 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.searchers import check_options, get_searcher, is_own, needs_trials
 from hopyard.domain.space import Space
-from hopyard.domain.study import DEFAULT_BUDGET_PARAM, MopSpec, Parallel, SearcherSpec, StudySpec
+from hopyard.domain.study import CONFIG_WORDS, DEFAULT_BUDGET_PARAM, MopSpec, Parallel, SearcherSpec, StudySpec
 from hopyard.errors import SpecError
 
 STUDY_KEYS = (
@@ -104,7 +104,7 @@ def read_search(top: Section, *, base: Path, folder: Path, name: str) -> StudyRe
     )
     _check_rungs(top, spec)
     run = replace(read_request(top, (), base=base, folder=folder), label=spec.name)
-    _check_params(top, run, space)
+    _check_params(top, run, space, parallel)
     if spec.mop is not None:
         return StudyRequest(spec, _mop_run(top, run, spec.mop))
     trial = replace(run, roles=_trial_roles(top, folder), label="")
@@ -229,10 +229,13 @@ def _mlflow(top: Section) -> str:
     return text
 
 
-def _check_params(top: Section, run: RunRequest, space: Space) -> None:
+def _check_params(top: Section, run: RunRequest, space: Space, parallel: Parallel) -> None:
     for parameter in space.parameters:
         if parameter.name in run.params:
             raise top.fail(f"params.{parameter.name}", f"`{parameter.name}` is searched, and fixed as well", "keep it in `space` or in `params`")
+        if parallel is Parallel.MOP and parameter.name in CONFIG_WORDS:
+            hint = f"call the parameter something else: `my_{parameter.name}`"
+            raise SpecError(f"{top.file}: space.{parameter.name}: a trainable's config has its own `{parameter.name}`", hints=(hint,))
 
 
 def _trial_roles(top: Section, folder: Path) -> tuple[RoleRequest, ...]:

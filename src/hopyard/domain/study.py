@@ -11,6 +11,7 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 
 DEFAULT_BUDGET_PARAM = "epochs"
+CONFIG_WORDS = ("epoch", "epochs", "params", "seed", "trial")  # what a trainable's config says itself: no names for parameters
 
 
 _AT_ONCE = 4  # trials that are runs of their own, where nobody says how many

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hopyard.domain.run import ParamValue
+from hopyard.domain.study import CONFIG_WORDS
 from hopyard.errors import SpecError
-
-RESERVED = ("epoch", "epochs", "params", "seed", "trial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,12 @@ class Config:
     epochs: int = 1
 
     def __post_init__(self) -> None:
-        for name in RESERVED:
+        for name in CONFIG_WORDS:
             if name in self.params:
                 raise SpecError(f"space.{name}: a trainable's config has its own `{name}`", hints=(f"call the parameter something else: `my_{name}`",))
 
     def __getattr__(self, name: str) -> ParamValue:
-        if name.startswith("__") or name in RESERVED:  # asked by copy and pickle, before there are params
+        if name.startswith("__") or name in CONFIG_WORDS:  # asked by copy and pickle, before there are params
             raise AttributeError(name)
         try:
             return self.params[name]
