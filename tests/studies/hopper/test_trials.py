@@ -128,3 +128,24 @@ def test_what_was_paused_before_the_driver_ended_is_there_after(tmp_path: Path) 
             again.start(Work(ONE, {}, 1, done=1, resumed=True))
             until(again, reached(ONE, TWO))
             assert line(cluster, TWO) == [("0", 0)] * 3 + [("2", 1)] * 3
+
+
+def test_a_driver_that_leaves_saves_what_each_trial_has_and_nothing_is_repeated(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [], unit_s=0.05, hybrid=False) as cluster:
+        with driving(cluster) as hopper:
+            workers(cluster)
+            for trial in (ZERO, ONE):
+                hopper.start(Work(trial, {}, 3))
+            until(hopper, lambda _: len(cluster.of_kind("hop")) >= 4)
+        for process in cluster.crew.values():
+            process.wait(20)
+        before = {(hop["trial"], hop["epoch"], *hop["partitions"]) for hop in cluster.of_kind("hop")}
+        cluster.said |= {"restore": True, "port": 0}
+        with driving(cluster) as again:
+            workers(cluster)
+            for trial in (ZERO, ONE):
+                again.start(Work(trial, {}, 3, resumed=True))
+            until(again, reached(ZERO, ONE))
+        hops = [(hop["trial"], hop["epoch"], *hop["partitions"]) for hop in cluster.of_kind("hop")]
+        assert before < set(hops)
+        assert len(hops) == len(set(hops)) == 18

@@ -129,7 +129,7 @@ class Hopper:
     def close(self, *, over: bool) -> None:
         """over: the best state is saved; else all that the study would go on from."""
         self._saving.wait()
-        self._save(only_best=over)
+        self._save(leaving=not over, only_best=over)
         self._hear_out()
         self._saving.wait()
         for worker in self._crew:
@@ -186,7 +186,7 @@ class Hopper:
         if not self._saving.is_running:
             self._states.keep("save", ())
         if self._saving.is_due:
-            self._save(only_best=False)
+            self._save()
 
     def _stay_with_somebody(self, now: float) -> None:
         if len(self._crew):
@@ -222,7 +222,8 @@ class Hopper:
     def _reads_none_of(self, worker: Worker, partitions: frozenset[PartitionId]) -> bool:
         return not any(worker.id in unit.workers and partitions & set(unit.partitions) for unit in self._orders.units.values())
 
-    def _save(self, *, only_best: bool) -> None:
+    def _save(self, *, leaving: bool = False, only_best: bool = False) -> None:
+        """The best, and what each trial had after whole epochs; leaving: also in the middle of one."""
         states: dict[str, Any] = {}
         best = self._ledger.book.best
         if best is not None:
@@ -233,6 +234,8 @@ class Hopper:
             for training in self._trials:
                 for step, state in training.ends.items():
                     states.setdefault(state, {"trial": training.trial, "epoch": step})
+                if leaving:
+                    states.setdefault(training.state, {"trial": training.trial, "epoch": training.at.epoch})
         states = {state: note for state, note in states.items() if state and self._states.is_there(state)}
         self._states.keep("save", states)
         self._saving.begin({state: self._states.sources_for_driver(state) for state in states}, states)
