@@ -260,3 +260,38 @@ def test_a_state_on_another_shelf_is_fetched(workers: Workers, drive: Drives) ->
     driver.train(("b", 1), state=first.state, sources=("127.0.0.1:1", driver.hellos["a"].address))
     second = driver.expect(Finished, "b")
     assert second.fetched_bytes == first.bytes and second.start_from == first.state
+
+
+FORKS = """
+import os
+import threading
+import numpy as np
+
+def init(config):
+    return {"rows": 0}
+
+def train(state, partition, config):
+    def read():
+        state["rows"] += sum(len(batch["x"]) for batch in partition.batches(4))
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    child = os.fork()
+    if not child:
+        list(partition.batches(4))
+        os._exit(0)
+    os.waitpid(child, 0)
+
+def evaluate(state, partition, config):
+    return {"rows": state["rows"]}
+"""
+
+
+def test_a_loader_in_another_process_does_not_speak_for_the_worker(workers: Workers, drive: Drives) -> None:
+    workers.code(FORKS)
+    driver = drive()
+    joined(workers, driver, "a")
+    for _ in range(2):
+        driver.train(("a", 0))
+        driver.expect(Finished, "a")
+    assert not [message for _, message in driver.heard if isinstance(message, Progress) or message == "closed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -142,9 +143,12 @@ class Bench:
         except KeyError as missing:
             raise SpecError(f"{kind} partition {partition} is not open on this worker") from missing
         rows, began, seen = max(len(found), 1), time.monotonic(), 0
+        here = os.getpid(), threading.get_ident()
 
         def check(more: int) -> None:
             nonlocal seen
+            if (os.getpid(), threading.get_ident()) != here:
+                return  # a loader's thread, or its process, which has the link's socket but must not speak on it
             self._check(of_unit, time.monotonic() - began, min(seen / rows, 1.0))
             seen += more
 
