@@ -88,6 +88,7 @@ class Study:
         columns = (features,) if isinstance(features, str) else tuple(features)
         named = isinstance(self._trainable, str)
         shipped = b"" if named else barrier.pickled(self._trainable)
+        barrier.check_executors(backend.spark, backend.workers)
         url = f"{backend.store}/{spec.name}-{uuid.uuid4().hex[:12]}"
         written = write_partitions(
             frame, features=columns, label=labels, parts=backend.workers, validation=validation, seed=spec.seed, url=url, stratify=stratify

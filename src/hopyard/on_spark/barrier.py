@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hopyard.domain.study import StudySpec
@@ -71,6 +74,28 @@ class Stage:
             self._failed = failed
 
 
+def check_executors(spark: Any, workers: int) -> None:
+    """Raises SpecError where an executor's Python lacks what a worker needs, before anything is written."""
+
+    def look(_number: int) -> tuple[str, str, list[str]]:  # inside, so that it travels as it is: there may be no hopyard to find it in
+        import sys
+        from importlib.util import find_spec
+
+        lacking = [name for name in ("hopyard", "numpy", "pyarrow") if find_spec(name) is None]
+        return sys.executable, ".".join(map(str, sys.version_info[:3])), lacking
+
+    found = spark.sparkContext.parallelize(range(workers), workers).map(look).collect()
+    for executable, version, lacking in found:
+        if lacking:
+            raise SpecError(
+                f"executors run {executable} (Python {version}), which has no {' and no '.join(lacking)}",
+                hints=(
+                    f"PYSPARK_PYTHON={sys.executable} before the session is made takes this one, where executors have it",
+                    "else install hopyard[spark] there, or ship an environment with spark.archives",
+                ),
+            )
+
+
 def work(numbers: Iterator[int], post: Post) -> Iterator[str]:
     """One task: a worker until the driver says that the study is over."""
     from pyspark import BarrierTaskContext
@@ -104,17 +129,18 @@ def scratch_of(secret: bytes) -> Path:
 
 def _use_gpus(context: Any) -> None:
     """Those that Spark found for this task (spark.task.resource.gpu.amount), and no others."""
-    import os
-
     found = context.resources().get("gpu")
     if found is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(found.addresses)
 
 
 def pickled(trainable: Any) -> bytes:
-    """Raises SpecError naming what cannot be sent."""
+    """With all that it uses of the user's own files, which executors do not have. Raises SpecError naming what cannot be sent."""
     from pyspark import cloudpickle
 
+    own = _own_modules()
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         return bytes(cloudpickle.dumps(trainable))  # type: ignore[no-untyped-call]
     except Exception as failed:
@@ -122,3 +148,18 @@ def pickled(trainable: Any) -> bytes:
             f"the trainable cannot be sent to executors: {type(failed).__name__}: {failed}",
             hints=("keep open files, sockets and Spark's own objects out of it",),
         ) from failed
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _own_modules() -> list[ModuleType]:
+    """Modules below the current folder that are of no environment."""
+    here, library = str(Path.cwd()) + os.sep, f"{os.sep}site-packages{os.sep}"
+    files = [(module, getattr(module, "__file__", None) or "") for module in list(sys.modules.values()) if module is not None]
+    ours = {"__main__", "hopyard"}
+    return [
+        module
+        for module, file in files
+        if file.startswith(here) and library not in file and module.__name__.partition(".")[0] not in ours and module.__name__ in sys.modules
+    ]

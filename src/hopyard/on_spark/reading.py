@@ -29,7 +29,7 @@ class StoredPartitions:
         arrays: dict[str, list[Any]] = {}
         for path, table in self._tables(index, kind):
             for name in table.column_names:
-                arrays.setdefault(name, []).append(as_array(table[name], path, name))
+                arrays.setdefault(name, []).append(as_array(table[name].combine_chunks(), path, name))
         reader = ArrayReader({name: joined(parts) for name, parts in arrays.items()})
         if reader.rows != rows[index]:
             raise SpecError(f"{self._written.url}: {kind} partition {index} has {reader.rows:,} rows, and {rows[index]:,} were written")

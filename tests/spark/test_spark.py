@@ -1,0 +1,104 @@
+"""Studies on Spark, end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopyard.errors import SpecError, StudyFailed
+from hopyard.on_spark.frames import write_partitions
+from hopyard.on_spark.reading import StoredPartitions
+from hopyard.spark import MopBackend, Study
+from tests.spark.conftest import session
+from tests.spark.lines import Lines
+
+WEIGHTS = np.array([2.0, -3.0])
+
+
+def frame_of(spark: Any, rows: int = 600) -> Any:
+    chance = np.random.default_rng(0)
+    x = chance.normal(size=(rows, 2))
+    data = [(float(a), float(b), float(2.0 * a - 3.0 * b), int(a > 0)) for a, b in x]
+    return spark.createDataFrame(data, "a double, b double, target double, side int")
+
+
+def _rows(written: Any, kind: str) -> list[set[tuple[float, ...]]]:
+    opened = [StoredPartitions(written, None).open(part, kind) for part in range(written.parts)]  # type: ignore[arg-type]
+    return [{(float(x[0]), float(x[1]), float(y)) for x, y in zip(one["x"], one["y"], strict=True)} for one in opened]
+
+
+def test_partitions_hold_every_row_once_however_spark_holds_the_frame(spark: Any, tmp_path: Path) -> None:
+    frame = frame_of(spark)
+    asked: dict[str, Any] = {"features": ["a", "b"], "label": "target", "parts": 2, "validation": 0.25, "seed": 3}
+    one = write_partitions(frame, url=(tmp_path / "one").as_uri(), **asked)
+    other = write_partitions(frame.repartition(5), url=(tmp_path / "other").as_uri(), **asked)
+    train, held_out = _rows(one, "train"), _rows(one, "validation")
+    assert (train, held_out) == (_rows(other, "train"), _rows(other, "validation"))
+    assert sum(map(len, [*train, *held_out])) == 600 == len(set().union(*train, *held_out))
+    assert 100 <= sum(one.validation_rows) <= 200
+    first, again = (StoredPartitions(written, None).open(0)["x"] for written in (one, other))  # type: ignore[arg-type]
+    assert np.array_equal(first, again), "the order of rows, too"
+
+
+def test_classes_are_spread_alike_where_that_is_asked(spark: Any, tmp_path: Path) -> None:
+    written = write_partitions(
+        frame_of(spark), features=["a", "b"], label="side", parts=2, validation=0.2, seed=0, url=(tmp_path / "w").as_uri(), stratify=True
+    )
+    shares = [float(StoredPartitions(written, None).open(part, kind)["y"].mean()) for part in range(2) for kind in ("train", "validation")]  # type: ignore[arg-type]
+    assert max(shares) - min(shares) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"features": ["a", "nowhere"]}, "no column `nowhere`"),
+        ({"features": []}, "no column is named"),
+        ({"label": "a"}, "is one of the features"),
+        ({"validation": 1.5}, "no share of the rows"),
+        ({"parts": 40, "rows": 30}, "too few for 40 partitions"),
+    ],
+)
+def test_frames_that_cannot_be_split_are_refused(spark: Any, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    asked: dict[str, Any] = {"features": ["a", "b"], "label": "target", "parts": 2, "validation": 0.2, "seed": 0, "rows": 100} | change
+    with pytest.raises(SpecError, match=words):
+        write_partitions(frame_of(spark, asked.pop("rows")), url=(tmp_path / "w").as_uri(), **asked)
+
+
+def _study(spark: Any, tmp_path: Path, **settings: Any) -> Study:
+    known = {"space": {"lr": [0.0, 0.001, 0.2, 9.0]}, "metric": "mse", "goal": "min", "searcher": "grid", "epochs": 2} | settings
+    return Study(MopBackend(spark, workers=2, store=(tmp_path / "store").as_uri()), Lines, folder=tmp_path / "study", **known)
+
+
+def test_a_study_finds_the_best_and_a_failed_trial_ends_alone(spark: Any, tmp_path: Path) -> None:
+    summary = _study(spark, tmp_path).fit(frame_of(spark), features=["a", "b"], labels="target", validation=0.2)
+    assert summary.best.params == {"lr": 0.2}
+    assert np.allclose(summary.best_state()["w"], WEIGHTS, atol=1e-3)
+    states = {trial.params["lr"]: (trial.state.value, trial.error) for trial in summary.trials}
+    assert states[9.0] == ("failed", "ValueError: lr is too large")
+    assert {states[lr][0] for lr in (0.0, 0.001, 0.2)} == {"completed"}
+    visits = {(bar.trial, bar.epoch, bar.partition) for row in summary.gantt().rows for bar in row.bars if bar.kind == "train"}
+    assert len([one for one in visits if one[0] == summary.best.id]) == 4, "each of two partitions once in each of two epochs"
+    assert len(summary.table()) == 4
+    # It is over, and its folder says so: asked again, nothing is trained a second time.
+    again = _study(spark, tmp_path).fit(frame_of(spark), features=["a", "b"], labels="target", validation=0.2)
+    assert again.view.hops == summary.view.hops
+
+
+def test_a_study_of_which_all_trials_fail_says_why(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(StudyFailed, match="lr is too large"):
+        _study(spark, tmp_path, space={"lr": [7.0, 8.0, 9.0]}).fit(frame_of(spark), features=["a", "b"], labels="target")
+
+
+def test_more_workers_than_slots_are_refused(spark: Any) -> None:
+    with pytest.raises(SpecError, match="9 tasks have to run at once"):
+        MopBackend(spark, workers=9)
+
+
+def test_on_a_standalone_master_with_two_workers(standalone: str, tmp_path: Path) -> None:
+    with session(standalone, tmp_path, **{"spark.cores.max": "2", "spark.executor.cores": "1"}) as spark:
+        summary = _study(spark, tmp_path, space={"lr": [0.001, 0.2]}).fit(frame_of(spark), features=["a", "b"], labels="target")
+    assert summary.best.params == {"lr": 0.2}
+    assert {bar.worker for row in summary.gantt().rows for bar in row.bars} == {"worker-0", "worker-1"}
