@@ -30,7 +30,7 @@ name: toy
 metric: acc
 goal: max
 searcher: {name: asha, eta: 2}
-trials: 6
+trials: 5
 concurrent: 1
 epochs: 4
 seed: 5
@@ -89,11 +89,11 @@ def test_a_study_ends_as_an_undisturbed_one_whatever_is_killed(world: World) -> 
     world.write("search.yaml", SEARCH)
     calm = world.reaches(start(world)["id"], "succeeded")
     wanted = decisions(journal(world, calm))
-    assert {record["answer"]["trial"] for record in journal(world, calm) if record["kind"] == "asked"} == {str(n) for n in range(6)}
+    assert {record["answer"]["trial"] for record in journal(world, calm) if record["kind"] == "asked"} == {str(n) for n in range(5)}
     run = start(world)
     killed = []
-    for what in ("driver", "server", "replica", "driver", "parent", "everything", "driver", "server"):
-        time.sleep(0.2 + moment.random() * 1.5)
+    for what in ("driver", "server", "replica", "parent", "everything", "driver", "server"):
+        time.sleep(moment.random())
         if what == "everything":
             world.kill_everything()
         else:
@@ -109,7 +109,7 @@ def test_a_study_ends_as_an_undisturbed_one_whatever_is_killed(world: World) -> 
     assert decisions(records) == wanted
     assert ended["summary"] == calm["summary"]
     assert sum(record["kind"] == "done" for record in records) == 1
-    for trial in range(6):  # curves have every point once
+    for trial in range(5):  # curves have every point once
         assert world.series(ended, f"acc/{trial}") == world.series(calm, f"acc/{trial}")
     assert world.series(ended, "best/acc") == world.series(calm, "best/acc")
     made = world.get("/runs", parent=ended["id"])["runs"]
@@ -182,8 +182,8 @@ def test_hopping_trials_go_on_whatever_is_killed(world: World) -> None:
         return sum(record["kind"] == "hop" for record in journal(world, run)) >= many
 
     killed = []
-    for number, what in enumerate(("worker", "driver", "server", "everything", "driver"), 1):
-        until(lambda number=number: hops(3 * number), "some hops")  # type: ignore[misc]
+    for number, what in enumerate(("worker", "driver", "everything", "driver"), 1):
+        until(lambda number=number: hops(4 * number), "some hops")  # type: ignore[misc]
         time.sleep(moment.random() * 0.3)
         if what == "everything":
             world.kill_everything()
@@ -196,7 +196,7 @@ def test_hopping_trials_go_on_whatever_is_killed(world: World) -> None:
             kill(pid)
         killed.append(what)
     print("killed:", killed)
-    assert len(killed) >= 4
+    assert len(killed) >= 3
     ended = world.reaches(run["id"], "succeeded")
     assert ended["attempt"]["number"] == 2, "the loss of a worker, or of the driver's process, costs no attempt"
     told = [(r["report"]["trial"], r["report"]["step"]) for r in journal(world, ended) if r["kind"] == "told"]
