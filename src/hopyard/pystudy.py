@@ -123,6 +123,27 @@ class Study:
             raise NotFound(f"{self.name} has no trial {number}")
         return _trial(found)
 
+    def best_state(self, trainable: Any = None) -> Any:
+        """What was trained in the best trial, at its best epoch (`parallel: mop`): what `train` returned, or where the trainable captures
+        its states (`hop.TorchTrainable`), what it captured. trainable: gives the state itself, with its model. Raises NotFound where
+        the study has saved none yet; SpecError where trials are runs of their own."""
+        import tempfile
+
+        from hopyard.cli.pull import pull_tree_to
+        from hopyard.studies.view.best import find_best, read_state
+
+        if self._run["spec"]["study"]["parallel"] != "mop":
+            run = self.best.run if self.best is not None else ""
+            raise SpecError(f"the trials of {self.name} are runs of their own", hints=(f"hop pull {run or 'RUN'} --checkpoint",))
+        checkpoints = self._client.get(f"/runs/{self.id}/checkpoints")["checkpoints"]
+        if not checkpoints:
+            raise NotFound(f"{self.name} has saved no state yet")
+        with tempfile.TemporaryDirectory(prefix="hopyard-state-") as scratch:
+            folder = Path(scratch) / "checkpoint"
+            pull_tree_to(self._client, max(checkpoints, key=lambda one: one["step"])["manifest"], folder)
+            found = find_best(read_journal(self._client, self._run), folder)
+            return read_state(found, trainable, self._view)
+
     def data(self) -> dict[str, Any]:
         """All that is known of it, as `hop search show --json` prints it."""
         return as_data(self._view)

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import NotFound
-from hopyard.studies.states.decode import decode
-from hopyard.studies.trainable.config import Config
-from hopyard.studies.trainable.protocol import Captures
+from hopyard.studies.view.best import find_best, read_state
 from hopyard.studies.view.data import as_data, importance_of, trial_data
 from hopyard.studies.view.gantt import Gantt, gantt
 from hopyard.studies.view.standing import StudyView, TrialView
@@ -18,16 +16,15 @@ from hopyard.studies.view.standing import StudyView, TrialView
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """view: all that the journal says. best_file: the state of the best trial at its best epoch, None where nothing was saved."""
+    """records: the journal; view: all that it says. states: the folder of what was saved."""
 
+    records: Sequence[Mapping[str, Any]]
     view: StudyView
-    best_file: Path | None
+    states: Path
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], states: Path) -> Summary:
-        best = next((str(record["state"]) for record in reversed(records) if record["kind"] == "best"), None)
-        file = states / best if best else None
-        return cls(StudyView.of(records), file if file is not None and file.is_file() else None)
+        return cls(records, StudyView.of(records), states)
 
     @property
     def trials(self) -> list[TrialView]:
@@ -49,13 +46,7 @@ class Summary:
     def best_state(self, trainable: Any = None) -> Any:
         """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its `model`. trainable: what the
         study was given, needed where it captures its states. Raises NotFound where none was saved."""
-        if self.best_file is None:
-            raise NotFound("the best state was not saved")
-        captured = decode(bytearray(self.best_file.read_bytes()))["state"]
-        if trainable is None or not isinstance(trainable, Captures):
-            return captured
-        best = self.best
-        return trainable.restore(captured, Config(best.params, best.id, int(self.view.spec.get("seed", 0)), best.best_epoch, best.budget))
+        return read_state(find_best(self.records, self.states), trainable, self.view)
 
     def gantt(self) -> Gantt:
         """Which trial was on which worker when."""

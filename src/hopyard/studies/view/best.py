@@ -1,0 +1,30 @@
+"""The state of a study's best trial, from the files that were saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import NotFound
+from hopyard.studies.states.decode import decode
+from hopyard.studies.trainable.config import Config
+from hopyard.studies.trainable.protocol import Captures
+from hopyard.studies.view.standing import StudyView
+
+
+def find_best(records: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """The file in `folder` with the state that the journal calls the best; of those that are there, the newest. Raises NotFound."""
+    for record in reversed(records):
+        if record["kind"] == "best" and (folder / str(record["state"])).is_file():
+            return folder / str(record["state"])
+    raise NotFound("the best state was not saved", hints=("states are saved at the end of a study, and at most every 30 s before",))
+
+
+def read_state(file: Path, trainable: Any, view: StudyView) -> Any:
+    """What was captured; with a `trainable` that captures its states, the state itself."""
+    captured = decode(bytearray(file.read_bytes()))["state"]
+    best = view.best()
+    if best is None or not isinstance(trainable, Captures):
+        return captured
+    return trainable.restore(captured, Config(best.params, best.id, int(view.spec.get("seed", 0)), best.best_epoch, best.budget))
