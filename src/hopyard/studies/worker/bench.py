@@ -21,8 +21,10 @@ from hopyard.studies.worker.group import First, Meetings, Other
 from hopyard.studies.worker.opening import Opened
 from hopyard.studies.worker.watch import Watched
 
-Check = Callable[[str, float, float | None], None]
-"""unit, seconds since it began, share that is done. May raise Cancelled."""
+Stop = Callable[[str], None]
+"""Given the unit. Raises Cancelled where it was."""
+Progressed = Callable[[str, float, float], None]
+"""Given the unit, seconds since it began, the share that is done."""
 
 
 class Group(Protocol):
@@ -34,9 +36,9 @@ class Group(Protocol):
 class Bench:
     """Used by the thread that trains; `leave_group` by any. at_work: while the user's code runs."""
 
-    def __init__(self, shelf: Shelf, ahead: Ahead, aside: Aside, meetings: Meetings, secret: bytes, check: Check) -> None:
+    def __init__(self, shelf: Shelf, ahead: Ahead, aside: Aside, meetings: Meetings, secret: bytes, stop: Stop, progressed: Progressed) -> None:
         self._shelf, self._ahead, self._aside = shelf, ahead, aside
-        self._meetings, self._secret, self._check = meetings, secret, check
+        self._meetings, self._secret, self._stop, self._progressed = meetings, secret, stop, progressed
         self._group: Group | None = None
         self.at_work = threading.Event()
 
@@ -59,7 +61,7 @@ class Bench:
         trained = time.perf_counter()
         self.at_work.clear()
         ended_at = began_at + trained - clock
-        self._check(order.unit, trained - clock, 1.0)
+        self._stop(order.unit)
         size = self._shelf.put(order.unit, unit.keep(trainable, state))
         return Finished(
             unit=order.unit,
@@ -128,7 +130,7 @@ class Bench:
         if index == 0:
             group = First(self._meetings, order.unit, count)
         else:
-            group = Other(order.members[0].address, self._secret, order.unit, index, lambda: self._check(order.unit, 0.0, None))
+            group = Other(order.members[0].address, self._secret, order.unit, index, lambda: self._stop(order.unit))
         self._group = group
         try:
             of = [int(member.partition) for member in order.members]
@@ -149,7 +151,8 @@ class Bench:
             nonlocal seen
             if (os.getpid(), threading.get_ident()) != here:
                 return  # a loader's thread, or its process, which has the link's socket but must not speak on it
-            self._check(of_unit, time.monotonic() - began, min(seen / rows, 1.0))
+            self._stop(of_unit)
+            self._progressed(of_unit, time.monotonic() - began, min(seen / rows, 1.0))
             seen += more
 
         return Watched(found, check)

@@ -69,7 +69,7 @@ class Worker:
         self._ahead = Ahead(shelf, secret, self._fetcher)
         self._listener = Listener(secret, self._serve, host=_listens_on(address))
         self._line = Line(address, secret, self, patience_s=patience_s)
-        self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._check)
+        self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._stop, self._progressed)
         self._namer = Namer(shelf, self._named, self._bench.at_work)
         self._seen: set[str] = set()
         self._last_progress = 0.0
@@ -153,10 +153,12 @@ class Worker:
             bad.__traceback__ = None  # its frames hold what there was too much of
             self._bench.free_memory()
 
-    def _check(self, unit: str, seconds: float, done: float | None) -> None:
-        """Called again and again while a unit reads its partition."""
+    def _stop(self, unit: str) -> None:
         if self._inbox.is_cancelled:
             raise Cancelled(unit)
+
+    def _progressed(self, unit: str, seconds: float, done: float) -> None:
+        """Called again and again while a unit reads its partition."""
         now = time.monotonic()
         if now - self._last_progress >= _PROGRESS_S:
             self._last_progress = now
