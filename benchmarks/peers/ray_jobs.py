@@ -60,7 +60,7 @@ def ray_head(folder: Path, peers: PeerPython | None) -> Iterator[RayHead | None]
         if driver is not None:
             driver.kill()
             driver.wait()
-        _end(head)
+        end_session(head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ def _wait_ready(address: str, head: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.2)
 
 
-def _end(head: subprocess.Popen[bytes]) -> None:
-    """End the head and all that it started: the processes of its session and their descendants."""
+def end_session(head: subprocess.Popen[bytes]) -> None:
+    """End it, which began a session of its own, and all that it started: the processes of its session and their descendants."""
     mine = {p.pid: p for p in psutil.process_iter() if _session(p.pid) == head.pid}
     for process in list(mine.values()):
         try:

