@@ -16,7 +16,6 @@ from hopyard.studies.trainable.columns import Inputs, named
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.protocol import Reduce
 from hopyard.studies.trainable.torch_data import METRICS, as_inputs, as_targets, as_tensor, moved
-from hopyard.studies.trainable.torch_settings import settled
 from hopyard.studies.trainable.torch_state import TorchState
 from hopyard.studies.trainable.trunk import Trunk
 
@@ -37,8 +36,8 @@ class TorchTrainable:
     loader(partition, config, training) -> batches (inputs, targets), as of a DataLoader: instead of all of these.
     trunk() -> nn.Module: frozen, before the model, which then gets its outputs. They are computed once for each partition and kept
     on the node, so `transform` must not depend on chance, on the config or on `training`.
-    clip_norm: the largest norm of gradients. device: "auto" is the first GPU, or the CPU. deterministic: bit for bit, where
-    PyTorch can (on the CPU with the same number of threads); operations that cannot raise.
+    clip_norm: the largest norm of gradients. device: "auto" is the first GPU, or the CPU.
+    Whether PyTorch must be deterministic is the study's to say, and set before any of this is called.
     """
 
     model: Callable[..., Any]
@@ -56,7 +55,6 @@ class TorchTrainable:
     schedule_every: str = "epoch"
     clip_norm: float | None = None
     device: str = "auto"
-    deterministic: bool = True
 
     def __init__(self, **made_of: Any) -> None:
         """Raises SpecError for a name that is none of its own, or where model, optimizer or loss are missing."""
@@ -115,7 +113,7 @@ class TorchTrainable:
 
         totals: dict[str, Any] = {}
         rows = 0
-        with settled(self.deterministic), chance(unit_seed(config, partition.index)), torch.no_grad():
+        with chance(unit_seed(config, partition.index)), torch.no_grad():
             state.model.eval()
             for inputs, targets in self._batches(partition, config, training=False):
                 outputs = self._outputs(state.model, inputs)
@@ -191,7 +189,7 @@ class TorchTrainable:
             state.epoch += 1
             if state.scheduler is not None and self.schedule_every == "epoch":
                 state.scheduler.step()
-        with settled(self.deterministic), chance(unit_seed(config, partitions[0].index)):
+        with chance(unit_seed(config, partitions[0].index)):
             state.model.train()
             yield
 
