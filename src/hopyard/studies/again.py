@@ -51,10 +51,7 @@ def _again(asked: argparse.Namespace) -> int:
     records = list(read_records(asked.journal.read_bytes()))
     spec = _spec(records)
     assert spec.mop is not None
-    wanted = process.environment(spec.mop.deterministic, spec.mop.threads)
-    if any(os.environ.get(name) != value for name, value in wanted.items()):
-        os.environ.update(wanted)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    process.begin_again_with(process.environment(spec.mop.deterministic, spec.mop.threads))
     process.settle(spec.mop.deterministic, spec.mop.threads)
     code, data = asked.code.resolve(), asked.data.resolve()
     os.chdir(code)
