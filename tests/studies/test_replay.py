@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopyard.errors import IntegrityError, NotFound
-from hopyard.studies.replay import Replayed, check_replay, replay_trial
+from hopyard.studies.replay import Replayed, check_replay, replay_study, replay_trial
 from tests.studies.hopper.cluster import ROOT, Cluster
 
 pytest.importorskip("torch")
@@ -147,8 +147,10 @@ def test_a_journal_without_hops_has_nothing_to_replay() -> None:
         again([{"kind": "study", "spec": {}}], Counting())
 
 
-def test_hops_whose_states_were_lost_are_left_out() -> None:
+def test_of_one_trial_hops_whose_states_were_lost_are_left_out() -> None:
     records = recorded()
     lost = {"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": "", "state": "1.9"}
     records.insert(1, lost)
     assert len(again(records, Counting())) == 3
+    whole = replay_study(records, Counting(), lambda partition, kind: partition, parts=2, seed=7)  # type: ignore
+    assert len(list(whole)) == 4, "of the whole study, all is done again"

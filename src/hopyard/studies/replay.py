@@ -1,8 +1,8 @@
 """Doing a study of model hopper parallelism again, in one process, in the order that its journal has.
 
 A trial's state depends on the order in which it visited the partitions, and on nothing else: on the CPU in deterministic mode the
-replay comes to the same bytes after every hop, and to the same metrics. Hops that were repeated because something was lost are left
-out: only those count that the trials' last states were made by.
+replay comes to the same bytes after every hop, and to the same metrics. Of one trial only those hops count that its last state was made
+by: what was lost on the way, and what it left for a copy of another's state, belongs to the study alone.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _equal(one: float, other: float) -> bool:
 
 def replay_study(records: Sequence[Record], trainable: Trainable, opened: OpenPartition, *, parts: int, seed: int) -> Iterator[Replayed]:
     """Every hop and evaluation of all trials, one after another, as they are done. Raises NotFound where the journal has no hops."""
-    trials = Book.of(records, parts).heads
-    return _replay(records, trials, trainable, opened, parts=parts, seed=seed)
+    book = Book.of(records, parts)
+    return _replay(records, book, set(book.made), trainable, opened, seed)
 
 
 def replay_trial(
@@ -68,7 +68,8 @@ def replay_trial(
 ) -> Iterator[Replayed]:
     """Those of one trial, and of those whose states it began with. records: the study's journal. opened: opens partitions of the same
     plan. parts, seed: of the study. Raises NotFound where the journal has no hop of it."""
-    return _replay(records, [trial], trainable, opened, parts=parts, seed=seed)
+    book = Book.of(records, parts)
+    return _replay(records, book, {name for name, _ in book.line(book.heads.get(trial, ""))}, trainable, opened, seed)
 
 
 def check_replay(replayed: Iterable[Replayed]) -> tuple[int, int]:
@@ -88,10 +89,8 @@ def check_replay(replayed: Iterable[Replayed]) -> tuple[int, int]:
 
 
 def _replay(
-    records: Sequence[Record], trials: Iterable[TrialId], trainable: Trainable, opened: OpenPartition, *, parts: int, seed: int
+    records: Sequence[Record], book: Book, wanted: set[str], trainable: Trainable, opened: OpenPartition, seed: int
 ) -> Iterator[Replayed]:
-    book = Book.of(records, parts)
-    wanted = {name for trial in trials for name, _ in book.line(book.heads.get(trial, ""))}
     if not wanted:
         raise NotFound("the journal has no hop to replay", hints=("only studies with `parallel: mop` hop",))
     measured: dict[str, list[Record]] = {}
