@@ -15,6 +15,7 @@ from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
+from hopyard.scheduler.placement.hope import Hope
 from hopyard.scheduler.placement.legal import obeys_topology
 from hopyard.scheduler.placement.mix import Mix
 from hopyard.scheduler.placement.scores import GRADIENTS, SCORES
@@ -273,6 +274,21 @@ def test_what_does_not_fit_says_why_and_what_never_fits_does_not_fit_an_empty_cl
         assert never is None
     empty = Capacity.of(replace(node, ready=True, cordoned=False) for node in machines)
     assert (never is None) == (not machines or empty.place(wanted, score="first-fit") is not None)
+
+
+@many
+@given(nodes(), st.lists(gangs(), max_size=4), gangs(), st.data())
+def test_what_is_hoped_for_is_no_less_than_what_fits(
+    machines: list[Node], before: list[Gang], wanted: Gang, data: st.DataObject
+) -> None:
+    capacity, placed = filled(machines, before)
+    gone = [one for one in placed if data.draw(st.booleans())]
+    hope = Hope(capacity, gone)
+    for one in gone:
+        capacity.give_back(one)
+    smallest = wanted.sized([role.fewest for role in wanted.roles])
+    if capacity.place(smallest, score="first-fit") is not None:
+        assert hope.holds(smallest)
 
 
 @some

@@ -132,7 +132,7 @@ def test_who_is_leaving_for_another_reason_is_waited_for() -> None:
 
 
 def test_what_was_expected_to_end_soon_and_did_not_is_asked_after_all() -> None:
-    """Who is only guessed to end soon is not asked at first. Nothing happens when it goes on, so time alone has to be enough."""
+    """Who ends soon as far as can be expected is not asked at first. Nothing happens when it goes on, so time alone has to be enough."""
     found = world(
         tree(queue("default")),
         {"n": 4},
@@ -149,6 +149,19 @@ def test_what_was_expected_to_end_soon_and_did_not_is_asked_after_all() -> None:
         found.now = wanted.look_again_at
     assert [one.gang for one in wanted.preempt] == ["low"]
     assert found.now - T0 < seconds(180)
+
+
+@pytest.mark.parametrize(
+    ("took", "limit_s", "waits"), [((20.0,) * 9 + (5000.0,) * 3, None, False), ((), 35.0, True), ((), 900.0, False)]
+)
+def test_who_comes_first_waits_for_ends_that_are_sure_and_for_no_guess(
+    took: tuple[float, ...], limit_s: float | None, waits: bool
+) -> None:
+    """Most runs alike take 20 s, but some take far longer; one with a time limit is gone by then."""
+    low = held("low", "n", (0, 1, 2, 3), ran_s=5, priority=10, limit_s=limit_s)
+    found = world(tree(queue("default")), {"n": 4}, low, pending=(gang("g", 4, priority=90),))
+    found.durations = {"all": took} if took else {}
+    assert asked(found) == (set() if waits else {"low"})
 
 
 def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopyard.domain.durations import history_keys
+from hopyard.domain.durations import KEPT, history_keys
 from hopyard.domain.gang import Gang
 
 ENOUGH = 8.0  # runs alike of which nobody asks what other runs took
 BAND = (0.06, 0.5, 0.94)  # quantiles of the ends of a band; further out than its eight of ten, since runs alike come in bursts
+ALL_ALIKE = tuple(map(float, range(1, KEPT + 1)))  # the running sums of weights of a history in which each run counts fully
 UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)  # the band without any history; with a time limit, that is expected to be used up
 PACE = (0.8, 1.5)  # what is left of a run that tells how far it is may take so many times what its pace says
 TELLS_PACE = 0.02  # the part that must be done: before that, its start counts too much
@@ -51,6 +52,7 @@ class History:
 
     seconds: tuple[float, ...]
     weights: tuple[float, ...]
+    _arrays: list[Floats] = field(default_factory=list, compare=False, repr=False)  # of both, once they were asked for
 
     def total_s(self, elapsed_s: float = 0.0) -> tuple[tuple[float, float, float], float]:
         """The band of the whole duration of a run that has run for `elapsed_s` already, and until when, in seconds since its
@@ -75,7 +77,9 @@ class History:
         number for those that outlived nearly all of the history, and for an empty one."""
         found = np.full((3, len(elapsed_s)), np.nan)
         if self.seconds:
-            seconds, weights = np.array(self.seconds), np.array(self.weights)
+            if not self._arrays:
+                self._arrays.extend((np.array(self.seconds), np.array(self.weights)))
+            seconds, weights = self._arrays
             last = len(seconds) - 1
             gone = np.searchsorted(seconds, elapsed_s, side="right")
             before = np.where(gone > 0, weights[np.maximum(gone - 1, 0)], 0.0)
@@ -166,10 +170,11 @@ def _outlived(elapsed_s: float) -> tuple[tuple[float, float, float], float]:
     return (step * 10 / 9, step * 2, step * 10), step
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=512)
 def _history(levels: tuple[tuple[float, ...], ...]) -> History:
     if levels and len(levels[0]) >= ENOUGH:  # each counts fully, and nobody else is asked
-        return History(tuple(sorted(levels[0])), tuple(map(float, range(1, len(levels[0]) + 1))))
+        count = len(levels[0])
+        return History(tuple(sorted(levels[0])), ALL_ALIKE[:count] if count <= KEPT else tuple(map(float, range(1, count + 1))))
     weighed: list[tuple[float, float]] = []
     missing = ENOUGH
     for samples in levels:

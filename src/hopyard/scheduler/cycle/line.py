@@ -55,7 +55,7 @@ class Line:
         self.leaves: dict[QueueName, Leaf] = {}
         self._ranking = ranking
         self._shapes: dict[ShapeKey, Shape] = {}
-        self._known: dict[GangId, Gang] = {}
+        self._known: dict[GangId, tuple[Gang, Shape]] = {}
         longer: dict[int, list[Gang]] = {}
         for gang in gangs:
             alike = self._alike(gang)
@@ -76,7 +76,8 @@ class Line:
         return self._shapes.values()
 
     def find(self, gang: GangId) -> Gang | None:
-        return self._known.get(gang)
+        found = self._known.get(gang)
+        return None if found is None else found[0]
 
     def rank_of(self, gang: Gang) -> Rank:
         """Of any gang of these queues."""
@@ -84,7 +85,7 @@ class Line:
 
     def shape_of(self, gang: Gang) -> Shape:
         """Of one that waits."""
-        return self._shapes[gang.roles, gang.topology]
+        return self._known[gang.id][1]
 
     def kind_of(self, gang: Gang) -> Kind:
         """Of one that waits."""
@@ -95,11 +96,11 @@ class Line:
 
     def remove(self, gang: Gang) -> None:
         """One that waits; raises KeyError where it does not."""
+        kind = self.kind_of(gang)
         del self._known[gang.id]
-        shape, leaf, rank = self.shape_of(gang), self.leaves[gang.queue], self._ranking(gang)
+        leaf, rank = self.leaves[gang.queue], self._ranking(gang)
         users = leaf.ranks[rank]
         kinds = users[gang.user]
-        kind = self.kind_of(gang)
         alike = kinds[kind]
         del alike[bisect_left(alike, order(gang), key=order)]
         if not alike:
@@ -108,15 +109,15 @@ class Line:
             del users[gang.user]
         if not users:
             del leaf.ranks[rank]
-        self._uncount(gang.queue, leaf, shape)
+        self._uncount(gang.queue, leaf, kind[0])
 
     def _alike(self, gang: Gang) -> list[Gang]:
         """The list that the gang belongs to; it is counted as in it."""
-        self._known[gang.id] = gang
         shape_key = gang.roles, gang.topology
         shape = self._shapes.get(shape_key)
         if shape is None:
             shape = self._shapes[shape_key] = Shape(gang)
+        self._known[gang.id] = gang, shape
         shape.waiting += 1
         leaf = self.leaves.get(gang.queue)
         if leaf is None:

@@ -57,10 +57,11 @@ class Scene:
             found = self._expected[key] = expect(gang, self.snapshot.durations)
         return found
 
-    def try_now(self, gang: Gang) -> Placement | Blocked:
+    def try_now(self, gang: Gang, *, asked: bool = False) -> Placement | Blocked:
+        """asked: its queue does not refuse it."""
         before = self.snapshot.promises.get(gang.id)
         prefer = frozenset(before.nodes) if before is not None else frozenset()
-        return self.timeline.try_now(gang, self.expected(self.gang(gang.id)), prefer=prefer, explain=False)
+        return self.timeline.try_now(gang, self.expected(self.gang(gang.id)), prefer=prefer, explain=False, asked=asked)
 
     def start(self, placement: Placement) -> None:
         gang = placement.gang.id

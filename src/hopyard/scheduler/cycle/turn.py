@@ -39,6 +39,7 @@ class Turn:
         self._deferred: dict[GangId, Gang] = {}
         self._passing = self._hurried = False
         self._full = dict.fromkeys(standing.fullness.now(standing.capacity), FULL)  # nobody of that shape fits now
+        self._lucky: set[Shape] = set()  # the last one of that shape found a place: the next is not asked about beforehand
         self._unpromised: set[Shape] = set()  # nor would if all that runs had ended
         self._in_way: dict[tuple[Shape, QueueName, str], float] = {}  # who would be there so long is in somebody's way
         self._behind: dict[Shape, Blocked] = {}
@@ -168,7 +169,7 @@ class Turn:
 
     def _decide(self, gang: Gang) -> None:
         scene, shape = self._scene, self._scene.line.shape_of(gang)
-        found = self._known(gang, shape) or scene.try_now(gang)
+        found = self._known(gang, shape) or self._tried(gang, shape)
         if isinstance(found, Blocked) and found.reason is HoldReason.BEHIND:
             found = self._stand_before(gang, found)
         elif isinstance(found, Placement):
@@ -189,14 +190,29 @@ class Turn:
         refused = self._scene.accounts.refusal(gang)
         if refused is not None:
             return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+        limit_s = self._in_way.get((shape, gang.queue, gang.user))
+        behind = limit_s is not None and self._scene.expected(gang).high_s >= limit_s
+        if (behind or shape not in self._lucky) and self._is_full(shape):
+            return FULL
+        return self._behind[shape] if behind else None
+
+    def _is_full(self, shape: Shape) -> bool:
+        """Whether there is no room for one of this shape, whoever was promised what."""
         if shape not in self._full and self._scene.capacity.place(shape.example) is None:
             self._full[shape] = FULL
             if self._passing:
                 self._order.grown(shape)
-        if shape in self._full:
-            return FULL
-        limit_s = self._in_way.get((shape, gang.queue, gang.user))
-        return self._behind[shape] if limit_s is not None and self._scene.expected(gang).high_s >= limit_s else None
+        return shape in self._full
+
+    def _tried(self, gang: Gang, shape: Shape) -> Placement | Blocked:
+        """Whether it may start. Where the last one of its shape could, that there is room was not asked beforehand."""
+        found = self._scene.try_now(gang, asked=True)
+        if isinstance(found, Placement):
+            self._lucky.add(shape)
+        elif shape in self._lucky:
+            self._lucky.discard(shape)
+            return FULL if self._is_full(shape) else found
+        return found
 
     def _stand_before(self, gang: Gang, found: Blocked) -> Placement | Blocked:
         """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they are again."""

@@ -18,6 +18,7 @@ from hopyard.scheduler.predict import NEVER_S, TELLS_PACE, Expected, History, ex
 from hopyard.scheduler.timeline.uses import CPU, NODE, SLOT, Ints, Uses
 
 STOPS_IN_S = (5.0, 60.0)  # one that was asked to end is gone by then: expected, and at the latest
+ALONE = -1
 OVERDUE_S = 1.0  # what is still there past its time limit is gone by then
 Pick = Callable[[Expected], float]
 Alike = tuple[str, str, str, int]
@@ -63,6 +64,9 @@ class Future:
         ] = {}  # with what it was made from
         self._alike: dict[Alike, dict[GangId, None]] = {}  # gangs that are predicted from one history
         self._kind: dict[GangId, Alike] = {}
+        self._numbers: dict[Alike, int] = {}
+        self._next = 0
+        self._number: Ints = np.zeros(64, np.int64)  # by slot: that of its kind; ALONE where no history says when it ends
         self._sorted: list[End] | None = None
         self._slots: dict[GangId, int] = {}
         self._gangs: list[GangId | None] = []  # by slot
@@ -97,6 +101,11 @@ class Future:
         if slot == self._times.shape[1]:
             self._times = np.concatenate([self._times, np.zeros_like(self._times)], axis=1)
             self._about = np.concatenate([self._about, np.zeros_like(self._about)], axis=1)
+            self._number = np.concatenate([self._number, np.zeros_like(self._number)])
+        alone = running.stopping or self._pick is not None or gang in self._progress
+        if kind not in self._numbers:
+            self._numbers[kind], self._next = self._next, self._next + 1
+        self._number[slot] = ALONE if alone else self._numbers[kind]
         self._gangs[slot], self._slots[gang] = gang, slot
         self._times[:, slot] = -np.inf
         limit_s = running.gang.time_limit_s
@@ -132,6 +141,7 @@ class Future:
             if not gangs:
                 del self._histories[key]
                 self._alike.pop(key, None)
+                self._numbers.pop(key, None)
                 continue
             fresh = telling(keys, self._durations)
             if len(fresh) != len(levels) or any(map(is_not, fresh, levels)):
@@ -186,24 +196,30 @@ class Future:
 
     def _refresh(self) -> None:
         """Work out anew what is not known any more, for gangs with one history together."""
-        together: dict[int, tuple[History, list[int]]] = {}
-        for slot in np.flatnonzero(self._times[2, : len(self._gangs)] <= self._now).tolist():
-            gang = self._gangs[slot]
-            assert gang is not None
-            running = self._running[gang]
-            known = self._history(running.gang)
-            if running.stopping or self._pick is not None or gang in self._progress or not known.seconds:
-                self._end(running)
-            else:
-                together.setdefault(id(known), (known, []))[1].append(slot)
-        for known, alike_slots in together.values():
-            begun, limit_s = self._about[:, alike_slots]
-            mid_s, high_s, until_s = known.ends_s(np.maximum(self._now - begun, 0.0))
-            high_s = np.where(np.isfinite(limit_s), limit_s, np.minimum(high_s, NEVER_S))
-            took_s = np.array([np.minimum(np.minimum(mid_s, NEVER_S), limit_s), high_s, until_s])
-            self._times[:, alike_slots] = begun + took_s
-            for slot in np.array(alike_slots)[np.isnan(mid_s)].tolist():
-                self._end(self._running[self._gangs[slot] or GangId("")])
+        stale = np.flatnonzero(self._times[2, : len(self._gangs)] <= self._now)
+        numbers = self._number[stale]
+        for number in np.unique(numbers).tolist():
+            slots = stale[numbers == number]
+            known = None if number == ALONE else self._history(self._at_slot(int(slots[0])).gang)
+            if known is not None and known.seconds:
+                slots = self._refresh_alike(slots, known)
+            for slot in slots.tolist():
+                self._end(self._at_slot(slot))
+
+    def _refresh_alike(self, slots: Ints, known: History) -> Ints:
+        """Of gangs with this history; those of which it does not tell are left."""
+        begun, limit_s = self._about[:, slots]
+        mid_s, high_s, until_s = known.ends_s(np.maximum(self._now - begun, 0.0))
+        high_s = np.where(np.isfinite(limit_s), limit_s, np.minimum(high_s, NEVER_S))
+        took_s = np.array([np.minimum(np.minimum(mid_s, NEVER_S), limit_s), high_s, until_s])
+        self._times[:, slots] = begun + took_s
+        left: Ints = slots[np.isnan(mid_s)]
+        return left
+
+    def _at_slot(self, slot: int) -> Running:
+        gang = self._gangs[slot]
+        assert gang is not None
+        return self._running[gang]
 
     def _history(self, gang: Gang) -> History:
         key = self._kind[gang.id]

@@ -42,6 +42,7 @@ class Outlook:
         self.moments = [Moment(booking.from_s, booking.from_s) for booking in self.bookings if booking.from_s > 0]
         self.stays: dict[GangId, Stay] = {}
         self.started: dict[GangId, End] = {}
+        self._started_on: dict[NodeId, dict[GangId, End]] = {}
         self._reserved = {node for booking in self.bookings for node in booking.reservation.nodes}
         self._special = dict.fromkeys(sorted(self._reserved))  # nodes that anybody has reserved or was promised
         self._views: dict[tuple[frozenset[int], Owned], tuple[Capacity, list[Moment]]] = {}
@@ -134,15 +135,16 @@ class Outlook:
 
     def ends_on(self, nodes: Collection[NodeId]) -> list[End]:
         """Of those on these nodes, those that started in this turn included, by expected end, then id."""
-        on = frozenset(nodes)
-        new = [end for end in self.started.values() if any(a.node in on for a in end.placement.assignments)]
+        new = {gang: end for node in nodes for gang, end in self._started_on.get(node, {}).items()}
         found = self.future.ends_on(nodes)
-        return sorted([*found, *new], key=lambda end: (end.mid_s, end.gang)) if new else found
+        return sorted([*found, *new.values()], key=lambda end: (end.mid_s, end.gang)) if new else found
 
     def start(self, placement: Placement, expected: Expected) -> None:
         """It starts now, and uses up what it holds."""
         end = End(placement, expected.mid_s, expected.high_s, expected.certain)
         self.started[placement.gang.id] = end
+        for assignment in placement.assignments:
+            self._started_on.setdefault(assignment.node, {})[placement.gang.id] = end
         self.capacity.take(placement)
         self.accounts.charge(placement)
         if self._ladder is not None:

@@ -87,28 +87,29 @@ class Timeline:
         score: str = "fragmentation",
         prefer: frozenset[NodeId] = frozenset(),
         explain: bool = True,
+        asked: bool = False,
     ) -> Placement | Blocked:
         """Where it may start now, or why it may not. Nothing is taken. Its own promise, if it has one in this turn, is
         withdrawn: promise again where it does not start.
 
         It may go wherever it delays nobody: it ends for sure, or by the upper end of its band, before the promised start or
         the reservation, or fits beside it. explain: without, there is no sentence where there is too little room: it needs a
-        copy of all that is free.
+        copy of all that is free. asked: its queue was, and does not refuse it.
         """
         outlook = self._outlook
         outlook.remove_stay(gang.id)
-        refused = outlook.accounts.refusal(gang)
+        refused = None if asked else outlook.accounts.refusal(gang)
         if refused is not None:
             return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
-        asked, closed = outlook.accounts.bounded(gang), outlook.accounts.closed_models(gang)
+        bounded, closed = outlook.accounts.bounded(gang), outlook.accounts.closed_models(gang)
         moments = outlook.overlapped(0.0, expected.high_s)
         for accounts in outlook.refusing(gang, moments):
             if (refused := accounts.refusal(gang)) is not None:
                 return Blocked(
                     HoldReason.BEHIND, f"what its queue may use is promised: {refused.detail}", (f"queue:{refused.queue}",)
                 )
-            asked, closed = accounts.bounded(asked), closed | accounts.closed_models(gang)
-        placement = outlook.view(gang, expected.high_s).place(asked, score=score, closed_models=closed, prefer=prefer)
+            bounded, closed = accounts.bounded(bounded), closed | accounts.closed_models(gang)
+        placement = outlook.view(gang, expected.high_s).place(bounded, score=score, closed_models=closed, prefer=prefer)
         return placement or self._blocked(gang, expected, closed, explain)
 
     def start(self, placement: Placement, expected: Expected) -> None:
