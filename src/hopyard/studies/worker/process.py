@@ -51,4 +51,5 @@ def settle(deterministic: bool, threads: int) -> None:
     if deterministic:
         # On a GPU some operations have no deterministic form: PyTorch warns of them, once each.
         torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+        torch.utils.deterministic.fill_uninitialized_memory = False  # it costs time, and nobody should read such memory
         torch.backends.cudnn.benchmark = False
