@@ -60,6 +60,7 @@ def test_a_script_with_everything() -> None:
                 },
                 "where": {"pools": ("a", "b"), "labels": (("rack", "r"),)},
                 "topology": None,
+                "essential": True,
             }
         ],
         "code": "c" * 64,
