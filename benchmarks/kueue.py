@@ -25,6 +25,7 @@ from benchmarks.kueue_stages import STAGES, Stages, told
 from benchmarks.local_server import scratch_folder
 from benchmarks.peers.find import PeerPython
 from benchmarks.waiting_engine import WaitingEngine
+from hopyard.app import collect_seldom
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.controller import Controller
 from hopyard.controller.launches import Composer
@@ -66,6 +67,7 @@ class Outcome:
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
     report = Report(NAME, {"share": options.share, "policy": options.policy, "repeats": options.repeats})
     ideal = simulated(options.share, options.policy)
+    collect_seldom()  # as the server does
     found = []
     for _ in range(options.repeats):
         with scratch_folder() as folder:
