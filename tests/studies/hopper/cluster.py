@@ -22,7 +22,7 @@ from hopyard.studies.journal import read_records
 from tests.studies.hopper import toy
 
 ROOT = Path(__file__).parents[3]
-QUICK = {"gather_s": 3.0, "grace_s": 0.3, "silent_s": 1.0, "nobody_s": 20.0, "save_s": 1000.0}
+QUICK = {"gather_s": 3.0, "absent_s": 3.0, "grace_s": 0.3, "silent_s": 1.0, "nobody_s": 20.0, "save_s": 1000.0}
 
 
 class Cluster:
@@ -138,8 +138,8 @@ class Cluster:
                 assert report["metrics"] == expected, "the metrics are those of the state after the epoch"
 
     def repeated(self) -> int:
-        """Hops beyond those that the trials' final states are made of."""
-        return len(self.of_kind("hop")) - sum(trial["budget"] for trial in self.said["trials"]) * self.said["parts"]
+        """Visits beyond those that the trials' final states are made of."""
+        return sum(len(hop["partitions"]) for hop in self.of_kind("hop")) - sum(trial["budget"] for trial in self.said["trials"]) * self.said["parts"]
 
 
 class Replayed:

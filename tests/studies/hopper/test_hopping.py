@@ -11,7 +11,7 @@ EIGHT: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 2) for at in range(
 
 
 def test_every_trial_is_trained_and_measured_once_on_each_partition(tmp_path: Path) -> None:
-    with Cluster(tmp_path, EIGHT) as cluster:
+    with Cluster(tmp_path, EIGHT, hybrid=False) as cluster:
         cluster.start().finish()
         assert cluster.repeated() == 0
         hops = cluster.of_kind("hop")
@@ -47,7 +47,7 @@ def test_fewer_trials_than_workers_go_in_groups(tmp_path: Path) -> None:
 
 
 def test_fewer_workers_than_promised_share_all_partitions(tmp_path: Path) -> None:
-    patience = {"gather_s": 0.5, "grace_s": 0.3, "silent_s": 2.0, "nobody_s": 20.0, "save_s": 100.0}
+    patience = {"gather_s": 0.5, "absent_s": 1.0, "grace_s": 0.3, "silent_s": 2.0, "nobody_s": 20.0, "save_s": 100.0}
     with Cluster(tmp_path, EIGHT[:3], workers=3, parts=6, patience=patience) as cluster:
         cluster.drive()
         cluster.join("w0")

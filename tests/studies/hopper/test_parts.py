@@ -23,7 +23,7 @@ held = st.dictionaries(st.sampled_from([WorkerId(one) for one in "abcd"]), st.fr
 @given(held, st.integers(1, 4), st.integers(1, 9))
 def test_every_seat_is_taken_and_nobody_loses_one(before: dict[WorkerId, frozenset[int]], count: int, parts: int) -> None:
     before = {worker: frozenset(seat for seat in taken if seat < count) for worker, taken in before.items()}
-    after = seats.with_all_taken(before, count)
+    after = seats.with_all_taken(before, range(count))
     assert frozenset().union(*after.values()) == frozenset(range(count))
     assert all(after[worker] >= taken for worker, taken in before.items())
     opened = [seats.partitions_of(taken, count, parts) for taken in after.values()]

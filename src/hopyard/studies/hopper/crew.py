@@ -15,12 +15,14 @@ from hopyard.studies.messages import Cancel, FromDriver, FromWorker, Hello, Open
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """gather_s: how long the first workers wait for the others before they begin. grace_s: how long one whose connection broke may
+    """gather_s: how long the first workers wait for the others before they begin. absent_s: after so long they open the partitions of
+    those that did not come, too. grace_s: how long one whose connection broke may
     take to come back. silent_s: without a beat for so long it is taken for lost; opening_s: while it
     opens its data and the user's code, which may keep a process from all else (importing a large library does). nobody_s: for how long a study may be without
     any worker. save_s: between durable checkpoints."""
 
     gather_s: float = 10.0
+    absent_s: float = 60.0
     grace_s: float = 3.0
     silent_s: float = 30.0
     opening_s: float = 60.0
@@ -74,6 +76,7 @@ class Crew:
         self._opening, self._note = opening, note
         self._workers: dict[WorkerId, Worker] = {}
         self._by_connection: dict[int, WorkerId] = {}
+        self._ever_taken: set[int] = set()
         self._lost: list[Lost] = []
 
     def __iter__(self) -> Iterator[Worker]:
@@ -176,10 +179,12 @@ class Crew:
         worker.seats |= {seat}
         self._open(worker)
 
-    def take_all_seats(self) -> None:
-        """Let those that are there open what nobody has."""
+    def take_all_seats(self, *, absent: bool) -> None:
+        """Let those that are there open what a lost one had; absent: also what nobody ever had."""
         held = {one.id: one.seats for one in self}
-        for worker, wanted in seats.with_all_taken(held, self._count).items():
+        for seats_of_one in held.values():
+            self._ever_taken |= seats_of_one
+        for worker, wanted in seats.with_all_taken(held, range(self._count) if absent else self._ever_taken).items():
             if wanted != held[worker]:
                 self._workers[worker].seats = wanted
                 self._open(self._workers[worker])

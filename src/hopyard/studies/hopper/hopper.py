@@ -179,7 +179,7 @@ class Hopper:
         if not self._reception.began:
             self._begin(now)
             return
-        self._crew.take_all_seats()
+        self._crew.take_all_seats(absent=self._waited_s(now) > self._patience.absent_s)
         for worker in self._crew.give_up(self._reads_none_of):
             self._reception.join(worker)
         self._stragglers.check(self._orders.units.values())
@@ -199,17 +199,14 @@ class Hopper:
 
     def _begin(self, now: float) -> None:
         """When all workers are there, or those that are have waited long enough."""
-        if self._reception.first_at is None:
-            return
-        late = now - self._reception.first_at > self._patience.gather_s and any(worker.open for worker in self._crew)
-        if not late and not self._crew.is_complete(self._ledger.expected):
+        late = self._waited_s(now) > self._patience.gather_s and any(worker.open for worker in self._crew)
+        complete = self._crew.is_complete(self._ledger.expected)
+        if not late and not complete:
             return
         self._reception.began = True
         if len(self._crew) < self._mop.workers:
-            self._ground.say(
-                f"{len(self._crew)} of {self._mop.workers} workers are there; they share the partitions of the others"
-            )
-        self._crew.take_all_seats()
+            self._ground.say(f"{len(self._crew)} of {self._mop.workers} workers are there; the study begins with them")
+        self._crew.take_all_seats(absent=complete)
         pending, self._pending = self._pending, []
         for work in pending:
             self._trials.begin(work)
@@ -218,6 +215,10 @@ class Hopper:
         for worker in self._crew:
             self._reception.join(worker)
         self._reception.tidy()
+
+    def _waited_s(self, now: float) -> float:
+        """Since the first worker came."""
+        return 0.0 if self._reception.first_at is None else now - self._reception.first_at
 
     def _reads_none_of(self, worker: Worker, partitions: frozenset[PartitionId]) -> bool:
         return not any(worker.id in unit.workers and partitions & set(unit.partitions) for unit in self._orders.units.values())

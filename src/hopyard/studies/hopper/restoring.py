@@ -53,7 +53,11 @@ def resumed(book: Book, work: Work, is_there: IsThere) -> Training:
             break
         lost.append(made)
     reached = {step: end for step, end in ends.items() if step <= at.epoch}
-    order = (*_order(lost, work.trial), *book.again.get(work.trial, ())) if _all_singly(lost, work.trial) else _order(lost, work.trial)
+    order = (
+        (*_order(lost, work.trial), *book.again.get(work.trial, ()))
+        if _all_singly(lost, work.trial)
+        else _order(lost, work.trial)
+    )
     return Training(work.trial, work.params, work.budget, work.done, state, at, reached, order)
 
 

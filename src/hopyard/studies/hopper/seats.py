@@ -6,7 +6,7 @@ come than promised, or one is lost, somebody takes more; one that comes late rel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hopyard.domain.ids import PartitionId, WorkerId
 
@@ -21,11 +21,11 @@ def seats_of(partitions: frozenset[PartitionId], count: int) -> frozenset[int]:
     return frozenset(partition % count for partition in partitions)
 
 
-def with_all_taken(held: Mapping[WorkerId, frozenset[int]], count: int) -> dict[WorkerId, frozenset[int]]:
-    """Every seat somebody's: each that is free goes to who has fewest."""
+def with_all_taken(held: Mapping[WorkerId, frozenset[int]], wanted: Iterable[int]) -> dict[WorkerId, frozenset[int]]:
+    """Each of these seats somebody's: one that is free goes to who has fewest."""
     out = dict(held)
     if out:
-        for seat in sorted(set(range(count)) - set().union(*out.values())):
+        for seat in sorted(set(wanted) - set().union(*out.values())):
             worker = min(out, key=lambda one: (len(out[one]), one))
             out[worker] |= {seat}
     return out
