@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hopyard.domain.ids import WorkerId
 from hopyard.mop.estimate import Estimates
 from hopyard.mop.evaluations import Evaluations
 from hopyard.mop.events import Hint, TrainHop
@@ -24,7 +25,7 @@ def likely_next(
     A trial that is under way is somewhere else then, or has a state that nobody can name yet; where one of those will probably
     come first, no hint is better than a wrong one, and they are few where there are more trials than workers.
     """
-    ends: list[tuple[float, str]] = []
+    ends: list[tuple[float, WorkerId]] = []
     for worker in roster:
         hop = None if worker.unit is None else hops.get(worker.unit)
         if hop is not None:
@@ -33,7 +34,7 @@ def likely_next(
     out: list[Hint] = []
     taken: set[int] = set()
     for _, worker_id in sorted(ends):
-        worker = next(one for one in roster if one.id == worker_id)
+        worker = roster.get(worker_id)
         evaluation = evaluations.first_for(worker.validation)
         if evaluation is not None:
             out.append(Hint(worker.id, evaluation.checkpoint))

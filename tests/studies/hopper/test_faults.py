@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.studies.hopper.cluster import Cluster
+from tests.studies.hopper.cluster import QUICK, Cluster
 
 SIX: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 3) for at in range(6)]
 
@@ -22,6 +22,19 @@ def test_a_worker_that_is_killed_is_replaced_by_the_others(tmp_path: Path) -> No
         cluster.finish()
         assert cluster.repeated() == 0
         assert ("w1", "lost") in {(note["worker"], note["event"]) for note in cluster.of_kind("worker")}
+
+
+def test_another_process_takes_the_place_of_one_that_was_killed(tmp_path: Path) -> None:
+    """Under the same name, before anybody noticed."""
+    with Cluster(tmp_path, SIX, unit_s=0.1, patience={**QUICK, "grace_s": 60.0, "silent_s": 60.0}) as cluster:
+        cluster.start()
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
+        cluster.crew["w1"].kill()
+        cluster.join("w1")
+        cluster.finish()
+        assert cluster.repeated() == 0
+        events = [note["event"] for note in cluster.of_kind("worker") if note["worker"] == "w1"]
+        assert events == ["joined", "lost", "joined"]
 
 
 def test_one_that_is_frozen_is_taken_for_lost_and_taken_back(tmp_path: Path) -> None:

@@ -51,14 +51,6 @@ class Worker:
         return self.hello.worker
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Nothing is expected of it any more."""
-
-    worker: Worker
-    why: str
-
-
 class Crew:
     """opening: makes the `Open` of these training partitions. note: writes a worker's news down."""
 
@@ -77,7 +69,7 @@ class Crew:
         self._workers: dict[WorkerId, Worker] = {}
         self._by_connection: dict[int, WorkerId] = {}
         self._ever_taken: set[int] = set()
-        self._lost: list[Lost] = []
+        self._lost: list[Worker] = []
 
     def __iter__(self) -> Iterator[Worker]:
         return iter([self._workers[one] for one in sorted(self._workers)])
@@ -218,8 +210,8 @@ class Crew:
 
     # -- who is lost ------------------------------------------------------------------------------------------------------
 
-    def check(self) -> list[Lost]:
-        """Those that were lost since the last time."""
+    def check(self) -> None:
+        """Look who is away or silent for too long."""
         now = time.monotonic()
         for worker in self:
             if worker.connection is None:
@@ -229,6 +221,9 @@ class Crew:
                 silent_s = self._patience.silent_s if self.has_opened(worker) else self._patience.opening_s
                 if self._hub.silent_s(worker.connection) > silent_s:
                     self._lose(worker, f"nothing was heard of it for {silent_s:.0f} s")
+
+    def take_lost(self) -> list[Worker]:
+        """Those that were lost since the last time."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -242,7 +237,7 @@ class Crew:
             self._hub.end(worker.connection)
         del self._workers[worker.id]
         self._note(worker.id, "lost", why)
-        self._lost.append(Lost(worker, why))
+        self._lost.append(worker)
 
     # -- where states are ---------------------------------------------------------------------------------------------------
 

@@ -173,8 +173,8 @@ class Hopper:
         if now - self._ticked_at < _TICK_S:
             return
         self._ticked_at = now
-        for lost in self._crew.check():
-            self._reception.lose(lost.worker)
+        self._crew.check()
+        self._reception.lose_lost()
         self._stay_with_somebody(now)
         if not self._reception.began:
             self._begin(now)

@@ -39,6 +39,7 @@ class Reception:
     def take(self, event: HubEvent) -> None:
         """Raises SpecError where no worker can open the data or the user's code."""
         said = self._crew.take(event)
+        self.lose_lost()  # also one in whose place another process of its name came, before that one is heard
         if said is None:
             return
         worker, message = said
@@ -103,7 +104,11 @@ class Reception:
             judges = worker.judges if self._validates else worker.open
             self._trials.facts.append(WorkerJoined(worker.id, worker.open, None, judges))
 
-    def lose(self, worker: Worker) -> None:
+    def lose_lost(self) -> None:
+        for worker in self._crew.take_lost():
+            self._lose(worker)
+
+    def _lose(self, worker: Worker) -> None:
         for unit in [unit for unit in self._orders.units.values() if worker.id in unit.workers]:
             if unit.finished:  # a group, of which another member has the state
                 self._hopped(unit, next(iter(unit.finished.values())))
