@@ -34,7 +34,7 @@ from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
 from hopyard.domain.trial import Proposal, SearchState
 from hopyard.domain.trial import Report as Told
 from hopyard.interfaces.searcher import Searcher
-from hopyard.search.registry import build
+from hopyard.searchers.registry import build
 
 MORE_SEEDS = 20  # curves cost little to look up, and single seeds differ much
 SHARE_OF_EPOCHS = 3

@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hopyard.pystudy import Study as Study
+    from hopyard.pystudy import search as search
+    from hopyard.pystudy import study as study
     from hopyard.sdk.api import bind as bind
     from hopyard.sdk.api import dataset_path as dataset_path
     from hopyard.sdk.api import load as load
@@ -23,8 +26,13 @@ if TYPE_CHECKING:
     from hopyard.studies.trainable.torch_trainable import TorchTrainable as TorchTrainable
 
 __version__ = "0.1.0"
-__all__ = ["KerasTrainable", "TorchTrainable", "bind", "dataset_path", "load", "log", "loop", "params", "run", "save", "summary"]
+__all__ = [
+    "KerasTrainable", "Study", "TorchTrainable", "bind", "dataset_path", "load", "log", "loop", "params", "run", "save", "search", "study", "summary",
+]  # fmt: skip
 _ELSEWHERE = {  # what is not of `hopyard.sdk.api`, and the module that it is of
+    "Study": "hopyard.pystudy",
+    "search": "hopyard.pystudy",
+    "study": "hopyard.pystudy",
     "KerasTrainable": "hopyard.studies.trainable.keras_trainable",
     "TorchTrainable": "hopyard.studies.trainable.torch_trainable",
 }

@@ -16,7 +16,7 @@ from hopyard.config.space import space_of
 from hopyard.config.studyjson import space_json, space_of_json
 from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform, check_space
 from hopyard.errors import SpecError
-from tests.search.spaces import spaces
+from tests.searchers.spaces import spaces
 
 LOG = Uniform(1e-4, 1e-1, log=True)
 

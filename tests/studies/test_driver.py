@@ -17,7 +17,7 @@ from hopyard.domain.space import Choice, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
 from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
 from hopyard.errors import Conflict, StudyFailed
-from hopyard.search.registry import build
+from hopyard.searchers.registry import build
 from hopyard.studies.driver import Driver
 from hopyard.studies.standing import Phase, Standing
 from hopyard.studies.trainer import News, Reached, Reported, TrialFailed, Work

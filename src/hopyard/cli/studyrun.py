@@ -59,7 +59,7 @@ def _fix(space: Space, fixed: Mapping[str, ParamValue]) -> Space:
 
 def preview(file: Path, options: Mapping[str, Any], *, as_json: bool) -> None:
     """Check the file, and show the first trials that its searcher proposes. Raises SpecError."""
-    from hopyard.search.registry import build
+    from hopyard.searchers.registry import build
     from hopyard.studies.trainable.load import load_attribute
 
     folder = Path.cwd()
@@ -102,7 +102,7 @@ def _check_searcher(study: StudySpec) -> None:
     from importlib.util import find_spec
 
     from hopyard.domain.searchers import is_own
-    from hopyard.search.registry import build
+    from hopyard.searchers.registry import build
     from hopyard.studies.trainable.load import load_attribute
 
     if not is_own(study.searcher.name) and (study.searcher.name not in _OPTUNAS or find_spec("optuna")):

@@ -74,7 +74,7 @@ class SearcherKind:
 _ETA = Option(OptionKind.INTEGER, 3, "one in how many goes on at each rung", low=2)
 _MIN_EPOCHS = Option(OptionKind.INTEGER, 1, "epochs at the lowest rung", low=1)
 _STARTUP = Option(OptionKind.INTEGER, 10, "trials drawn at random before the model proposes", low=1)
-_SEARCH = "hopyard.search."
+_SEARCH = "hopyard.searchers."
 
 SEARCHERS: Mapping[str, SearcherKind] = {
     "random": SearcherKind(

@@ -20,7 +20,7 @@ from hopyard.errors import SpecError, StudyFailed
 from hopyard.on_spark.barrier import Post, Stage, scratch_of
 from hopyard.on_spark.frames import Written
 from hopyard.on_spark.summary import Summary
-from hopyard.search.registry import build
+from hopyard.searchers.registry import build
 from hopyard.studies.driver import Driver
 from hopyard.studies.hopper.hopper import Hopper, open_hopper
 from hopyard.studies.journal import STREAM, Journal, read_records

@@ -15,7 +15,7 @@ from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import Asked, Proposal, Report, SearchState, StudyEvent, Told, TrialOutcome, Verdict
 from hopyard.errors import StudyFailed
 from hopyard.interfaces.searcher import ReleasesTrials, Searcher
-from hopyard.search.replay import replay
+from hopyard.searchers.replay import replay
 from hopyard.studies.codec import event_json, event_of_json
 from hopyard.studies.standing import Best, Phase, Standing, Trial
 from hopyard.studies.trainer import News, Reached, Records, Reported, Trainer, TrialFailed, Work

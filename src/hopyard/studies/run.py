@@ -18,7 +18,7 @@ from hopyard.errors import HopyardError
 from hopyard.sdk import session
 from hopyard.sdk.api import log
 from hopyard.sdk.speak import say
-from hopyard.search.registry import build
+from hopyard.searchers.registry import build
 from hopyard.studies.curves import Curves, points_of, points_shown
 from hopyard.studies.driver import Driver
 from hopyard.studies.journal import STREAM, Journal, read_records

@@ -19,7 +19,7 @@ from hopyard.domain.study import Goal
 from hopyard.domain.trial import Asked, Proposal, Report, SearchState, StudyEvent, Told, TrialOutcome, Verdict
 from hopyard.errors import Conflict
 from hopyard.interfaces.searcher import Searcher
-from hopyard.search.replay import replay
+from hopyard.searchers.replay import replay
 from hopyard.testing.study_play import StudyPlay, bumpy
 
 EXAMPLE_SPACE = Space(

@@ -59,7 +59,7 @@ def importance_of(view: StudyView) -> dict[str, float]:
         return {}
     from hopyard.config.studyjson import space_of_json
     from hopyard.domain.study import Goal
-    from hopyard.search.importance import importance
+    from hopyard.searchers.importance import importance
 
     try:
         return dict(importance(space_of_json(view.spec["space"]), results, goal=Goal(view.spec["goal"])))

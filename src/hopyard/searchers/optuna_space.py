@@ -9,7 +9,7 @@ from typing import Any
 
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Constant, Domain, Integer, Parameter, Space, Uniform
-from hopyard.search.draw import last_step, log_between, onto, quantised
+from hopyard.searchers.draw import last_step, log_between, onto, quantised
 
 
 @dataclass(frozen=True, slots=True)

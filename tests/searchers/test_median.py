@@ -5,9 +5,9 @@ from __future__ import annotations
 from hopyard.domain.ids import TrialId
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
-from hopyard.search.asha import Asha
-from hopyard.search.median import MedianStopping
-from hopyard.search.random_draws import Random
+from hopyard.searchers.asha import Asha
+from hopyard.searchers.median import MedianStopping
+from hopyard.searchers.random_draws import Random
 from hopyard.testing.searcher_contract import EXAMPLE_SPACE
 
 

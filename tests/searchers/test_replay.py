@@ -9,8 +9,8 @@ import pytest
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Asked, Proposal, StudyEvent, Told, Verdict
 from hopyard.errors import Conflict
-from hopyard.search.asha import Asha
-from hopyard.search.replay import replay
+from hopyard.searchers.asha import Asha
+from hopyard.searchers.replay import replay
 from hopyard.testing.searcher_contract import EXAMPLE_SPACE
 from hopyard.testing.study_play import StudyPlay
 

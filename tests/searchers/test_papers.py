@@ -19,9 +19,9 @@ from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
 from hopyard.errors import SpecError
 from hopyard.interfaces.searcher import ReleasesTrials
-from hopyard.search.asha import Asha
-from hopyard.search.halving import Halving
-from hopyard.search.hyperband import Hyperband, brackets
+from hopyard.searchers.asha import Asha
+from hopyard.searchers.halving import Halving
+from hopyard.searchers.hyperband import Hyperband, brackets
 from hopyard.testing.study_play import StudyPlay
 
 SPACE = Space((Parameter("x", Uniform(0.0, 1.0)),))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hopyard.domain.run import ParamValue
 from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
 from hopyard.interfaces.searcher import Searcher
-from hopyard.search.registry import Factory, build
+from hopyard.searchers.registry import Factory, build
 from hopyard.testing.searcher_contract import SearcherContract
 
 

@@ -11,7 +11,7 @@ from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
-from hopyard.search.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 
 @dataclass(slots=True)

@@ -21,11 +21,11 @@ from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
 from hopyard.domain.trial import Asked, Proposal, Report, SearchState, StudyEvent, Told, TrialOutcome, Verdict
 from hopyard.errors import SpecError
 from hopyard.interfaces.searcher import Searcher
-from hopyard.search.draw import draw
-from hopyard.search.optuna_model import load_optuna
-from hopyard.search.optuna_space import axes, in_order
-from hopyard.search.registry import build
-from hopyard.search.replay import replay
+from hopyard.searchers.draw import draw
+from hopyard.searchers.optuna_model import load_optuna
+from hopyard.searchers.optuna_space import axes, in_order
+from hopyard.searchers.registry import build
+from hopyard.searchers.replay import replay
 
 from .spaces import spaces
 from .test_contract import BuiltIn, no_own
@@ -107,7 +107,7 @@ def test_the_same_calls_are_answered_the_same_to_the_last_bit(name: str, trials:
 
 
 def test_hash_order_and_process_change_nothing() -> None:
-    code = "from tests.search.test_optuna_searchers import *; print([p.params for p in proposals(play(open_searcher('tpe', trials=25)))])"
+    code = "from tests.searchers.test_optuna_searchers import *; print([p.params for p in proposals(play(open_searcher('tpe', trials=25)))])"
     told = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "."}, capture_output=True, text=True, check=True
@@ -224,13 +224,13 @@ def test_what_cannot_be_is_told_before_any_training() -> None:
 def test_without_optuna_the_rest_of_the_program_works() -> None:
     code = (
         "import sys; sys.modules['optuna'] = None\n"
-        "import hopyard.search.registry, hopyard.search.optuna_searchers, hopyard.search.bohb, hopyard.search.importance\n"
-        "from tests.search.test_optuna_searchers import *"
+        "import hopyard.searchers.registry, hopyard.searchers.optuna_searchers, hopyard.searchers.bohb, hopyard.searchers.importance\n"
+        "from tests.searchers.test_optuna_searchers import *"
     )
     code = code.rpartition("\n")[0] + (
         "\nfrom hopyard.domain.space import *; from hopyard.domain.study import *; from hopyard.errors import SpecError\n"
         "space = Space((Parameter('x', Uniform(0.0, 1.0)),))\n"
-        "try: hopyard.search.registry.build(StudySpec('s', space, 'l', Goal.MIN, Parallel.TRIALS, SearcherSpec('tpe'), 3), None)\n"
+        "try: hopyard.searchers.registry.build(StudySpec('s', space, 'l', Goal.MIN, Parallel.TRIALS, SearcherSpec('tpe'), 3), None)\n"
         "except SpecError as e: print(e.message)\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

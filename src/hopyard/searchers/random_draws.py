@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hopyard.domain.trial import Proposal, SearchState, Verdict
-from hopyard.search.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 
 class Random(TrackingSearcher):

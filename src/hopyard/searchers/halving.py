@@ -9,8 +9,8 @@ from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
-from hopyard.search.rungs import Bracket, rung_sizes
-from hopyard.search.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.rungs import Bracket, rung_sizes
+from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 
 class BracketSearcher(TrackingSearcher):

@@ -10,8 +10,8 @@ from hopyard.domain.space import Choice, Constant, Integer, Parameter, Space, Un
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, Verdict
 from hopyard.errors import SpecError
-from hopyard.search.draw import last_step, log_between, onto, quantised, unit
-from hopyard.search.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.draw import last_step, log_between, onto, quantised, unit
+from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 LARGEST = 100_000  # combinations; far beyond what anybody trains, and small enough to lay out
 

@@ -15,7 +15,7 @@ from hopyard.domain.space import Choice, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
 from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
 from hopyard.errors import SpecError
-from hopyard.search.registry import Factory, build
+from hopyard.searchers.registry import Factory, build
 
 SPACE = Space((Parameter("lr", Uniform(1e-4, 1e-1, log=True)), Parameter("opt", Choice(("sgd", "adam")))))
 
@@ -145,8 +145,8 @@ def find(module: str):  # type: ignore[no-untyped-def]
 
 def test_nothing_is_imported_before_it_is_asked_for() -> None:
     script = (
-        "import sys, hopyard.search.registry, hopyard.domain.searchers\n"
-        "print([m for m in sys.modules if m.startswith('hopyard.search.') and m != 'hopyard.search.registry'], 'optuna' in sys.modules, 'numpy' in sys.modules)"
+        "import sys, hopyard.searchers.registry, hopyard.domain.searchers\n"
+        "print([m for m in sys.modules if m.startswith('hopyard.searchers.') and m != 'hopyard.searchers.registry'], 'optuna' in sys.modules, 'numpy' in sys.modules)"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[] False False"
@@ -155,7 +155,7 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
 def test_the_order_of_sets_decides_nothing() -> None:
     """The same study in interpreters that hash text differently."""
     script = """
-from tests.search.test_contract import *
+from tests.searchers.test_contract import *
 for kind in (TestMedianOfAsha, TestHyperband, TestAsha, TestPopulationBased, TestPopulationBasedInRounds):
     play = kind().open_play()
     play.play([(17 * n * n + 5 * n) % 256 for n in range(300)])

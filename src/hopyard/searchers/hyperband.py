@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hopyard.search.halving import BracketSearcher
-from hopyard.search.rungs import Bracket, rung_sizes
+from hopyard.searchers.halving import BracketSearcher
+from hopyard.searchers.rungs import Bracket, rung_sizes
 
 
 class Hyperband(BracketSearcher):

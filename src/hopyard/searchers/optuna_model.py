@@ -15,9 +15,9 @@ from typing import Any
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.errors import SpecError
-from hopyard.search.draw import draw, draw_one, unit
-from hopyard.search.grid import combinations
-from hopyard.search.optuna_space import axes, is_conditional, only
+from hopyard.searchers.draw import draw, draw_one, unit
+from hopyard.searchers.grid import combinations
+from hopyard.searchers.optuna_space import axes, is_conditional, only
 
 _RETRIES = 20  # proposals that were made before, until another way is tried
 Params = dict[str, ParamValue]

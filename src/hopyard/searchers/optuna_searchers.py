@@ -14,9 +14,9 @@ from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
 from hopyard.errors import SpecError
-from hopyard.search.optuna_model import OptunaModel, load_optuna, one_thread
-from hopyard.search.optuna_space import axes, is_conditional
-from hopyard.search.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.optuna_model import OptunaModel, load_optuna, one_thread
+from hopyard.searchers.optuna_space import axes, is_conditional
+from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 
 class ModelSearcher(TrackingSearcher):

@@ -9,8 +9,8 @@ import pytest
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal
 from hopyard.errors import SpecError
-from hopyard.search.draw import draw
-from hopyard.search.importance import METHODS, importance
+from hopyard.searchers.draw import draw
+from hopyard.searchers.importance import METHODS, importance
 
 pytest.importorskip("optuna")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform, check_space
 from hopyard.errors import SpecError
-from hopyard.search.draw import at, draw, unit
-from hopyard.search.grid import LARGEST, combinations
+from hopyard.searchers.draw import at, draw, unit
+from hopyard.searchers.grid import LARGEST, combinations
 from hopyard.testing.study_play import check_params
 
 from .spaces import domains, spaces

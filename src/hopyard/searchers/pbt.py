@@ -9,8 +9,8 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Constant, Parameter, Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, SearchState, TrialOutcome, Verdict
-from hopyard.search.draw import draw_one, onto, quantised, unit
-from hopyard.search.tracked import Tracked, TrackingSearcher
+from hopyard.searchers.draw import draw_one, onto, quantised, unit
+from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
 from hopyard.errors import Conflict
-from hopyard.search.draw import draw
+from hopyard.searchers.draw import draw
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ import pytest
 from hopyard.domain.space import Choice, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
 from hopyard.domain.trial import Proposal, Report, SearchState
-from hopyard.search.bohb import Bohb
-from hopyard.search.registry import build
+from hopyard.searchers.bohb import Bohb
+from hopyard.searchers.registry import build
 
 from .test_contract import BuiltIn, no_own
 
@@ -66,7 +66,7 @@ def test_the_largest_budget_with_enough_results_decides() -> None:
 
 
 def test_a_share_is_drawn_as_by_random_search() -> None:
-    from hopyard.search.draw import draw
+    from hopyard.searchers.draw import draw
 
     fresh = {int(p.trial): p.params for p in play(open_bohb(random=0.5))}
     alike = [number for number, params in fresh.items() if params == draw(SPACE, 0, number)]

@@ -9,9 +9,9 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.errors import SpecError
-from hopyard.search.draw import draw_one
-from hopyard.search.optuna_model import load_optuna, quiet
-from hopyard.search.optuna_space import axes
+from hopyard.searchers.draw import draw_one
+from hopyard.searchers.optuna_model import load_optuna, quiet
+from hopyard.searchers.optuna_space import axes
 
 FEWEST = 4  # trials, below which nothing can be told
 METHODS = ("ped-anova", "fanova")

@@ -8,12 +8,12 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import TrialOutcome, Verdict
-from hopyard.search.draw import draw, unit
-from hopyard.search.hyperband import Hyperband
-from hopyard.search.optuna_model import OptunaModel, load_optuna
-from hopyard.search.optuna_searchers import tpe_model
-from hopyard.search.optuna_space import axes
-from hopyard.search.tracked import Tracked
+from hopyard.searchers.draw import draw, unit
+from hopyard.searchers.hyperband import Hyperband
+from hopyard.searchers.optuna_model import OptunaModel, load_optuna
+from hopyard.searchers.optuna_searchers import tpe_model
+from hopyard.searchers.optuna_space import axes
+from hopyard.searchers.tracked import Tracked
 
 
 class Bohb(Hyperband):

@@ -11,8 +11,8 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Asked, Proposal, Report, SearchState, TrialOutcome, Verdict
-from hopyard.search.draw import draw
-from hopyard.search.pbt import PopulationBased, explored, moved
+from hopyard.searchers.draw import draw
+from hopyard.searchers.pbt import PopulationBased, explored, moved
 from hopyard.testing.study_play import StudyPlay, check_params
 
 from .spaces import spaces
