@@ -20,6 +20,7 @@ from hopyard.errors import SpecError
 from hopyard.sdk.checkpoints import read
 from hopyard.sdk.streams import Events
 from hopyard.studies.curves import Curves, points_of, points_shown
+from hopyard.studies.peers import Peers
 from hopyard.studies.place import find_place
 from hopyard.studies.saving import find_saved, write_checkpoint
 
@@ -165,3 +166,25 @@ def test_the_newest_checkpoint_is_found_again(tmp_path: Path) -> None:
     found = find_saved(tmp_path, first, 9)
     assert found is not None
     assert (found.step, dict(found.files)) == (10, {"b": newer / "b"})
+
+
+# -- peers ----------------------------------------------------------------------------------------------------------------
+
+
+def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopyard.studies.peers._LOOK_EVERY_S", 0.0)
+    ends = {
+        0: {"kind": "exit-code", "code": 1, "reason": "the driver's own"},
+        1: {"kind": "out-of-memory", "code": 137, "reason": "out of memory: used 1.2 GiB of its 1.0 GiB memory"},
+        2: {"kind": "stopped", "code": 143, "reason": "ended with its gang"},
+        3: None,
+    }
+    for rank, ended in ends.items():
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / "status.json").write_text(json.dumps({"phase": "running", "exit": ended}))
+        (tmp_path / str(rank) / "spec.json").write_text(json.dumps({"launch": {"role": "worker", "role_rank": rank - 1}}))
+    (tmp_path / "4").mkdir()  # nothing is known of it
+    (tmp_path / "turns").mkdir()
+    peers = Peers(tmp_path, 0)
+    assert peers.gone() == [("worker-0", "out of memory: used 1.2 GiB of its 1.0 GiB memory")]
+    assert peers.gone() == []

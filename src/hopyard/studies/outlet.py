@@ -25,7 +25,8 @@ class Mirror(Protocol):
 
 
 class Outlet:
-    """An `Audience` of the driver. summarise: `hop.summary`. progress: told how many trials have ended, of how many."""
+    """An `Audience` of the driver. summarise: `hop.summary`. progress: told how many trials have ended, of how many. look: called
+    after each round of news."""
 
     def __init__(
         self,
@@ -35,9 +36,10 @@ class Outlet:
         *,
         summarise: Callable[[Mapping[str, float]], None],
         progress: Callable[[int, int | None], None],
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._spec, self._curves, self._mirror = spec, curves, mirror
-        self._summarise, self._progress = summarise, progress
+        self._summarise, self._progress, self._look = summarise, progress, look
         self._said: dict[str, float] = {}
         self._said_at = 0.0
 
@@ -55,6 +57,7 @@ class Outlet:
 
     def stands(self, standing: Standing) -> None:
         """At most once a second, unless it is the end."""
+        self._look()
         now = time.monotonic()
         if now - self._said_at >= _SUMMARY_EVERY_S:
             self._said_at = now

@@ -24,6 +24,7 @@ from hopyard.studies.driver import Driver
 from hopyard.studies.journal import STREAM, Journal, read_records
 from hopyard.studies.mirrors.mirror import mirrors_of
 from hopyard.studies.outlet import Outlet
+from hopyard.studies.peers import Peers
 from hopyard.studies.place import Place, find_place
 from hopyard.studies.saving import find_saved, write_checkpoint
 from hopyard.studies.server import StudyServer
@@ -62,6 +63,7 @@ class _Study:
         self._session = session.current()
         self._steps = max((int(record["step"]) for record in self._past if record.get("kind") == "saved"), default=0)
         self._driver: Driver | None = None
+        self._peers = Peers(place.gang, place.rank)
 
     def run(self) -> bool:
         """Whether the study has ended; else it goes on later."""
@@ -71,7 +73,9 @@ class _Study:
         self._journal.write("study", spec=study_json(spec), attempt=place.attempt, pid=os.getpid())
         curves = self._curves()
         mirrors = mirrors_of(spec, folder / "tensorboard", say, study=place.run_name)
-        outlet = Outlet(spec, curves, mirrors, summarise=self._session.summarise, progress=self._tell_progress)
+        outlet = Outlet(
+            spec, curves, mirrors, summarise=self._session.summarise, progress=self._tell_progress, look=self._look_at_peers
+        )
         driver = self._driver = Driver(
             spec, searcher, journal=self._journal, past=self._past, audience=outlet, stopping=self._stopping
         )
@@ -137,6 +141,11 @@ class _Study:
         metrics = {} if best is None else {self._place.spec.metric: best.value}
         write_checkpoint(self._place.folder, self._session.events, self._steps, files, metrics)
         self._journal.write("saved", step=self._steps, states=states)
+
+    def _look_at_peers(self) -> None:
+        for worker, reason in self._peers.gone():
+            self._journal.write("worker", worker=worker, event="ended", detail=reason)
+            say(f"{worker} is gone: {reason}")
 
     def _tell_progress(self, done: int, total: int | None) -> None:
         self._session.events.tell("progress", done=done, total=total, unit="trial")

@@ -1,0 +1,45 @@
+"""The other replicas of a study's gang on this node: why one that is gone has ended, which its own connection cannot tell."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+_LOOK_EVERY_S = 1.0
+_BY_REQUEST = ("stopped", "preempted", "peer-failed")
+
+
+class Peers:
+    """gang: the folder in which each replica has one of its own, by rank."""
+
+    def __init__(self, gang: Path, own: int) -> None:
+        self._gang, self._own = gang, str(own)
+        self._told: set[str] = set()
+        self._looked_at = float("-inf")
+
+    def gone(self) -> list[tuple[str, str]]:
+        """Those that ended badly and were not told of yet: the name that the study has for them, and why. Looks once a second."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_EVERY_S:
+            return []
+        self._looked_at = now
+        found = []
+        for folder in sorted(self._gang.glob("[0-9]*")):
+            if folder.name == self._own or folder.name in self._told:
+                continue
+            ended = _read(folder / "status.json").get("exit")
+            if ended and ended["kind"] not in _BY_REQUEST and ended["code"] != 0:
+                self._told.add(folder.name)
+                launch = _read(folder / "spec.json").get("launch", {})
+                found.append((f"{launch.get('role', 'replica')}-{launch.get('role_rank', folder.name)}", str(ended["reason"])))
+        return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
