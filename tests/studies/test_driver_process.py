@@ -188,3 +188,12 @@ def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.M
     peers = Peers(tmp_path, 0)
     assert peers.gone() == [("worker-0", "out of memory: used 1.2 GiB of its 1.0 GiB memory")]
     assert peers.gone() == []
+
+
+def test_a_driver_whose_trials_are_runs_needs_the_standard_library_only() -> None:
+    script = (
+        "import sys\nbefore = set(sys.modules)\nimport hopyard.studies.run, hopyard.studies.trials.trainer, hopyard.studies.__main__\n"
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['hopyard']"

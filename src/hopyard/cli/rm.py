@@ -7,7 +7,7 @@ import sys
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import final, get_run
+from hopyard.cli.address import Run, final, get_run
 from hopyard.cli.options import run_argument
 from hopyard.errors import Conflict, UsageError
 
@@ -19,7 +19,7 @@ _STOP_TIMEOUT_S = 90.0
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="End runs that are alive first.")
 def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
-    """Delete ended runs with their logs, metrics and checkpoints. This cannot be undone.
+    """Delete ended runs with their logs, metrics and checkpoints, and a study with its trials. This cannot be undone.
 
     Code, datasets and environments that other runs use stay.
     """
@@ -33,10 +33,16 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("nobody is here to ask", hints=("-y deletes without asking",))
-        names = ", ".join(run["name"] for run in runs)
+        names = ", ".join(_named(run) for run in runs)
         if not click.confirm(f"delete {names}?", err=True):
             console.say("nothing was deleted")
             return
     for run in runs:
         client.call("DELETE", f"/runs/{run['id']}", query={"force": int(force)}, timeout_s=_STOP_TIMEOUT_S)
-        console.say(f"deleted {run['name']}")
+        console.say(f"deleted {_named(run)}")
+
+
+def _named(run: Run) -> str:
+    """Runs of its trials go with a study."""
+    trials = sum((run.get("trials") or {}).values())
+    return f"{run['name']} and {trials} {'run' if trials == 1 else 'runs'} of its trials" if trials else str(run["name"])

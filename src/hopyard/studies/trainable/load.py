@@ -11,10 +11,12 @@ import threading
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.errors import SpecError
-from hopyard.studies.trainable.protocol import Trainable
+
+if TYPE_CHECKING:  # a searcher of the user's is loaded where there may be no NumPy
+    from hopyard.studies.trainable.protocol import Trainable
 
 _WANTED = {"init": ("config",), "train": ("state", "partition", "config"), "evaluate": ("state", "partition", "config")}
 _HINT = "init(config), train(state, partition, config) and evaluate(state, partition, config) make a trainable"
@@ -33,7 +35,7 @@ def load(text: str, folder: Path) -> Trainable:
             raise SpecError(f"`{text}` cannot be made:\n{told(bad, folder)}", hints=(hint,)) from bad
     for name, arguments in _WANTED.items():
         _check(text, found, name, arguments)
-    return cast(Trainable, found)
+    return cast("Trainable", found)
 
 
 def load_attribute(text: str, folder: Path) -> Any:
