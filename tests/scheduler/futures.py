@@ -128,11 +128,16 @@ class Life:
             self.takes_s[preemption.gang] = 0.0  # it leaves before the next turn
         timeline = Timeline.of(replace(view, running=tuple(self.running.values())))
         before, self.promises = self.promises, {}
-        promised = sorted((gang for gang in self.waiting if gang.id in before), key=lambda gang: list(before).index(gang.id))
+        given = list(before)
+        promised = sorted(  # those that are due come first, as in a turn: what was kept for them is not for others that could start early
+            (gang for gang in self.waiting if gang.id in before),
+            key=lambda gang: (before[gang.id].start_at > self.now, given.index(gang.id)),
+        )
         rest = [gang for gang in self.waiting if gang.id not in before]
         for gang in [*promised, *rest]:
             expected = expect(gang, self.durations)
-            found = timeline.try_now(gang, expected)
+            prefer = frozenset(before[gang.id].nodes) if gang.id in before else frozenset[NodeId]()
+            found = timeline.try_now(gang, expected, prefer=prefer)
             if isinstance(found, Placement):
                 timeline.start(found, expected)
                 self.running[gang.id] = runs(found, self.now)

@@ -158,6 +158,8 @@ class Future:
         found = rows[uses[:, NODE]] if len(rows) else uses[:, NODE]
         there = found >= 0
         at_s = np.maximum(self._times[0, uses[:, SLOT]] - self._now, OVERDUE_S)
+        if there.all():
+            return found, at_s, uses[:, CPU:]
         return found[there], at_s[there], uses[there][:, CPU:]
 
     def _rows_of(self, nodes: Sequence[NodeId]) -> Ints:
