@@ -1,0 +1,120 @@
+"""The study's line to its server: what is waited for, and what is told at once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hopyard.errors import Conflict, HopyardError, IntegrityError, NotFound, ServerUnavailable
+from hopyard.studies.server import StudyServer
+
+
+class Answers(ThreadingHTTPServer):
+    """Gives the answers that it was told, one after another, and remembers with which token each was asked for."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answering)
+        self.answers: list[tuple[int, dict[str, object]]] = []
+        self.tokens: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Answering(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Answers)
+        self.server.tokens.append(self.headers["Authorization"].removeprefix("Bearer "))
+        status, body = self.server.answers.pop(0)
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    with Answers() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def error(status: int, code: str) -> tuple[int, dict[str, object]]:
+    return status, {"error": {"code": code, "message": f"{code}!", "hints": []}}
+
+
+def line_to(answers: Answers, folder: Path, *, url: str = "", said: list[str] | None = None, stop: list[bool] | None = None) -> StudyServer:
+    spec = {"launch": {"server_url": url or answers.url, "token": "first"}, "node": {"server_file": str(folder / "server.json")}}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    return StudyServer(folder, stopping=lambda: bool(stop and stop.pop(0)), say=(said if said is not None else []).append)
+
+
+def test_an_answer_and_a_refusal_are_told(answers: Answers, tmp_path: Path) -> None:
+    line = line_to(answers, tmp_path)
+    answers.answers = [(200, {"a": 1}), error(409, "conflict"), error(404, "not_found"), error(404, "not_found")]
+    assert line.get("/x") == {"a": 1}
+    with pytest.raises(Conflict):
+        line.get("/x")
+    with pytest.raises(NotFound):
+        line.get("/x")
+    assert line.find("/x") is None
+    line.close()
+
+
+def test_a_full_or_failing_server_is_asked_again(answers: Answers, tmp_path: Path) -> None:
+    said: list[str] = []
+    line = line_to(answers, tmp_path, said=said)
+    answers.answers = [error(507, "storage_full")] * 6 + [error(500, "error")] * 2 + [(200, {"a": 1})]
+    assert line.get("/x") == {"a": 1}
+    assert said == ["the study waits for its server: storage_full!"]
+    line.close()
+
+
+def test_a_server_that_only_fails_is_told_of(answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopyard.studies.server._RETRY_S", (0.0, 0.0))
+    line = line_to(answers, tmp_path)
+    answers.answers = [error(500, "error")] * 6
+    with pytest.raises(HopyardError, match="error!"):
+        line.get("/x")
+    assert answers.answers == []
+    line.close()
+
+
+def test_it_follows_a_server_to_its_new_address_and_takes_up_a_renewed_token(answers: Answers, tmp_path: Path) -> None:
+    line = line_to(answers, tmp_path, url="http://127.0.0.1:9")  # nobody answers there
+    (tmp_path / "server.json").write_text(json.dumps({"url": answers.url}))
+    answers.answers = [(200, {"a": 1}), error(401, "not_authorised"), (200, {"a": 2})]
+    assert line.get("/x") == {"a": 1}
+    (tmp_path / "token").write_text("second\n")
+    assert line.get("/x") == {"a": 2}
+    assert answers.tokens == ["first", "first", "second"]
+    line.close()
+
+
+def test_who_is_to_leave_waits_for_nobody(answers: Answers, tmp_path: Path) -> None:
+    line = line_to(answers, tmp_path, url="http://127.0.0.1:9", stop=[False, True])
+    with pytest.raises(ServerUnavailable):
+        line.get("/x")
+    line.close()
+
+
+def test_a_folder_that_is_no_replicas_is_named(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"spec\.json"):
+        StudyServer(tmp_path, stopping=lambda: False, say=print)
