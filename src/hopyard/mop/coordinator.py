@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop import dispatch, lookahead
@@ -43,13 +42,6 @@ from hopyard.mop.roster import Numbering, Roster, Worker, positions
 _SURPRISE = 0.25  # a learnt speed that moved by more than this share puts the queue in order anew
 
 
-@dataclass(frozen=True, slots=True)
-class _Evaluating:
-    evaluation: Evaluation
-    at: int
-    worker: Worker
-
-
 class MopCoordinator:
     """`partitions`: all of the training data, each of which an epoch visits once. `validation`: those that a state is evaluated on.
 
@@ -74,7 +66,6 @@ class MopCoordinator:
         self._evaluations = Evaluations()
         self._trials: dict[TrialId, Trial] = {}
         self._hops: dict[int, TrainHop] = {}
-        self._evaluating: dict[int, _Evaluating] = {}
         self._admitted = self._next_unit = 0
         self._used_speed: dict[WorkerId, float] = {}  # that the queue's present order goes by
         self._spare = False
@@ -119,15 +110,14 @@ class MopCoordinator:
 
     def _look_ahead(self) -> None:
         """Before the first hop, where all times are known: try the rule under several small biases, keep the best."""
-        trials, workers = self._trials.values(), list(self._roster)
-        costs = {trial.id: self._estimates.given_cost(trial.id) for trial in trials}
-        speeds = {worker.id: self._estimates.given_speed(worker.id) for worker in workers}
-        all_singly = self._roster.covers_singly() and all(trial.todo == self._train.all for trial in trials)
-        known_costs = {trial: cost for trial, cost in costs.items() if cost is not None}
-        known_speeds = {worker: speed for worker, speed in speeds.items() if speed is not None}
-        if all_singly and trials and len(known_costs) == len(costs) and len(known_speeds) == len(speeds):
-            self._queue.biases = lookahead.best_biases(MopCoordinator, known_costs, known_speeds)
-            self._queue.reorder()
+        if self._trials and self._roster.covers_singly() and all(one.todo == self._train.all for one in self._trials.values()):
+            costs, speeds = (
+                self._estimates.given_costs(self._trials),
+                self._estimates.given_speeds(one.id for one in self._roster),
+            )
+            if costs is not None and speeds is not None:
+                self._queue.biases = lookahead.best_biases(MopCoordinator, costs, speeds)
+                self._queue.reorder()
 
     # -- trials ---------------------------------------------------------------------------------------------------
 
@@ -162,10 +152,9 @@ class MopCoordinator:
                 self._roster.left[at] += trial.weight * times
 
     def _withdraw(self, event: TrialWithdrawn) -> None:
-        for unit in [unit for unit, one in self._evaluating.items() if one.evaluation.trial == event.trial]:
-            self._free(self._evaluating.pop(unit).worker)
+        for unit, worker in self._evaluations.withdraw(event.trial).items():
+            self._free(worker)
             self._out.append(CancelUnit(unit))
-        self._evaluations.withdraw(event.trial)
         trial = self._trials.get(event.trial)
         if trial is None:
             return
@@ -226,12 +215,11 @@ class MopCoordinator:
         self._evaluations.want(Evaluation(event.trial, event.epoch, event.checkpoint, todo))
 
     def _finish_evaluation(self, event: EvaluationFinished) -> None:
-        one = self._evaluating.pop(event.unit, None)
-        if one is None:
-            return
-        self._free(one.worker)
-        if self._evaluations.done(one.evaluation, one.at):
-            self._out.append(EpochEvaluated(one.evaluation.trial, one.evaluation.epoch, one.evaluation.checkpoint))
+        one = self._evaluations.finish(event.unit)
+        if one is not None:
+            self._free(one.worker)
+            if self._evaluations.is_done(one.of):
+                self._out.append(EpochEvaluated(one.of.trial, one.of.epoch, one.of.checkpoint))
 
     # -- workers --------------------------------------------------------------------------------------------------
 
@@ -246,16 +234,16 @@ class MopCoordinator:
                 self._cancel(before.unit)
             worker.unit = before.unit
             self._roster.remove(before)
-            for unit, one in self._evaluating.items():
+            for one in self._evaluations.units.values():
                 if one.worker is before:
-                    self._evaluating[unit] = _Evaluating(one.evaluation, one.at, worker)
+                    one.worker = worker
         self._roster.add(worker)
 
     def _may_go_on(self, unit: int, worker: Worker) -> bool:
         """Whether the worker still holds what it reads for this."""
         hop = self._hops.get(unit)
         if hop is None:
-            return bool(worker.validation >> self._evaluating[unit].at & 1)
+            return bool(worker.validation >> self._evaluations.units[unit].at & 1)
         return bool(worker.mask >> self._train.place(hop.partitions[hop.workers.index(worker.id)]) & 1)
 
     def _lose(self, event: WorkerLost) -> None:
@@ -279,8 +267,8 @@ class MopCoordinator:
                 self._evaluate_on(worker)
         self._queue.refresh()
         if self._queue and self._roster.idle:
-            if self._spare and len(self._roster.idle) + len(self._evaluating) > len(self._queue):
-                if self._evaluating:
+            if self._spare and len(self._roster.idle) + len(self._evaluations.units) > len(self._queue):
+                if self._evaluations.units:
                     return  # and all that came since stays new
                 pairs = dispatch.together(self._roster, self._queue)
             elif self._roster.shared:
@@ -293,14 +281,12 @@ class MopCoordinator:
         self._queue.news.clear()
 
     def _evaluate_on(self, worker: Worker) -> None:
-        taken = self._evaluations.take(worker.validation)
-        if taken is None:
-            return
-        one, at = taken
-        unit = self._number()
-        self._evaluating[unit] = _Evaluating(one, at, worker)
-        self._occupy(worker, unit)
-        self._out.append(EvaluateState(unit, one.trial, worker.id, self._validation.partitions[at], one.epoch, one.checkpoint))
+        one = self._evaluations.begin(self._next_unit, worker)
+        if one is not None:
+            unit = worker.unit = self._number()
+            self._roster.occupy(worker)
+            partition = self._validation.partitions[one.at]
+            self._out.append(EvaluateState(unit, one.of.trial, worker.id, partition, one.of.epoch, one.of.checkpoint))
 
     def _begin(self, trial: Trial, members: list[tuple[int, Worker]]) -> None:
         unit = self._number()
@@ -322,12 +308,6 @@ class MopCoordinator:
         self._next_unit += 1
         return self._next_unit - 1
 
-    def _occupy(self, worker: Worker, unit: int) -> None:
-        worker.unit = unit
-        del self._roster.idle[worker.id]
-        if worker in self._roster.fresh:
-            self._roster.fresh.remove(worker)
-
     def _free(self, worker: Worker) -> None:
         worker.unit = None
         self._roster.idle[worker.id] = worker
@@ -339,10 +319,9 @@ class MopCoordinator:
 
     def _fail(self, event: UnitFailed) -> None:
         """It is over without a result, and still to be done."""
-        one = self._evaluating.pop(event.unit, None)
+        one = self._evaluations.give_back(event.unit)
         if one is not None:
             self._free(one.worker)
-            self._evaluations.give_back(one.evaluation, one.at)
         hop = self._hops.pop(event.unit, None)
         if hop is None:
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hopyard.domain.ids import TrialId, WorkerId
 
 FORGETS = 0.1  # the least weight of a new hop in a worker's speed: it may become slower
@@ -32,11 +34,17 @@ class Estimates:
         self._speed[worker] = speed
         self._known_speeds.add(worker)
 
-    def given_cost(self, trial: TrialId) -> float | None:
-        return self._cost[trial] if trial in self._known_costs else None
+    def given_costs(self, trials: Iterable[TrialId]) -> dict[TrialId, float] | None:
+        """None where one of them was not given."""
+        trials = list(trials)
+        found = {trial: self._cost[trial] for trial in trials if trial in self._known_costs}
+        return found if len(found) == len(trials) else None
 
-    def given_speed(self, worker: WorkerId) -> float | None:
-        return self._speed[worker] if worker in self._known_speeds else None
+    def given_speeds(self, workers: Iterable[WorkerId]) -> dict[WorkerId, float] | None:
+        """None where one of them was not given."""
+        workers = list(workers)
+        found = {worker: self._speed[worker] for worker in workers if worker in self._known_speeds}
+        return found if len(found) == len(workers) else None
 
     def cost(self, trial: TrialId) -> float:
         found = self._cost.get(trial)

@@ -88,6 +88,12 @@ class Roster:
             self._holders[at].remove(worker)
         self.measure()
 
+    def occupy(self, worker: Worker) -> None:
+        """It idles no more."""
+        del self.idle[worker.id]
+        if worker in self.fresh:
+            self.fresh.remove(worker)
+
     def measure(self) -> None:
         """Take the workers' speeds as they are known now. What an idle one left to another it may want now."""
         speed = self._estimates.speed
