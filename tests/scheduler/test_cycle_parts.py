@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -192,12 +193,13 @@ def test_what_is_passed_over_is_not_seen_again() -> None:
     assert seen(everywhere) == {"g01"}
 
 
-def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue() -> None:
+@pytest.mark.parametrize(("limit_s", "stand_back_at"), [(3600, 360), (120, 180)])  # five minutes; as long as it may run
+def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue(limit_s: float, stand_back_at: int) -> None:
     limited = tree(queue("root"), queue("a", "root", most=4), queue("b", "root"))
     world = World({NodeId("n"): machine("n", 16)}, limited)
     world.submit(*(gang(f"s{i}", 1, queue="a") for i in range(4)))
     world.turn()
-    world.submit(gang("large", 4, queue="a", at=1))
+    world.submit(gang("large", 4, queue="a", at=1, limit_s=limit_s, script="large.py"))
     for second in range(60, 2000, 60):  # one ends a minute, one comes a minute
         world.now = T0 + seconds(second)
         smalls = [run for run in world.running.values() if not run.gang.id.startswith("u")]
@@ -208,11 +210,11 @@ def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue() -> None:
         if GangId("large") in world.running:
             break
         held = {hold.gang: hold for hold in wanted.hold}
-        assert (second >= 360) == (GangId(f"t{second}") in held)
-        if second >= 360:
+        assert (second >= stand_back_at) == (GangId(f"t{second}") in held)
+        if second >= stand_back_at:
             assert held[GangId(f"t{second}")].reason is HoldReason.BEHIND
             assert held[GangId(f"t{second}")].blocked_by == ("run:large",)
-    assert (world.started[GangId("large")] - T0).total_seconds() == 360 + 3 * 60
+    assert (world.started[GangId("large")] - T0).total_seconds() == stand_back_at + 3 * 60
 
 
 def test_a_gang_that_its_queue_can_never_start_stops_nobody() -> None:

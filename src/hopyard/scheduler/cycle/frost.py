@@ -13,7 +13,7 @@ from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.scene import Scene
 
-PATIENCE = timedelta(minutes=5)  # so long smaller ones may go on taking what becomes free of a limit
+PATIENCE = timedelta(minutes=5)  # so long at most smaller ones may go on taking what becomes free of a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,9 @@ class _Sheet:
 
 
 class Frost:
-    """Of one turn. Once a gang has waited for PATIENCE because its queue, one above it, or its user may use no more, those that
-    come after it and would use the same stand back, so that what becomes free adds up to what it needs.
+    """Of one turn. A gang waits because its queue, one above it, or its user may use no more: once it has waited as long as it is
+    expected to run, or for PATIENCE, those that come after it and would use the same stand back, so that what becomes free adds up
+    to what it needs.
 
     No promise is needed for that: nobody outside of the queue competes for what it may use.
     """
@@ -39,7 +40,7 @@ class Frost:
     def form(self, gang: Gang) -> None:
         """The gang waits; whether others are to stand back for it is seen here."""
         scene = self._scene
-        if scene.now - gang.submitted_at < PATIENCE or scene.line.rank_of(gang)[1]:
+        if scene.now - gang.submitted_at < self._patience(gang) or scene.line.rank_of(gang)[1]:
             return
         refused = scene.accounts.refusal(gang)
         if refused is None or scene.standing.never_allowed(gang):
@@ -51,6 +52,10 @@ class Frost:
         for leaf in scene.standing.leaves:
             if refused.queue in path(scene.snapshot.queues, leaf):
                 self._sheets.setdefault(leaf, []).append(sheet)
+
+    def _patience(self, gang: Gang) -> timedelta:
+        """Who asks for seconds is not to wait for minutes while smaller ones go on taking what it waits for."""
+        return min(PATIENCE, timedelta(seconds=self._scene.expected(gang).high_s))
 
     def holds(self, queue: QueueName, user: str, shape: Shape) -> bool:
         return queue in self._sheets and self._over(queue, user, shape.asks_gpus) is not None
