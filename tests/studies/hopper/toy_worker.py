@@ -159,9 +159,8 @@ class ToyWorker:
         news = Finished(
             order.unit, order.trial, order.epoch, tuple(partitions), order.state, order.unit, size, began, time.time()
         )  # fmt: skip
-        if order.unit not in self.cancelled:
-            self.tell(news, ("unit", order.unit))
-            self.tell(Named(order.unit, order.unit, digest(encoded.to_bytes())), ("named", order.unit))
+        self.tell(news, ("unit", order.unit))  # also if it was cancelled meanwhile: the driver drops the state
+        self.tell(Named(order.unit, order.unit, digest(encoded.to_bytes())), ("named", order.unit))
 
     def tell(self, message: Message, key: tuple[str, str] | None) -> None:
         self.line.tell(to_head(message), key=key)
