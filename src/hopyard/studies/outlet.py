@@ -36,7 +36,7 @@ class Outlet:
         *,
         summarise: Callable[[Mapping[str, float]], None],
         progress: Callable[[int, int | None], None],
-        look: Callable[[], None] = lambda: None,
+        look: Callable[[], object] = lambda: None,
     ) -> None:
         self._spec, self._curves, self._mirror = spec, curves, mirror
         self._summarise, self._progress, self._look = summarise, progress, look

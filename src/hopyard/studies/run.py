@@ -113,6 +113,7 @@ class _Study:
 
     def _trainer(self) -> Trainer:
         place = self._place
+        self._note_who_is_gone()
         ground = Ground(
             spec=place.spec,
             journal=self._journal,
@@ -142,10 +143,20 @@ class _Study:
         write_checkpoint(self._place.folder, self._session.events, self._steps, files, metrics)
         self._journal.write("saved", step=self._steps, states=states)
 
-    def _look_at_peers(self) -> None:
-        for worker, reason in self._peers.gone():
+    def _note_who_is_gone(self) -> None:
+        """Workers that ended while no driver was there to see it: they are not waited for."""
+        events = {record["worker"]: record["event"] for record in self._past if record.get("kind") == "worker"}
+        for worker, reason in self._look_at_peers():
+            if events.get(worker) == "joined":
+                self._journal.write("worker", worker=worker, event="lost", detail=reason)
+                self._past.append({"kind": "worker", "worker": worker, "event": "lost", "detail": reason})
+
+    def _look_at_peers(self) -> list[tuple[str, str]]:
+        found = self._peers.gone()
+        for worker, reason in found:
             self._journal.write("worker", worker=worker, event="ended", detail=reason)
             say(f"{worker} is gone: {reason}")
+        return found
 
     def _tell_progress(self, done: int, total: int | None) -> None:
         self._session.events.tell("progress", done=done, total=total, unit="trial")
