@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,34 @@ def test_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> N
         assert again == tree
     with pytest.raises(SpecError), cache.use(Digest("../x"), never):
         pass
+
+
+def test_the_replicas_of_a_gang_that_all_miss_it_use_it_together(server: FolderTransport, tmp_path: Path) -> None:
+    """Whoever fills it keeps it until the gang's end, which none of the others may have to wait for."""
+    digest = pushed(server, tmp_path / "one")
+    missed, together = threading.Barrier(4), threading.Barrier(3)
+
+    class Missing(TreeCache):
+        first = True
+
+        def _lock(self, manifest: Digest, how: int) -> int:
+            if how & fcntl.LOCK_EX and self.first:  # all have looked, and want to fill it
+                self.first = False
+                missed.wait(timeout=30)
+            return super()._lock(manifest, how)
+
+    def replica() -> None:
+        with Missing(tmp_path / "trees").use(digest, server.fetch):
+            together.wait(timeout=20)
+
+    (tmp_path / "trees").mkdir()
+    with (tmp_path / "trees" / f".{digest}.lock").open("w") as looks, ThreadPoolExecutor(3) as gang:
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        replicas = [gang.submit(replica) for _ in range(3)]
+        missed.wait(timeout=30)
+        fcntl.flock(looks, fcntl.LOCK_UN)
+        for each in replicas:
+            each.result()
 
 
 def test_a_checkout_is_private_and_writable(server: FolderTransport, tmp_path: Path) -> None:

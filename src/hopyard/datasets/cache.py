@@ -32,6 +32,7 @@ from hopyard.errors import HopyardError, NotFound
 
 _SETTLE_BYTES = 64 * 1024 * 1024
 _ABANDONED_S = 24 * 3600.0  # a broken-off fetch that nobody went on with for so long is given up
+_LOOK_AGAIN_S = 0.005  # while others look too; whoever fills lets nobody look until it is done
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -96,7 +97,12 @@ class TreeCache:
                 os.close(lock)
                 raise
             os.close(lock)
-            lock = self._lock(manifest, fcntl.LOCK_EX)
+            try:
+                # Never waited for: whoever fills it meanwhile keeps it shared as long as it is used, which may be until we are there too.
+                lock = self._lock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOOK_AGAIN_S)
+                continue
             try:
                 self._fill(manifest, lock, fetch, progress)
                 # Shared from here on, never let go of: a tree that is larger than the limit would be evicted before its use.
