@@ -21,6 +21,12 @@ class SearchGroup(click.Group):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options of `run` may stand before the file, too."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
 
 @click.group("search", cls=SearchGroup, no_args_is_help=False, invoke_without_command=True)
 @click.pass_context

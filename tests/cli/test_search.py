@@ -1,0 +1,157 @@
+"""`hop search` and `hop.search`, as people type them, against a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.terminal import Shell
+
+TRIAL = """
+import hopyard as hop
+p = hop.params(lr=0.1, epochs=2)
+if p.lr > 5:
+    raise ValueError("lr is too large")
+for epoch in hop.loop(range(p.epochs)):
+    hop.log(acc=p.lr * (epoch + 1) / 10, step=epoch + 1)
+"""
+TRIALS = """
+name: runs
+metric: acc
+searcher: grid
+epochs: 2
+concurrent: 2
+space: {lr: [0.1, 0.5, 9.0]}
+script: train.py
+resources: {cpus: 0.25}
+"""
+MODEL = """
+import numpy as np
+
+class Mean:
+    def init(self, config):
+        return {"w": np.zeros(1)}
+
+    def train(self, state, partition, config):
+        state["w"] = state["w"] + config.lr * (partition["y"].mean() - state["w"])
+
+    def evaluate(self, state, partition, config):
+        return {"mse": float(((partition["y"] - state["w"]) ** 2).mean())}
+"""
+MOP = """
+name: means
+metric: mse
+searcher: grid
+epochs: 2
+space: {lr: [0.1, 0.9]}
+trainable: model.py:Mean
+workers: 2
+dataset: numbers
+partitions: {validation: 0.25}
+resources: {cpus: 0.5}
+"""
+
+
+@pytest.fixture(scope="module")
+def numbers(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of 80 rows around 3."""
+    import numpy as np
+
+    from tests.cli.conftest import shell_in
+
+    shell = shell_in(tmp_path_factory.mktemp("numbers") / "study", served_home)
+    (shell.folder / "data").mkdir()
+    np.save(shell.folder / "data" / "y.npy", np.random.default_rng(0).normal(3.0, 0.1, 80))
+    np.save(shell.folder / "data" / "x.npy", np.arange(80.0))
+    assert shell.hop("dataset", "push", "numbers", "data").code == 0
+    return "numbers"
+
+
+def test_a_study_of_runs(shell: Shell) -> None:
+    shell.write("train.py", TRIAL)
+    shell.write("search.yaml", TRIALS)
+    done = shell.hop("search", "search.yaml")
+    assert done.code == 0, done.talk
+    assert "best acc 0.1 by trial 1 after epoch 2: lr=0.5" in done.text
+    assert "trial 2 failed" in done.talk and "lr is too large" in done.talk
+    told = shell.hop("search", "show", "--json").json
+    assert (told["name"], told["best"], told["done"]) == ("runs", "1", True)
+    states = {trial["params"]["lr"]: trial["state"] for trial in told["trials"]}
+    assert states == {0.1: "completed", 0.5: "completed", 9.0: "failed"}
+    assert told["study"] in shell.hop("search", "ls", "-a").text
+    one = shell.hop("search", "show", "--trial", "2").text
+    assert "failed" in one and "lr=9" in one and "lr is too large" in one
+    assert len(shell.hop("ps", "-a", "--parent", told["study"], "--json").json) >= 3
+    refused = shell.hop("search", "gantt")
+    assert refused.code != 0 and "runs of their own" in refused.talk
+
+
+def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write("search.yaml", MOP)
+    done = shell.hop("search", "search.yaml", "--json")
+    assert done.code == 0, done.talk
+    assert done.json["phase"] == "succeeded" and done.json["hops"] == 2 * 2 * 2
+    assert next(trial for trial in done.json["trials"] if trial["trial"] == done.json["best"])["params"] == {"lr": 0.9}
+    chart = shell.hop("search", "gantt", "--json").json
+    assert [row["worker"] for row in chart["workers"]] == ["worker-0", "worker-1"]
+    assert shell.hop("search", "gantt", "--png", "g.png").code == 0 and (shell.folder / "g.png").stat().st_size > 1000
+    assert "idle; from a unit's end" in shell.hop("search", "gantt").text
+    again = shell.hop("search", "replay")
+    assert again.code == 0 and again.text.startswith("the same, bit for bit: 8 hops of 2 trials"), again.talk
+    assert shell.hop("search", "replay", "--trial", "7").code == 1
+    assert done.json["name"] in shell.hop("dataset", "board", numbers, "--metric", "mse").text
+
+
+def test_from_python(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write(
+        "go.py",
+        """
+import json, hopyard as hop
+from model import Mean
+if __name__ == "__main__":
+    study = hop.search(Mean, space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", epochs=1, workers=2, dataset="numbers",
+                       partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    study.wait(120)
+    found = hop.study(study.name)
+    print(json.dumps({"best": dict(found.best.params), "w": float(found.best_state()["w"][0]), "table": found.table(), "done": found.done}))
+""",
+    )
+    environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+    done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    assert said["best"] == {"lr": 0.9} and 2.5 < said["w"] < 3.2 and said["done"] and len(said["table"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("nowhere.yaml", "", "there is no file nowhere.yaml"),
+        ("search.yaml", "space: {}\n", "space"),
+        ("search.yaml", "sercher: tpe\n", "did you mean `searcher`"),
+        ("search.yaml", "workers: 0\n", "workers"),
+        ("search.yaml", "trainable: nothing.py:Mean\n", "nothing.py"),
+        ("search.yaml", "searcher: {name: asha, ata: 4}\n", "eta"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(shell: Shell, file: str, change: str, words: str) -> None:
+    shell.write("model.py", MODEL)
+    key = change.partition(":")[0]
+    shell.write("search.yaml", "\n".join(line for line in MOP.splitlines() if not line.startswith(f"{key}:")) + "\n" + change)
+    refused = shell.hop("search", file)
+    assert refused.code == 2 and words in refused.talk
+    assert "study root" not in refused.talk
+
+
+def test_a_dry_run_shows_the_first_trials(shell: Shell) -> None:
+    shell.write("train.py", TRIAL)
+    shell.write("search.yaml", TRIALS)
+    told = shell.hop("search", "search.yaml", "--dry-run", "-p", "momentum=0.9")
+    assert told.code == 0 and "trial 0, 2 epochs: lr=0.1 momentum=0.9" in told.text
