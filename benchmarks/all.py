@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness import Arguments, read_limits, record_limits, say, table
 
-NAMES = ("footprint", "submit_latency", "throughput", "submissions", "log_calls", "datasets", "store", "placements", "plan_scale", "starvation", "kueue", "mop_hops", "searchers")
+NAMES = ("footprint", "submit_latency", "throughput", "submissions", "log_calls", "datasets", "store", "placements", "plan_scale", "starvation", "kueue", "mop_hops", "mop_study", "searchers")
 
 
 def arguments() -> Arguments:

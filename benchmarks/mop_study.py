@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shutil
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -54,7 +56,7 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
     tune = tune_versions(peers)
     report.peers = tune
     cases = {"digits": study_cases.digits(options.digits_epochs), "table": study_cases.table(options.table_epochs, options.table_bytes)}
-    with scratch_folder() as folder, local_server(folder) as server:
+    with scratch_folder() as folder, temporary_files_in(folder), local_server(folder) as server:
         for name in [options.only] if options.only else list(cases):
             case = cases[name]
             data = case.make_data(options.data, folder)
@@ -73,6 +75,17 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
             tell_time(report, case, found["mop"])
             tell_accuracy(report, case, found["mop"], found["full_copies"])
     return report
+
+
+@contextmanager
+def temporary_files_in(folder: Path) -> Iterator[None]:
+    """Of all that is started from here on: PyTorch and torchrun leave some behind."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
 
 
 def turns(case: Case, sides: dict[str, Callable[[Turn], Outcome]], data: Path, folder: Path, options: argparse.Namespace) -> Outcomes:

@@ -143,7 +143,7 @@ def tune(turn: Turn, peers: PeerPython) -> Outcome:
     folder = turn.folder / "ray"
     folder.mkdir()
     order = turn.order(configs=turn.case.configs, workers=turn.workers, out=str(out), folder=str(folder))
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "PYTHONPATH": str(_PEERS)}
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(_PEERS)}
     began = time.time()
     _call([str(peers.executable), str(_PEERS / "in_tune.py"), order], cwd=turn.folder, env={**os.environ, **_THREADS, **settings})
     return _read(out, time.time() - began, disk_bytes(turn.data))

@@ -23,15 +23,15 @@ def requirements() -> list[str]:
     return list(project["optional-dependencies"]["bench"])
 
 
-def install(venv: Path) -> None:
-    """Create the environment, or complete the one that is there."""
+def install(venv: Path, also: Sequence[str] = ()) -> None:
+    """Create the environment, or complete the one that is there. also: further packages."""
     uv, environment = find_uv_bin(), dict(os.environ)
     if "PIP_FIND_LINKS" in environment:  # uv ignores pip's settings
         environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
     python = venv / "bin" / "python"
     if not python.exists():
         subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(venv)], check=True, env=environment)
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *requirements()], check=True, env=environment)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *requirements(), *also], check=True, env=environment)
     print(f"the peers are in {venv}; now: export {PEERS_VARIABLE}={venv.absolute()}")
 
 
@@ -47,11 +47,13 @@ def show(given: str | None) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     commands = parser.add_subparsers(required=True, dest="command")
-    commands.add_parser("install").add_argument("venv", type=Path)
+    making = commands.add_parser("install")
+    making.add_argument("venv", type=Path)
+    making.add_argument("--also", nargs="+", default=[], metavar="PACKAGE", help="for mop_study: 'ray[tune]' and the torch that Hopyard's environment has")
     commands.add_parser("show").add_argument("--peer-python")
     options = parser.parse_args(argv)
     if options.command == "install":
-        install(options.venv)
+        install(options.venv, options.also)
     else:
         show(options.peer_python)
     return 0

@@ -46,6 +46,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         right, _, rows = counts(self.networks, self.model, self.data).tolist()
         return {"accuracy": right / rows, "began_at": self.began_at, "ended_at": time.time()}
 
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Tune asks for one at the end: there is nothing to keep."""
+
 
 def main(order: dict[str, Any]) -> None:
     from plain_training import Data

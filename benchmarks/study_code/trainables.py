@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import networks
+import torch
 
 import hopyard as hop
 
@@ -21,9 +22,10 @@ def anonymous_bytes() -> int:
 
 
 class Measured(hop.TorchTrainable):
-    """data_bytes: of all partitions that this process has in memory. grown_bytes: its anonymous memory since this file was imported."""
+    """data_bytes: of all partitions that this process has in memory. grown_bytes: its anonymous memory since all was imported."""
 
     def __init__(self, model: Any) -> None:
+        networks.optimizer([torch.zeros(1, requires_grad=True)], {"lr": 0.1})  # PyTorch imports a lot with its first one
         super().__init__(model=model, optimizer=networks.optimizer, loss=networks.loss, metrics={"val_acc": "accuracy"})
         self._partitions: dict[tuple[str, int], Any] = {}
         self._at_first = anonymous_bytes()
