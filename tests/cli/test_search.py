@@ -155,3 +155,11 @@ def test_a_dry_run_shows_the_first_trials(shell: Shell) -> None:
     shell.write("search.yaml", TRIALS)
     told = shell.hop("search", "search.yaml", "--dry-run", "-p", "momentum=0.9")
     assert told.code == 0 and "trial 0, 2 epochs: lr=0.1 momentum=0.9" in told.text
+
+
+def test_data_that_cannot_be_split_ends_the_study_at_once_with_the_reason(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write("search.yaml", MOP.replace("partitions: {", "partitions: {stratify: colour, "))
+    ended = shell.hop("search", "search.yaml", "--json")
+    assert ended.code == 1 and ended.json["phase"] == "failed"
+    assert "no column `colour`" in ended.talk
