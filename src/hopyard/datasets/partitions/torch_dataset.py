@@ -22,7 +22,7 @@ def mapped(partition: Rows) -> Any:
     """Any row at once."""
     from torch.utils.data import Dataset
 
-    class Mapped(Dataset[dict[str, Any]]):
+    class Mapped(Dataset[dict[str, Any]]):  # type: ignore[misc]  # PyTorch may not be there to be typed
         def __len__(self) -> int:
             return len(partition)
 
@@ -40,7 +40,7 @@ def iterated(partition: Rows) -> Any:
     """Row by row; of several workers of a loader, each gives every so-many-th."""
     from torch.utils.data import IterableDataset, get_worker_info
 
-    class Iterated(IterableDataset[dict[str, Any]]):
+    class Iterated(IterableDataset[dict[str, Any]]):  # type: ignore[misc]
         def __iter__(self) -> Iterator[dict[str, Any]]:
             worker = get_worker_info()
             for at, item in enumerate(partition.items()):
