@@ -11,6 +11,7 @@ from hopyard.cli import console
 from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
+    from hopyard.config.reserved import Asked
     from hopyard.domain.cluster import Node
     from hopyard.simulator.settings import Cluster
     from hopyard.simulator.workload import Workload
@@ -28,6 +29,7 @@ def clusters_of(source: str, given: str | None, queues_file: Path | None, added:
     from hopyard.simulator.traces.openb import read_nodes
 
     tree = None
+    asked: tuple[Asked, ...] = ()
     if given is None and source != HISTORY:
         raise SpecError(
             "--cluster: missing: on which machines?", hints=(f"a YAML file with pools, or {NODES} for those of your server",)
@@ -40,15 +42,15 @@ def clusters_of(source: str, given: str | None, queues_file: Path | None, added:
         nodes = read_nodes(Path(given))
     else:
         found = read_cluster(Path(given))
-        nodes, tree = found.nodes, found.queues
+        nodes, tree, asked = found.nodes, found.queues, found.reservations
     if queues_file is not None:
         tree = read_queues(queues_file)
-    clusters = [("", Cluster(nodes, tree))]
+    clusters = [("", Cluster(nodes, tree, asked=asked))]
     if added:
         more = nodes
         for text in added:
             more = (*more, *more_nodes(text, more))
-        clusters.append((f"+ {' + '.join(added)}", Cluster(more, tree)))
+        clusters.append((f"+ {' + '.join(added)}", Cluster(more, tree, asked=asked)))
     return clusters
 
 

@@ -35,6 +35,7 @@ def queue_table(reports: Sequence[Report], titles: Sequence[str]) -> list[str]:
 
 
 def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:
+    reserved = [kept.name for kept in reports[0].reservations]
     groups = list(dict.fromkeys(group.name for report in reports for group in report.groups))
     return [
         ("runs ended", lambda report: f"{report.ended} of {report.runs}"),
@@ -52,6 +53,7 @@ def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:
         ("completion, p99", lambda report: _of_ended(report, report.completion.p99)),
         *((f"  completion of {name}", _of_group(name)) for name in groups),
         ("fairness of queues (Jain)", lambda report: f"{report.jain:.3f}" if len(report.queues) > 1 else ""),
+        *((f"reserved for {name}, in use", _of_reserved(name)) for name in reserved),
         ("preemptions", lambda report: _count(report.losses.preemptions)),
         ("nodes lost", lambda report: _count(report.losses.node_losses)),
         ("GPU hours in vain", lambda report: f"{report.losses.gpu_seconds / 3600:.1f}" if report.losses.gpu_seconds else ""),
@@ -75,5 +77,17 @@ def _of_group(name: str) -> Cell:
     def cell(report: Report) -> str:
         found = next((group for group in report.groups if group.name == name), None)
         return "" if found is None else console.span(found.completion.mean)
+
+    return cell
+
+
+def _of_reserved(name: str) -> Cell:
+    def cell(report: Report) -> str:
+        found = next((kept for kept in report.reservations if kept.name == name), None)
+        if found is None or not found.times:
+            return "never began"
+        what = "GPU hours" if found.by_gpu else "core hours"
+        taken = f", {found.taken:.1f} taken by others" if found.taken else ""
+        return f"{found.ratio:.1%} of {found.reserved:.1f} {what}{taken}"
 
     return cell

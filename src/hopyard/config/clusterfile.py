@@ -1,4 +1,4 @@
-"""A cluster in a file: pools of machines alike, and optionally the tree of queues, for `hop simulate --cluster`.
+"""A cluster in a file: pools of machines alike, and optionally the tree of queues and reservations, for `hop simulate --cluster`.
 
 ```yaml
 pools:
@@ -6,6 +6,8 @@ pools:
   - {name: cpu, count: 8, cpus: 96, memory: 256G}
 default: nlp                              # with several queues: where runs go that name none
 queues: {vision: {weight: 2}, nlp: {}}    # with `half_life`, all as in the file of `hop queue apply`; or the path of one
+reservations:                             # see `hopyard.config.reserved`
+  - {name: exam, from: +2h, for: 4h, nodes: [a100-0000], users: [alice]}
 ```
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 from hopyard.config import units
 from hopyard.config.queues import TOP_KEYS, read_queues, tree_of
 from hopyard.config.reader import Section, read_yaml, section, shown
+from hopyard.config.reserved import Asked, read_reservations
 from hopyard.config.suggest import hints_for
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId, PoolName, check_name
@@ -42,11 +45,12 @@ class ClusterFile:
 
     nodes: tuple[Node, ...]
     queues: QueueTree | None = None
+    reservations: tuple[Asked, ...] = ()
 
 
 def read_cluster(file: Path) -> ClusterFile:
     """Raises SpecError with the path of what is wrong."""
-    top = read_yaml(file).only("pools", *TOP_KEYS)
+    top = read_yaml(file).only("pools", "reservations", *TOP_KEYS)
     nodes: list[Node] = []
     names: set[str] = set()
     for index, value in top.items("pools"):
@@ -64,7 +68,7 @@ def read_cluster(file: Path) -> ClusterFile:
         )
     if len(nodes) > MOST_NODES:
         raise top.fail("pools", f"{len(nodes)} machines, at most {MOST_NODES} are simulated")
-    return ClusterFile(tuple(nodes), _queues(top, file))
+    return ClusterFile(tuple(nodes), _queues(top, file), read_reservations(top))
 
 
 def _queues(top: Section, file: Path) -> QueueTree | None:

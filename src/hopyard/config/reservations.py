@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from hopyard.config.suggest import closest
 from hopyard.config.units import format_time, parse_time
@@ -61,6 +61,8 @@ def _moved(at: datetime, days: int) -> datetime:
 def _in_zone(wall: datetime, now: datetime) -> datetime:
     """What the clock on the wall shows then, in the caller's zone: where that is this machine's, with the offset of that day."""
     plain = wall.replace(tzinfo=None)
+    if now.tzinfo is UTC:  # somebody reckons in UTC, whatever this machine's clock shows
+        return plain.replace(tzinfo=UTC)
     local = plain.astimezone()
     return local if now.utcoffset() == now.astimezone().utcoffset() else plain.replace(tzinfo=now.tzinfo)
 

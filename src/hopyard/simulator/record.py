@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,6 +16,7 @@ from hopyard.simulator.engine import Live
 from hopyard.simulator.fairness import FairShares
 from hopyard.simulator.fragments import Shapes
 from hopyard.simulator.ledger import Ledger
+from hopyard.simulator.reservations import Kept
 
 MOST_SAMPLES = 1024
 
@@ -51,9 +53,10 @@ class Sample:
 class Record:
     """start: the moment of 0. changed_at: when a run came, started or ended last. Times go on by `pass_to`; everything else happens at the moment reached."""
 
-    def __init__(self, start: datetime, ledger: Ledger, shapes: Shapes, shares: FairShares) -> None:
+    def __init__(self, start: datetime, ledger: Ledger, shapes: Shapes, shares: FairShares, kept: Sequence[Kept] = ()) -> None:
         self.start = self.now = self.changed_at = start
         self.ledger, self._shapes, self.shares = ledger, shapes, shares
+        self.kept = kept
         self.stories: dict[RunId, Story] = {}
         self.samples: list[Sample] = []
         self.sample_every = timedelta(seconds=60)
@@ -78,6 +81,8 @@ class Record:
         self.gpu_time += us * self.ledger.gpu_used
         self.cpu_time += us * self.ledger.cpu_used
         self.shares.pass_by(us)
+        for one in self.kept if us else ():
+            one.pass_by(self.now, now)
         self.now = now
 
     def _sample(self, at: datetime) -> None:
@@ -117,6 +122,7 @@ class Record:
         self.waiting -= 1
         self.running += 1
         self.ledger.take(live.placement)
+        self._count(live, 1)
         self.shares.gets(story.queue, story.demand)
         promised = self.promised.pop(GangId(live.run), None)
         if promised is not None:
@@ -130,6 +136,7 @@ class Record:
         self.changed_at = self.now
         self.running -= 1
         self.ledger.give_back(live.placement)
+        self._count(live, -1)
         self.shares.gets(story.queue, -story.demand)
         story.held += held
         story.lost += held - kept / live.rate if story.attempts > 1 or not _completes(live) else timedelta(0)
@@ -141,6 +148,10 @@ class Record:
             self.shares.wants(story.queue, -story.demand)
         else:
             self.waiting += 1
+
+    def _count(self, live: Live, sign: int) -> None:
+        for one in self.kept:
+            one.count(live.placement, sign)
 
     def planned(self, plan: Plan) -> None:
         """A plan was made: its promises and breaches."""

@@ -12,6 +12,7 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.spans import whole_span
 from hopyard.simulator.fairness import jain
 from hopyard.simulator.record import Record, Sample, Story
+from hopyard.simulator.reservations import ReservedShare
 from hopyard.simulator.workload import Workload
 
 CLASSES = ((0, "no GPU"), (1, "1 GPU"), (4, "2-4 GPUs"), (8, "5-8 GPUs"), (1 << 62, "over 8 GPUs"))  # up to so many
@@ -112,6 +113,7 @@ class Report:
     promises: Promises
     gpu_hours: float
     by_gpu: bool
+    reservations: tuple[ReservedShare, ...] = ()
     samples: tuple[Sample, ...] = ()
     waits: tuple[float, ...] = ()
     completions: tuple[float, ...] = ()
@@ -122,6 +124,8 @@ class Report:
         plain = asdict(self)
         for queue, share in zip(plain["queues"], self.queues, strict=True):
             queue["ratio"] = share.ratio
+        for reserved, kept in zip(plain["reservations"], self.reservations, strict=True):
+            reserved["ratio"] = kept.ratio
         return plain
 
 
@@ -163,6 +167,7 @@ def report_of(
         promises=_promises(record),
         gpu_hours=record.gpu_time / WHOLE_GPU / 3.6e9,
         by_gpu=bool(ledger.gpu_total),
+        reservations=tuple(one.share() for one in record.kept),
         samples=tuple(record.samples),
         waits=_curve(map(_wait, done)),
         completions=_curve(map(_completion, done)),

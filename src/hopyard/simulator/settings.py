@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from hopyard.config.reserved import Asked
 from hopyard.domain.cluster import Node
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
@@ -13,11 +14,13 @@ from hopyard.domain.reservation import Reservation
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a workload is played. queues: None makes one leaf for each queue that the workload names, all alike."""
+    """Where a workload is played. queues: None makes one leaf for each queue that the workload names, all alike. reservations:
+    those that hold; asked: those of a cluster file, which are granted beside them once the workload's beginning is known."""
 
     nodes: tuple[Node, ...]
     queues: QueueTree | None = None
     reservations: tuple[Reservation, ...] = ()
+    asked: tuple[Asked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from hopyard.simulator.policies import DEFAULT, new_policy
 from hopyard.simulator.queues import check_queues, tree_of
 from hopyard.simulator.record import Record
 from hopyard.simulator.report import Report, Timing, report_of
+from hopyard.simulator.reservations import Kept, granted
 from hopyard.simulator.settings import Cluster, Progress, Settings
 from hopyard.simulator.stores import Stores, WholeMoments, open_stores
 from hopyard.simulator.watched import Watched
@@ -48,7 +49,8 @@ MOST_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
 def simulate(
     workload: Workload, cluster: Cluster, policy: str | SchedulingPolicy = DEFAULT, settings: Settings | None = None
 ) -> Report:
-    """Play the workload once. Raises SpecError for an unknown policy or store, and whatever the policy raises."""
+    """Play the workload once. Raises SpecError for an unknown policy or store and for reservations that cannot be honoured, and
+    whatever the policy raises."""
     chosen = new_policy(policy) if isinstance(policy, str) else policy
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
     return run(lambda stillness: Simulation(workload, cluster, name, chosen, settings or Settings(), stillness).play())
@@ -64,6 +66,7 @@ class Simulation:
         self._policy = Watched(policy, self._planned)
         self._tree = cluster.queues or tree_of(workload)
         check_queues(workload, self._tree)
+        self._reservations = granted(cluster.asked, cluster.nodes, self._tree, workload.begin, cluster.reservations)
         self._clock, self._agenda = ManualClock(workload.begin), Agenda()
         self._chance = random.Random(settings.seed)
         self._works: dict[RunId, Work] = {}
@@ -73,7 +76,11 @@ class Simulation:
         capacity = self._ledger.gpu_total or self._ledger.cpu_total
         shapes = Shapes(role for one in workload.runs for role in one.spec.gang_roles())
         self._record = Record(
-            workload.begin, self._ledger, shapes, FairShares(self._tree, capacity=capacity, by_gpu=bool(self._ledger.gpu_total))
+            workload.begin,
+            self._ledger,
+            shapes,
+            FairShares(self._tree, capacity=capacity, by_gpu=bool(self._ledger.gpu_total)),
+            [Kept(one, cluster.nodes, self._tree) for one in self._reservations],
         )
         self._engine = TimeEngine(self._clock, self._agenda, cluster.nodes, self._works, settings.costs, self)
         self._watched_at = 0.0
@@ -100,7 +107,7 @@ class Simulation:
         return report_of(self._name, self._workload, self._record, waiting=waiting, refused=self._refused, timing=timing)
 
     async def _prepare(self, stores: Stores) -> None:
-        await stores.prepare(self._tree, self._cluster.reservations)
+        await stores.prepare(self._tree, self._reservations)
         fits: dict[object, str | None] = {}
         for index, one in enumerate(self._workload.runs):
             at = self._workload.begin + timedelta(seconds=one.at_s)
