@@ -134,22 +134,38 @@ class Life:
             key=lambda gang: (before[gang.id].start_at > self.now, given.index(gang.id)),
         )
         rest = [gang for gang in self.waiting if gang.id not in before]
+        for gang in promised:
+            timeline.promise(gang, expect(gang, self.durations), before=before[gang.id])
+        for gang in promised:
+            at = timeline.expected_at(gang.id)
+            if at is not None and at <= self.now:
+                self._start(timeline, gang, before)
         for gang in [*promised, *rest]:
-            expected = expect(gang, self.durations)
-            prefer = frozenset(before[gang.id].nodes) if gang.id in before else frozenset[NodeId]()
-            found = timeline.try_now(gang, expected, prefer=prefer)
-            if isinstance(found, Placement):
-                timeline.start(found, expected)
-                self.running[gang.id] = runs(found, self.now)
-                self.started[gang.id] = self.now
-            elif len(self.promises) < self.promises_given or gang.id in before:
-                promise = timeline.promise(gang, expected, before=before.get(gang.id))
-                if gang.id in before and (breach := timeline.breach(before[gang.id], promise)) is not None:
-                    self.breaches.append(breach)
-                if promise is not None:
-                    self.promises[gang.id] = promise
-                    self.first_promised.setdefault(gang.id, promise)
+            if gang.id not in self.running and not self._start(timeline, gang, before):
+                self._promise(timeline, gang, before)
         self.waiting = [gang for gang in self.waiting if gang.id not in self.running]
+
+    def _start(self, timeline: Timeline, gang: Gang, before: Mapping[GangId, Promise]) -> bool:
+        """Whether it may start now; if not, what it was promised still stands."""
+        expected, promised = expect(gang, self.durations), before.get(gang.id)
+        found = timeline.try_now(gang, expected, prefer=frozenset(promised.nodes if promised else ()))
+        if isinstance(found, Placement):
+            timeline.start(found, expected)
+            self.running[gang.id] = runs(found, self.now)
+            self.started[gang.id] = self.now
+        elif promised is not None:
+            timeline.promise(gang, expected, before=promised)
+        return gang.id in self.running
+
+    def _promise(self, timeline: Timeline, gang: Gang, before: Mapping[GangId, Promise]) -> None:
+        if len(self.promises) >= self.promises_given and gang.id not in before:
+            return
+        promise = timeline.promise(gang, expect(gang, self.durations), before=before.get(gang.id))
+        if gang.id in before and (breach := timeline.breach(before[gang.id], promise)) is not None:
+            self.breaches.append(breach)
+        if promise is not None:
+            self.promises[gang.id] = promise
+            self.first_promised.setdefault(gang.id, promise)
 
     def next_end(self) -> datetime | None:
         return min((self.ends_at(one) for one in self.running.values()), default=None)

@@ -97,6 +97,26 @@ def test_an_overrun_breaks_a_promise_and_is_named() -> None:
     assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
 
 
+def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
+    promise = Timeline.of(snapshot([machine("n1", 2)])).promise(asks("two", 2), exact(50))
+    assert promise is not None
+    timeline = Timeline.of(snapshot([machine("n1", 2)]))
+    placement = timeline.try_now(asks("jumper", limit_s=500), exact(500))
+    assert isinstance(placement, Placement)
+    timeline.start(placement, exact(500))
+    breach = timeline.breach(promise, timeline.promise(asks("two", 2), exact(50), before=promise))
+    assert breach is not None and breach.cause is BreachCause.PRIORITY and "run jumper" in breach.detail
+
+
+def test_what_is_promised_for_now_is_for_nobody_else() -> None:
+    timeline = Timeline.of(snapshot([machine("n1", 2)]))
+    promise = timeline.promise(asks("due", 2), exact(50))
+    assert promise is not None and promise.start_at == T0
+    found = timeline.try_now(asks("other"), exact(10))
+    assert isinstance(found, Blocked) and found.reason is HoldReason.BEHIND and found.blocked_by == ("run:due",)
+    assert isinstance(timeline.try_now(asks("due", 2), exact(50)), Placement)
+
+
 def test_what_a_queue_may_use_is_promised_too() -> None:
     tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
     running = [runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Node, Running
-from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
@@ -18,7 +18,7 @@ from hopyard.scheduler.predict import Expected, expect
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.grant import Granted, Refused, grant
 from hopyard.scheduler.timeline.timeline import Timeline
-from tests.scheduler.futures import T0, Life, asks, busy, clusters, end_s, gangs, seconds, snapshot
+from tests.scheduler.futures import T0, Life, asks, busy, clusters, end_s, gangs, machine, runs, seconds, snapshot
 
 EXAMPLES = settings(max_examples=30, deadline=None)
 
@@ -58,7 +58,19 @@ def _free(
 @EXAMPLES
 @given(clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), busy(nodes), gangs(nodes, "g", most=10, spread_s=60))))
 def test_promises_are_kept_whoever_jumps_ahead(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
-    nodes, running, arriving = scene
+    _all_promises_are_kept(*scene)
+
+
+def test_who_is_due_starts_in_nobodys_place() -> None:
+    """The gang of three could start on one GPU of the first machine and two of the second, where three were promised to the last."""
+    nodes = [machine("n0", 2), machine("n1", 4)]
+    old = Placement(asks("old", 2, limit_s=80), (Assignment(0, NodeId("n0"), (0, 1)),))
+    small = [asks(f"small{i}", limit_s=10) for i in range(3)]
+    two, three = asks("two", 2, limit_s=30, at_s=1), asks("wide", replicas=3, limit_s=10, at_s=1)
+    _all_promises_are_kept(nodes, [runs(old, T0 - seconds(41))], [*small, two, three, asks("whole", 3, limit_s=10, at_s=2)])
+
+
+def _all_promises_are_kept(nodes: list[Node], running: list[Running], arriving: list[Gang]) -> None:
     life = Life(nodes, running={one.gang.id: one for one in running})
     arriving.sort(key=lambda gang: (gang.submitted_at, gang.id))
     while arriving or life.waiting:

@@ -86,15 +86,16 @@ class Turn:
             firm = gang.id in making_room or self._scene.promises.firm(gang.id)
             if not firm and any(outranks(head, gang, self._scene.accounts, self._scene.line) for head in heads):
                 self._deferred[gang.id] = gang  # somebody comes before it: it is looked at when it is its turn
-            self._expect_there(gang)
+            self._scene.promises.expect(gang, self._scene.expected(gang))
+        for gang in promised:  # only now that it is known what all of them wait for, so that nobody takes another's
+            self._start_there(gang)
         for gang_id in [*(gang.id for gang in promised), *sorted(making_room.keys() - self._scene.snapshot.promises.keys())]:
             if gang_id not in self._deferred and gang_id not in self._scene.placed:
                 self._keep(self._scene.gang(gang_id))
 
-    def _expect_there(self, gang: Gang) -> None:
-        """From now on nobody is in its way where it was promised a start. It starts if it is time."""
+    def _start_there(self, gang: Gang) -> None:
+        """It starts where it was promised a start if it is time, in the way of nobody else who was promised one."""
         scene, before = self._scene, self._scene.snapshot.promises[gang.id]
-        scene.promises.expect(gang, scene.expected(gang))
         at, place = scene.timeline.expected_at(gang.id), scene.timeline.place_of(gang.id)
         if gang.id in self._deferred or at is None or place is None or at > scene.now:
             return

@@ -30,8 +30,11 @@ def _cause(outlook: Outlook, before: Promise) -> tuple[BreachCause, str]:
             return BreachCause.RESERVATION, f"reservation {reserved.name} was granted after it"
     promised_s = (before.start_at - outlook.now).total_seconds()
     late = [end for end in outlook.ends_on(nodes) if end.mid_s > promised_s]
-    if late:
-        return BreachCause.OVERRUN, f"run {late[-1].gang} takes longer than was expected"
+    overran = [end for end in late if end.gang not in outlook.started]
+    if overran:
+        return BreachCause.OVERRUN, f"run {overran[-1].gang} takes longer than was expected"
+    if late:  # what has only just started takes no longer than was expected: it was put before it
+        return BreachCause.PRIORITY, f"run {late[-1].gang} goes before it"
     others = [stay for stay in outlook.stays.values() if stay.promise.gang != before.gang and nodes & {*stay.promise.nodes}]
     if others:
         return BreachCause.PRIORITY, f"run {others[0].promise.gang} goes before it"

@@ -57,6 +57,10 @@ class Outlook:
     def overlapped(self, begin_s: float, until_s: float) -> list[Moment]:
         return [moment for moment in self.moments if moment.overlaps(begin_s, until_s)]
 
+    def met(self, until_s: float) -> list[Moment]:
+        """What has to fit beside what starts now and is there until then: who is due now as well as who comes later."""
+        return [moment for moment in self.moments if moment.at_s <= SLACK_S or moment.overlaps(0.0, until_s)]
+
     def owned(self, gang: Gang) -> Owned:
         """The reservations that it may use."""
         if not self.reservations:
@@ -84,7 +88,7 @@ class Outlook:
 
     def view(self, gang: Gang, until_s: float) -> Capacity:
         """What is free for it now, if it is there until then. Not the caller's own."""
-        overlapped, owned = self.overlapped(0.0, until_s), self.owned(gang)
+        overlapped, owned = self.met(until_s), self.owned(gang)
         if not overlapped and not self.foreign(owned, 0.0):
             return self.capacity
         key = (frozenset(id(moment) for moment in overlapped), owned)
@@ -173,9 +177,8 @@ class Outlook:
                     moment.capacity.take(stay.placement)
                 if moment.accounts is not None:
                     moment.accounts.charge(stay.placement)
-        if stay.at_s > 0:
-            self.moments.append(Moment(min(from_s, stay.at_s), stay.at_s, gang))
-            self.moments.sort(key=lambda moment: (moment.from_s, moment.at_s, moment.gang or ""))
+        self.moments.append(Moment(min(from_s, stay.at_s), stay.at_s, gang))
+        self.moments.sort(key=lambda moment: (moment.from_s, moment.at_s, moment.gang or ""))
         if self._strict is not None:
             self._strict.charge(stay.placement)
         self._views.clear()

@@ -102,7 +102,7 @@ class Timeline:
         if refused is not None:
             return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
         bounded, closed = outlook.accounts.bounded(gang), outlook.accounts.closed_models(gang)
-        moments = outlook.overlapped(0.0, expected.high_s)
+        moments = outlook.met(expected.high_s)
         for accounts in outlook.refusing(gang, moments):
             if (refused := accounts.refusal(gang)) is not None:
                 return Blocked(
