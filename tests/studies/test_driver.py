@@ -245,6 +245,17 @@ def test_a_study_that_can_only_fail_ends_early_and_says_why(concurrent: int) -> 
     assert told.value.hints
 
 
+def test_what_failed_trials_said_is_their_error_and_not_its_hint() -> None:
+    class Hints(Machines):
+        def _said(self, work: Work, epoch: int) -> list[News]:
+            return [TrialFailed(work.trial, "`evaluate` returned a `float`\nhint: return a dictionary")]
+
+    spec = study(trials=3, concurrent=3)
+    driver = Driver(spec, build(spec, pytest.fail), journal=Disk(), past=[], audience=Hall(), stopping=lambda: False)
+    with pytest.raises(StudyFailed, match=r"^all of the first 3 trials failed: `evaluate` returned a `float` \(trial 0 and 2 more\)"):
+        driver.run(Hints(loss, 3))
+
+
 def test_a_short_study_of_failures_fails() -> None:
     with pytest.raises(StudyFailed, match="all 2 trials failed"):
         drive(study(trials=2), lambda params, epoch: {"raises": 1.0})

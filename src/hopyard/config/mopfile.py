@@ -109,7 +109,9 @@ def _trainable(top: Section, folder: Path) -> str:
     wanted = (name,) if name else ("init", "train")
     for one in wanted:
         if names is not None and one not in names:
-            hints = hints_for(one, sorted(n for n in names if not n.startswith("_")), what="names there") if name else (f"name a class in it: {place}:Name",)
+            hints = hints_for(one, sorted(n for n in names if not n.startswith("_")), what="names there")
+            if not name:
+                hints = (*hints, f"or name an object or a class that is in it: {place}:Name")
             raise top.fail("trainable", f"{place} has no `{one}`", *hints)
     return text
 

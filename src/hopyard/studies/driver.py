@@ -255,7 +255,8 @@ class Driver:
         """What they said, each thing once."""
         said: dict[str, list[TrialId]] = {}
         for trial, error in self._errors.items():
-            said.setdefault(error.strip().splitlines()[-1] if error.strip() else "nothing", []).append(trial)
+            lines = [line for line in error.strip().splitlines() if not line.startswith("hint: ")]
+            said.setdefault(lines[-1] if lines else "nothing", []).append(trial)
         first = sorted(said.items(), key=lambda one: -len(one[1]))[:3]
         return "; ".join(f"{error} (trial {trials[0]}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''})" for error, trials in first)
 

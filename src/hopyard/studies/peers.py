@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hopyard.errors import StudyFailed
+
 _LOOK_EVERY_S = 1.0
 _BY_REQUEST = ("stopped", "preempted", "peer-failed")
 
@@ -16,7 +18,7 @@ class Peers:
 
     def __init__(self, gang: Path, own: int) -> None:
         self._gang, self._own = gang, str(own)
-        self._told: set[str] = set()
+        self._told: dict[str, str] = {}  # by rank, why it ended
         self._looked_at = float("-inf")
 
     def gone(self) -> list[tuple[str, str]]:
@@ -31,10 +33,20 @@ class Peers:
                 continue
             ended = _read(folder / "status.json").get("exit")
             if ended and ended["kind"] not in _BY_REQUEST and ended["code"] != 0:
-                self._told.add(folder.name)
+                self._told[folder.name] = str(ended["reason"])
                 launch = _read(folder / "spec.json").get("launch", {})
                 found.append((f"{launch.get('role', 'replica')}-{launch.get('role_rank', folder.name)}", str(ended["reason"])))
         return found
+
+    def check_some_left(self, workers: int) -> None:
+        """Raises StudyFailed when all of the study's workers are among those that are gone: none of them comes back."""
+        if len(self._told) < workers:
+            return
+        reasons = "; ".join(dict.fromkeys(self._told.values()))
+        hints = ["`hop logs RUN --role worker` shows their last words"]
+        if "out of memory" in reasons:
+            hints.insert(0, "give each worker more: `resources: {memory: 2G}`, or let it hold less: a smaller batch, more workers")
+        raise StudyFailed(f"all {workers} workers are gone: {reasons}", hints=tuple(hints))
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -159,6 +159,8 @@ class _Study:
         for worker, reason in found:
             self._journal.write("worker", worker=worker, event="ended", detail=reason)
             say(f"{worker} is gone: {reason}")
+        if self._place.spec.mop is not None:
+            self._peers.check_some_left(self._place.spec.mop.workers)
         return found
 
     def _tell_progress(self, done: int, total: int | None) -> None:
