@@ -93,6 +93,8 @@ class Study:
         """Ask the server how it stands."""
         self._run = self._client.get(f"/runs/{self.id}")
         self._view = StudyView.of(read_journal(self._client, self._run))
+        if self.done:
+            self._view.end()
         return self
 
     def wait(self, timeout_s: float | None = None) -> Study:

@@ -126,6 +126,8 @@ def follow(client: Any, run: dict[str, Any], *, as_json: bool) -> int:
         raise BrokenPipeError from None
     finally:
         screen.close()
+    if ended is not None:
+        view.end()
     if as_json:
         from hopyard.studies.view.data import as_data
 

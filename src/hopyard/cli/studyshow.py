@@ -10,6 +10,7 @@ from hopyard.cli.address import Run, get_run
 from hopyard.cli.canvas import Curve
 from hopyard.cli.studytable import STATE_STYLE, heading, params_line, table_of
 from hopyard.config.suggest import hints_for
+from hopyard.domain.run import RunPhase
 from hopyard.errors import NotFound, SpecError
 from hopyard.sdk.client import Client
 from hopyard.studies.journal import read_records
@@ -42,7 +43,10 @@ def read_study(ref: str) -> tuple[Run, StudyView]:
 
     client = connect()
     study = get_study(client, ref)
-    return study, StudyView.of(read_journal(client, study))
+    view = StudyView.of(read_journal(client, study))
+    if RunPhase(study["phase"]).final:
+        view.end()
+    return study, view
 
 
 def show_study(ref: str, *, as_json: bool) -> None:

@@ -43,7 +43,7 @@ class Peers:
         if len(self._told) < workers:
             return
         reasons = "; ".join(dict.fromkeys(self._told.values()))
-        hints = ["`hop logs RUN --role worker` shows their last words"]
+        hints = ["`hop logs STUDY --rank 1` shows what the first of them wrote"]
         if "out of memory" in reasons:
             hints.insert(0, "give each worker more: `resources: {memory: 2G}`, or let it hold less: a smaller batch, more workers")
         raise StudyFailed(f"all {workers} workers are gone: {reasons}", hints=tuple(hints))

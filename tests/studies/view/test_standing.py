@@ -91,3 +91,10 @@ def test_hops_told_twice_count_once(numbers: list[int]) -> None:
 def test_paused_trials_of_a_study_that_is_over_have_stopped() -> None:
     view = StudyView.of([SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause"), {"kind": "done", "best": None}])
     assert view.done and view.trials["0"].state is TrialState.STOPPED
+
+
+def test_trials_under_way_in_a_study_that_ended_without_them_have_stopped() -> None:
+    view = StudyView.of([SPEC, asked("0"), asked("1", budget=1), told("1", 1, 0.5)])
+    view.end()
+    assert not view.done
+    assert [view.trials[trial].state for trial in ("0", "1")] == [TrialState.STOPPED, TrialState.COMPLETED]

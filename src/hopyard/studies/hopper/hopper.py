@@ -194,7 +194,7 @@ class Hopper:
         elif now - self._alone_since > self._patience.nobody_s:
             raise SpecError(
                 f"the study has had no worker for {self._patience.nobody_s:.0f} s",
-                hints=("`hop logs RUN --role worker` shows why they ended",),
+                hints=("`hop logs STUDY --rank 1` shows what the first of them wrote",),
             )
 
     def _begin(self, now: float) -> None:

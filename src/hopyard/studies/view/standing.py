@@ -127,7 +127,8 @@ class StudyView:
             case "worker":
                 self.notes.append(WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", ""))))
             case "done":
-                self._finish()
+                self.done = True
+                self.end()
 
     def ranked(self) -> list[TrialView]:
         """All trials, the best first; those without a value last, in order of their numbers."""
@@ -155,11 +156,10 @@ class StudyView:
             found[trial.state] += 1
         return found
 
-    def _finish(self) -> None:
-        """Those that were only kept in case they go on never will."""
-        self.done = True
+    def end(self) -> None:
+        """Its run has ended: what was under way, or only kept in case it goes on, never will."""
         for trial in self.trials.values():
-            if trial.state is TrialState.PAUSED:
+            if trial.state in (TrialState.PAUSED, TrialState.TRAINING):
                 trial.state = TrialState.STOPPED
 
     def _trial(self, trial: Any) -> TrialView:
