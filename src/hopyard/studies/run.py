@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any
 
 from hopyard.config.studyjson import study_json
-from hopyard.datasets.partitions.split import check
 from hopyard.domain.study import Parallel
 from hopyard.errors import HopyardError
 from hopyard.sdk import session
@@ -135,6 +134,8 @@ class _Study:
         from hopyard.studies.hopper.hopper import open_hopper
 
         if place.dataset is not None and place.spec.mop is not None:
+            from hopyard.datasets.partitions.split import check
+
             check(place.dataset, place.spec.mop.partitions)  # what is wrong with the data is known before any worker reads it
         return open_hopper(ground, place.gang / "states")
 
