@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -245,14 +246,22 @@ def test_a_study_that_can_only_fail_ends_early_and_says_why(concurrent: int) -> 
     assert told.value.hints
 
 
-def test_what_failed_trials_said_is_their_error_and_not_its_hint() -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("`evaluate` returned a `float`\nhint: return a dictionary", "`evaluate` returned a `float`"),
+        ("run a/b/{}: exit code 1: no", "exit code 1: no"),
+        ("run a/b/{} ended, and never reported `acc`", "ended, and never reported `acc`"),
+    ],
+)
+def test_what_failed_trials_said_is_told_once_without_hints(error: str, told: str) -> None:
     class Hints(Machines):
         def _said(self, work: Work, epoch: int) -> list[News]:
-            return [TrialFailed(work.trial, "`evaluate` returned a `float`\nhint: return a dictionary")]
+            return [TrialFailed(work.trial, error.format(int(work.trial) + 2))]
 
     spec = study(trials=3, concurrent=3)
     driver = Driver(spec, build(spec, pytest.fail), journal=Disk(), past=[], audience=Hall(), stopping=lambda: False)
-    with pytest.raises(StudyFailed, match=r"^all of the first 3 trials failed: `evaluate` returned a `float` \(trial 0 and 2 more\)"):
+    with pytest.raises(StudyFailed, match=re.escape(f"all of the first 3 trials failed: {told} (trial 0 and 2 more)")):
         driver.run(Hints(loss, 3))
 
 

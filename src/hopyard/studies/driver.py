@@ -7,6 +7,7 @@ searcher by making the same calls, hands the trainer what was under way, and goe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from hopyard.studies.trainer import News, Reached, Records, Reported, Trainer, T
 WAIT_S = 1.0
 _FIRST_TRIALS = 3  # so many at least must fail before the study is taken for broken
 _NAMES_SHOWN = 8
+_OWN_RUN = re.compile(r"^run [^\s:]+:? ")  # of a trial that is a run: no two have the same, whatever they said
 
 
 class Audience(Protocol):
@@ -256,7 +258,7 @@ class Driver:
         said: dict[str, list[TrialId]] = {}
         for trial, error in self._errors.items():
             lines = [line for line in error.strip().splitlines() if not line.startswith("hint: ")]
-            said.setdefault(lines[-1] if lines else "nothing", []).append(trial)
+            said.setdefault(_OWN_RUN.sub("", lines[-1]) if lines else "nothing", []).append(trial)
         first = sorted(said.items(), key=lambda one: -len(one[1]))[:3]
         return "; ".join(f"{error} (trial {trials[0]}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''})" for error, trials in first)
 
