@@ -134,8 +134,7 @@ class Life:
             key=lambda gang: (before[gang.id].start_at > self.now, given.index(gang.id)),
         )
         rest = [gang for gang in self.waiting if gang.id not in before]
-        for gang in promised:
-            timeline.promise(gang, expect(gang, self.durations), before=before[gang.id])
+        timeline.promise_again([(gang, expect(gang, self.durations), before[gang.id]) for gang in promised])
         for gang in promised:
             at = timeline.expected_at(gang.id)
             if at is not None and at <= self.now:
@@ -164,6 +163,8 @@ class Life:
         if gang.id in before and (breach := timeline.breach(before[gang.id], promise)) is not None:
             self.breaches.append(breach)
         if promise is not None:
+            if gang.id not in before:  # so that their order stays known
+                promise = replace(promise, given_at=self.now + timedelta(microseconds=len(self.promises)))
             self.promises[gang.id] = promise
             self.first_promised.setdefault(gang.id, promise)
 

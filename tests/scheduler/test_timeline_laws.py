@@ -70,6 +70,15 @@ def test_who_is_due_starts_in_nobodys_place() -> None:
     _all_promises_are_kept(nodes, [runs(old, T0 - seconds(41))], [*small, two, three, asks("whole", 3, limit_s=10, at_s=2)])
 
 
+def test_who_is_due_does_not_close_up_where_others_count_on_the_room() -> None:
+    """The pair was promised a GPU on each of two machines; two on the second are free, but `four` counts on them."""
+    nodes = [machine("n0", 2), machine("n1", 3), machine("n2", 1)]
+    old = Placement(asks("old", limit_s=50), (Assignment(0, NodeId("n2"), (0,)),))
+    first, four = asks("first", 2, limit_s=40, at_s=30), asks("four", 2, replicas=2, limit_s=80, at_s=32)
+    pair, last = asks("pair", replicas=2, limit_s=80, at_s=42), asks("last", limit_s=80, at_s=44)
+    _all_promises_are_kept(nodes, [runs(old, T0 - seconds(1))], [first, four, pair, last])
+
+
 def _all_promises_are_kept(nodes: list[Node], running: list[Running], arriving: list[Gang]) -> None:
     life = Life(nodes, running={one.gang.id: one for one in running})
     arriving.sort(key=lambda gang: (gang.submitted_at, gang.id))

@@ -91,13 +91,14 @@ class Promises:
         self.broken(self.before[gang.id], promise)
         return self._settled(gang, promise, reason)
 
-    def expect(self, gang: Gang, expected: Expected) -> None:
-        """From now on nobody is in its way where it was promised a start before; whether that is kept is said later."""
-        promise = self._timeline.promise(gang, expected, before=self.before[gang.id])
-        if promise is None:
-            self.given.pop(gang.id, None)
-        else:
-            self.given[gang.id] = promise
+    def expect(self, gangs: Mapping[GangId, tuple[Gang, Expected]]) -> None:
+        """From now on nobody is in their way where they were promised a start before; whether that is kept is said later."""
+        wanted = [(gang, expected, self.before[name]) for name, (gang, expected) in gangs.items()]
+        for name, promise in self._timeline.promise_again(wanted).items():
+            if promise is None:
+                self.given.pop(name, None)
+            else:
+                self.given[name] = promise
 
     def give(self, gang: Gang, expected: Expected, reason: HoldReason) -> Promise | None:
         """Of the earliest start that is in nobody's way; kept where it was given before, or reported as broken."""

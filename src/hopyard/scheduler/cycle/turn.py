@@ -86,7 +86,7 @@ class Turn:
             firm = gang.id in making_room or self._scene.promises.firm(gang.id)
             if not firm and any(outranks(head, gang, self._scene.accounts, self._scene.line) for head in heads):
                 self._deferred[gang.id] = gang  # somebody comes before it: it is looked at when it is its turn
-            self._scene.promises.expect(gang, self._scene.expected(gang))
+        self._scene.promises.expect({gang.id: (gang, self._scene.expected(gang)) for gang in promised})
         for gang in promised:  # only now that it is known what all of them wait for, so that nobody takes another's
             self._start_there(gang)
         for gang_id in [*(gang.id for gang in promised), *sorted(making_room.keys() - self._scene.snapshot.promises.keys())]:
@@ -104,7 +104,7 @@ class Turn:
             if isinstance(found, Placement):
                 scene.start(found)
             else:
-                scene.promises.expect(gang, scene.expected(gang))
+                scene.promises.expect({gang.id: (gang, scene.expected(gang))})
 
     def _try_promised(self, gang: Gang) -> Placement | Blocked:
         """Whoever others made room for starts no larger than its guarantee covers: what is beyond could be taken back by them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -146,6 +146,22 @@ class Timeline:
         outlook.add_stay(stay, from_s=from_s)
         return promise
 
+    def promise_again(self, wanted: Sequence[tuple[Gang, Expected, Promise]]) -> dict[GangId, Promise | None]:
+        """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given where fewer
+        are late then. Only their nodes are remembered, so the first may take what the others counted on."""
+        found = self._in_order(wanted)
+        late = _late(wanted, found)
+        given = sorted(wanted, key=lambda one: (one[2].given_at, one[0].id)) if late else wanted
+        if given == wanted:
+            return found
+        other = self._in_order(given)
+        return other if _late(wanted, other) < late else self._in_order(wanted)
+
+    def _in_order(self, wanted: Sequence[tuple[Gang, Expected, Promise]]) -> dict[GangId, Promise | None]:
+        for gang, _, _ in wanted:
+            self.withdraw(gang.id)
+        return {gang.id: self.promise(gang, expected, before=before) for gang, expected, before in wanted}
+
     def earliest_start(self, gang: Gang, expected: Expected) -> datetime | None:
         """When it would probably start if it were promised a start now. Nothing is promised."""
         fewest = gang.sized([role.fewest for role in gang.roles])
@@ -249,3 +265,8 @@ class Timeline:
 
     def _time(self, in_s: float) -> datetime:
         return self._now + timedelta(seconds=in_s)
+
+
+def _late(wanted: Sequence[tuple[Gang, Expected, Promise]], found: Mapping[GangId, Promise | None]) -> int:
+    """How many of them are not kept."""
+    return sum((after := found[gang.id]) is None or after.start_at > before.start_at for gang, _, before in wanted)
