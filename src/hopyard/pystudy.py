@@ -171,14 +171,15 @@ def search(what: str | type | Callable[..., Any] | None = None, /, *, name: str 
     """Start a study, and return it at once.
 
     what: a script (`"train.py"`: every trial is a run of it), or a trainable of a file that can be imported: a class, an instance's
-    class, or text such as `"train.py:Digits"` (trials hop between `workers`, each with a part of `dataset`).
+    class, or text such as `"train.py:Digits"` (trials hop between `workers`, each with a part of `dataset`); where `workers` are
+    given, `"train.py"` is a file that has init, train and evaluate itself.
     settings: all that stands in a search.yaml (docs/search.md): space, metric, goal, searcher, trials, epochs, concurrent, workers,
     dataset, partitions, resources, queue … ; a space may hold objects of Optuna and Ray Tune.
     folder: the code that travels with the study, the current one by default. Raises SpecError for whatever would be refused in
     a file, before anything is submitted.
     """
     code = Path(folder or Path.cwd()).resolve()
-    asked = search_of({**_what(what, code), **settings}, code, where="hop.search", name=slug(name or code.name, fallback="search"))
+    asked = search_of({**_what(what, code, hops=settings.get("parallel") == "mop" or "workers" in settings), **settings}, code, where="hop.search", name=slug(name or code.name, fallback="search"))
     if name is not None:
         asked = replace(asked, study=replace(asked.study, name=slug(name, fallback="search")), run=replace(asked.run, label=slug(name, fallback="search")))
     client, run = submit(asked.run, code, spec=asked.spec)
@@ -191,11 +192,12 @@ def study(ref: str = "") -> Study:
     return Study(client, get_study(client, ref))
 
 
-def _what(what: Any, folder: Path) -> dict[str, Any]:
+def _what(what: Any, folder: Path, *, hops: bool) -> dict[str, Any]:
+    """hops: whether trials hop between workers, so that a file is one with the functions of a trainable."""
     if what is None:
         return {}
     if isinstance(what, str):
-        return {"script": what} if what.endswith(".py") else {"trainable": what}
+        return {"script": what} if what.endswith(".py") and not hops else {"trainable": what}
     return {"trainable": _reference(what if inspect.isclass(what) else type(what), folder)}
 
 

@@ -113,21 +113,28 @@ def test_from_python(shell: Shell, numbers: str) -> None:
     shell.write(
         "go.py",
         """
-import json, hopyard as hop
+import json, hopyard as hop, hopyard.errors
 from model import Mean
 if __name__ == "__main__":
     study = hop.search(Mean, space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", epochs=1, workers=2, dataset="numbers",
                        partitions={"validation": 0.25}, resources={"cpus": 0.5})
     study.wait(120)
     found = hop.study(study.name)
-    print(json.dumps({"best": dict(found.best.params), "w": float(found.best_state()["w"][0]), "table": found.table(), "done": found.done}))
+    try:
+        hop.search("functions.py", space={"lr": [0.1, 0.9]}, metric="mse", searcher="grid", workers=2, dataset="nothing")
+    except hop.errors.NotFound as refused:  # a trainable, and no script
+        missing = refused.message
+    print(json.dumps({"best": dict(found.best.params), "w": float(found.best_state()["w"][0]), "table": found.table(), "done": found.done,
+                      "missing": missing}))
 """,
     )
+    shell.write("functions.py", "def init(config): ...\ndef train(state, partition, config): ...\ndef evaluate(state, partition, config): ...\n")
     environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
     done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     assert said["best"] == {"lr": 0.9} and 2.5 < said["w"] < 3.2 and said["done"] and len(said["table"]) == 2
+    assert "no dataset `nothing`" in said["missing"]
 
 
 @pytest.mark.parametrize(
