@@ -88,6 +88,8 @@ class Follower:
             self._output.flush()
             step = (run.get("attempt") or {}).get("resumed_from_step")
             origin = f"from the checkpoint at step {step}" if step is not None else "from the beginning"
+            if run["spec"].get("study") is not None:  # what it decided stands in its journal, whether a state was saved or not
+                origin = "where the study was"
             before = "made room" if run["preemptions"] > self._preemptions else "was lost"
             self._line.say(f"attempt {number} starts {origin}: the one before {before}")
             self._preemptions = run["preemptions"]
