@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,6 @@ from hopyard.errors import SpecError, StudyFailed
 from hopyard.on_spark.frames import write_partitions
 from hopyard.on_spark.reading import StoredPartitions
 from hopyard.spark import MopBackend, Study
-from tests.spark.conftest import session
 from tests.spark.lines import Lines
 
 WEIGHTS = np.array([2.0, -3.0])
@@ -97,8 +99,24 @@ def test_more_workers_than_slots_are_refused(spark: Any) -> None:
         MopBackend(spark, workers=9)
 
 
+ALONE = """
+import sys
+from pathlib import Path
+from tests.spark.conftest import session
+from tests.spark.test_spark import _study, frame_of
+
+with session(sys.argv[1], Path(sys.argv[2]), **{"spark.cores.max": "2", "spark.executor.cores": "1"}) as spark:
+    folder = Path(sys.argv[2])
+    summary = _study(spark, folder, space={"lr": [0.001, 0.2]}).fit(frame_of(spark), features=["a", "b"], labels="target")
+    print("best", summary.best.params["lr"], *sorted({bar.worker for row in summary.gantt().rows for bar in row.bars}), spark.sparkContext.master)
+"""
+
+
 def test_on_a_standalone_master_with_two_workers(standalone: str, tmp_path: Path) -> None:
-    with session(standalone, tmp_path, **{"spark.cores.max": "2", "spark.executor.cores": "1"}) as spark:
-        summary = _study(spark, tmp_path, space={"lr": [0.001, 0.2]}).fit(frame_of(spark), features=["a", "b"], labels="target")
-    assert summary.best.params == {"lr": 0.2}
-    assert {bar.worker for row in summary.gantt().rows for bar in row.bars} == {"worker-0", "worker-1"}
+    """In a process of its own: there is one Spark in a process."""
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
+    command = [sys.executable, "-c", ALONE, standalone, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == f"best 0.2 worker-0 worker-1 {standalone}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -45,7 +46,8 @@ class SparkStudy:
         spec, folder = self._spec, self._folder
         journal = Journal(folder / STREAM)
         past = list(journal.past)
-        if any(record["kind"] == "study" and record["spec"] != study_json(spec) for record in past):
+        said = json.loads(json.dumps(study_json(spec)))  # as it stands in a journal
+        if any(record["kind"] == "study" and record["spec"] != said for record in past):
             raise SpecError(f"{folder} holds another study", hints=("name another folder",))
         self._steps = max((int(record["step"]) for record in past if record["kind"] == "saved"), default=0)
         journal.write("study", spec=study_json(spec), attempt="spark", pid=os.getpid())

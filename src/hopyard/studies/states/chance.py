@@ -15,14 +15,14 @@ def seed_all(seed: int, trial: str) -> None:
     import random
 
     made = hashlib.blake2b(f"{seed}:{trial}".encode(), digest_size=32).digest()
-    random.seed(int.from_bytes(made, "little"))
     numpy, torch, keras = sys.modules.get("numpy"), sys.modules.get("torch"), sys.modules.get("keras")
+    if keras is not None:  # first: it seeds the others too, and theirs are not to hang on whether somebody imported it
+        keras.utils.set_random_seed(int.from_bytes(made[:4], "little"))
+    random.seed(int.from_bytes(made, "little"))
     if numpy is not None:
         numpy.random.seed(list(memoryview(made).cast("I")))
     if torch is not None:
         torch.manual_seed(int.from_bytes(made[:8], "little") >> 1)
-    if keras is not None:
-        keras.utils.set_random_seed(int.from_bytes(made[:4], "little"))
 
 
 def take() -> dict[str, Any]:
