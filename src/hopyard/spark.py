@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,12 +112,3 @@ def _slots(context: Any) -> int:
     cores = int(context.defaultParallelism)
     each = int(context.getConf().get("spark.task.cpus", "1"))
     return max(1, cores // each)
-
-
-SETTINGS: Mapping[str, str] = {
-    "spark.dynamicAllocation.enabled": "false",
-    "spark.task.maxFailures": "4",
-    "spark.stage.maxConsecutiveAttempts": "4",
-    "spark.python.worker.reuse": "false",
-}
-"""What a SparkSession for studies should say; docs/spark.md tells why."""

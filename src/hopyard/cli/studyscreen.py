@@ -10,9 +10,10 @@ from hopyard.cli.output import Output
 from hopyard.cli.statusline import StatusLine
 from hopyard.cli.studytable import heading, table_of
 from hopyard.studies.journal import read_records
-from hopyard.studies.view.standing import StudyView, TrialState, TrialView
+from hopyard.studies.standing import Phase
+from hopyard.studies.view.standing import StudyView, TrialView
 
-_ENDED = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)
+_ENDED = (Phase.COMPLETED, Phase.STOPPED, Phase.FAILED)
 
 
 class StudyScreen(StatusLine):
@@ -57,7 +58,7 @@ class StudyOutput(Output):
         super().__init__(screen, replicas=1, all_to_stderr=True)
         self._screen, self._tell = screen, tell
         self._rest = b""
-        self._told: set[tuple[str, TrialState]] = set()
+        self._told: set[tuple[str, Phase]] = set()
         self._best: str | None = None
 
     def write(self, rank: int, stream: str, data: bytes) -> None:

@@ -6,14 +6,15 @@ import sys
 from typing import Any
 
 from hopyard.cli import console
-from hopyard.studies.view.standing import StudyView, TrialState, TrialView
+from hopyard.studies.standing import Phase
+from hopyard.studies.view.standing import StudyView, TrialView
 
 STATE_STYLE = {
-    TrialState.TRAINING: "cyan",
-    TrialState.PAUSED: "yellow",
-    TrialState.COMPLETED: "green",
-    TrialState.STOPPED: "dim",
-    TrialState.FAILED: "red",
+    Phase.TRAINING: "cyan",
+    Phase.PAUSED: "yellow",
+    Phase.COMPLETED: "green",
+    Phase.STOPPED: "dim",
+    Phase.FAILED: "red",
 }
 _LONGEST_VALUE = 18
 
@@ -51,7 +52,7 @@ def table_of(view: StudyView, *, limit: int | None = None, width: int | None = N
 
 
 def _row(trial: TrialView, names: list[str], *, placed: bool, stream: Any) -> list[str]:
-    on = trial.run or ("+".join(trial.where) if trial.state is TrialState.TRAINING else "")
+    on = trial.run or ("+".join(trial.where) if trial.state is Phase.TRAINING else "")
     words = trial.error.splitlines()[0] if trial.error else f"from trial {trial.start_from}" if trial.start_from else ""
     return [
         trial.id,
@@ -68,7 +69,7 @@ def _row(trial: TrialView, names: list[str], *, placed: bool, stream: Any) -> li
 def _most_wanted(trials: list[TrialView], limit: int | None) -> list[TrialView]:
     if limit is None or len(trials) <= limit:
         return trials
-    training = [trial for trial in trials if trial.state is TrialState.TRAINING]
+    training = [trial for trial in trials if trial.state is Phase.TRAINING]
     kept = {trial.id for trial in [*training, *trials][:limit]} | {trials[0].id}
     return [trial for trial in trials if trial.id in kept][:limit]
 

@@ -22,13 +22,12 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Trial:
-    """step: the last that was told; value: what the metric was then. reached: its trainer has come to the budget."""
+    """step: the last that was told; value: what the metric was then."""
 
     proposal: Proposal
     phase: Phase = Phase.TRAINING
     step: int = 0
     value: float | None = None
-    reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +40,9 @@ class Best:
 
 @dataclass(slots=True)
 class Standing:
-    """reports: how many had a value."""
-
     goal: Goal
     trials: dict[TrialId, Trial] = field(default_factory=dict)
     best: Best | None = None
-    reports: int = 0
 
     def take(self, event: StudyEvent) -> None:
         if isinstance(event, Asked):
@@ -63,16 +59,15 @@ class Standing:
 
     def _asked(self, proposal: Proposal) -> None:
         trial = self.trials.setdefault(proposal.trial, Trial(proposal))
-        trial.proposal, trial.phase, trial.reached = proposal, Phase.TRAINING, False
+        trial.proposal, trial.phase = proposal, Phase.TRAINING
 
     def _told(self, event: Told) -> None:
         report = event.report
         trial = self.trials[report.trial]
         if report.outcome is TrialOutcome.RUNNING and report.value is not None:
             trial.step, trial.value = report.step, report.value
-            self.reports += 1
             self._compare(report, trial)
-        trial.phase = phase_after(trial.proposal, event) or trial.phase
+        trial.phase = phase_after(trial.proposal.budget, event) or trial.phase
 
     def _compare(self, report: Report, trial: Trial) -> None:
         assert report.value is not None
@@ -81,7 +76,7 @@ class Standing:
             self.best = Best(report.trial, report.step, report.value, dict(trial.proposal.params))
 
 
-def phase_after(proposal: Proposal, event: Told) -> Phase | None:
+def phase_after(budget: int, event: Told) -> Phase | None:
     """What became of a trial; None where it goes on."""
     match event.report.outcome, event.verdict:
         case TrialOutcome.FAILED, _:
@@ -95,4 +90,4 @@ def phase_after(proposal: Proposal, event: Told) -> Phase | None:
         case _, Verdict.PAUSE:
             return Phase.PAUSED
         case _:
-            return Phase.COMPLETED if event.report.step >= proposal.budget else None
+            return Phase.COMPLETED if event.report.step >= budget else None

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.studies.view.standing import StudyView, TrialState
+from hopyard.studies.standing import Phase
+from hopyard.studies.view.standing import StudyView
 
 SPEC = {"kind": "study", "spec": {"name": "digits", "metric": "acc", "goal": "max", "parallel": "mop"}}
 
@@ -36,16 +37,16 @@ def hop(n: int, trial: str, worker: str = "0", *, epoch: int = 0, partition: int
 def test_a_trial_that_does_all_its_epochs_has_completed() -> None:
     view = StudyView.of([SPEC, asked("0", lr=0.1), told("0", 1, 0.5), told("0", 2, 0.4)])
     trial = view.trials["0"]
-    assert (trial.state, trial.epoch, trial.value, trial.best, trial.best_epoch) == (TrialState.COMPLETED, 2, 0.4, 0.5, 1)
+    assert (trial.state, trial.epoch, trial.value, trial.best, trial.best_epoch) == (Phase.COMPLETED, 2, 0.4, 0.5, 1)
     assert trial.params == {"lr": 0.1}
     assert trial.points == [(1, 0.5), (2, 0.4)]
 
 
 def test_a_paused_trial_goes_on_when_it_is_asked_again() -> None:
     records = [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause")]
-    assert StudyView.of(records).trials["0"].state is TrialState.PAUSED
+    assert StudyView.of(records).trials["0"].state is Phase.PAUSED
     view = StudyView.of([*records, asked("0", budget=3, start_from="0")])
-    assert (view.trials["0"].state, view.trials["0"].budget, view.trials["0"].start_from) == (TrialState.TRAINING, 3, None)
+    assert (view.trials["0"].state, view.trials["0"].budget, view.trials["0"].start_from) == (Phase.TRAINING, 3, None)
 
 
 def test_a_trial_that_began_from_another_says_whose_state_it_had() -> None:
@@ -56,14 +57,14 @@ def test_a_trial_that_began_from_another_says_whose_state_it_had() -> None:
 def test_stopped_and_failed_trials() -> None:
     failed = {"kind": "failed", "trial": "1", "error": "ValueError: no", "traceback": "…"}
     view = StudyView.of([SPEC, asked("0"), told("0", 1, 0.2, "stop"), asked("1"), failed, told("1", 0, None, "stop", "failed")])
-    assert view.trials["0"].state is TrialState.STOPPED
-    assert (view.trials["1"].state, view.trials["1"].error) == (TrialState.FAILED, "ValueError: no")
-    assert view.counts()[TrialState.FAILED] == 1
+    assert view.trials["0"].state is Phase.STOPPED
+    assert (view.trials["1"].state, view.trials["1"].error) == (Phase.FAILED, "ValueError: no")
+    assert view.counts()[Phase.FAILED] == 1
 
 
 def test_the_final_word_on_a_completed_trial_leaves_it_completed() -> None:
     view = StudyView.of([SPEC, asked("0", budget=1), told("0", 1, 0.5), told("0", 1, 0.5, "stop", "stopped")])
-    assert view.trials["0"].state is TrialState.COMPLETED
+    assert view.trials["0"].state is Phase.COMPLETED
 
 
 def test_ranks_by_goal_and_those_without_a_value_last() -> None:
@@ -90,11 +91,11 @@ def test_hops_told_twice_count_once(numbers: list[int]) -> None:
 
 def test_paused_trials_of_a_study_that_is_over_have_stopped() -> None:
     view = StudyView.of([SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause"), {"kind": "done", "best": None}])
-    assert view.done and view.trials["0"].state is TrialState.STOPPED
+    assert view.done and view.trials["0"].state is Phase.STOPPED
 
 
 def test_trials_under_way_in_a_study_that_ended_without_them_have_stopped() -> None:
     view = StudyView.of([SPEC, asked("0"), asked("1", budget=1), told("1", 1, 0.5)])
     view.end()
     assert not view.done
-    assert [view.trials[trial].state for trial in ("0", "1")] == [TrialState.STOPPED, TrialState.COMPLETED]
+    assert [view.trials[trial].state for trial in ("0", "1")] == [Phase.STOPPED, Phase.COMPLETED]

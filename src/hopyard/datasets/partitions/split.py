@@ -58,10 +58,6 @@ class PartitionSet:
     def columns(self) -> tuple[str, ...]:
         return tuple(self._about["train"]["columns"])
 
-    @property
-    def has_validation(self) -> bool:
-        return "validation" in self._about["rows"]
-
     def rows(self, kind: Kind = "train") -> tuple[int, ...]:
         """How many each partition has; none of a kind that the plan does not set apart."""
         return tuple(self._about["rows"].get(kind, ()))

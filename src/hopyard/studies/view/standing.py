@@ -9,20 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from hopyard.domain.study import Goal
+from hopyard.domain.trial import Told
+from hopyard.studies.codec import event_of_json
+from hopyard.studies.standing import Phase, phase_after
 
 Record = Mapping[str, Any]
-
-
-class TrialState(StrEnum):
-    TRAINING = "training"
-    PAUSED = "paused"  # its state is kept; the searcher may go on with it
-    COMPLETED = "completed"
-    STOPPED = "stopped"
-    FAILED = "failed"
 
 
 @dataclass(slots=True)
@@ -33,7 +27,7 @@ class TrialView:
 
     id: str
     params: dict[str, Any] = field(default_factory=dict)
-    state: TrialState = TrialState.TRAINING
+    state: Phase = Phase.TRAINING
     epoch: int = 0
     budget: int = 0
     value: float | None = None
@@ -122,7 +116,7 @@ class StudyView:
                 self._bar(record, "evaluate", [(record.get("partition", 0), record.get("worker", ""))])
             case "failed":
                 trial = self._trial(record["trial"])
-                trial.state, trial.error = TrialState.FAILED, str(record.get("error", ""))
+                trial.state, trial.error = Phase.FAILED, str(record.get("error", ""))
                 trial.traceback = str(record.get("traceback", ""))
             case "worker":
                 self.notes.append(WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", ""))))
@@ -149,9 +143,9 @@ class StudyView:
             at = self.trials[at].start_from if at in self.trials else None
         return found
 
-    def counts(self) -> dict[TrialState, int]:
+    def counts(self) -> dict[Phase, int]:
         """How many trials are in each state."""
-        found = dict.fromkeys(TrialState, 0)
+        found = dict.fromkeys(Phase, 0)
         for trial in self.trials.values():
             found[trial.state] += 1
         return found
@@ -159,8 +153,8 @@ class StudyView:
     def end(self) -> None:
         """Its run has ended: what was under way, or only kept in case it goes on, never will."""
         for trial in self.trials.values():
-            if trial.state in (TrialState.PAUSED, TrialState.TRAINING):
-                trial.state = TrialState.STOPPED
+            if trial.state in (Phase.PAUSED, Phase.TRAINING):
+                trial.state = Phase.STOPPED
 
     def _trial(self, trial: Any) -> TrialView:
         name = str(trial)
@@ -173,13 +167,13 @@ class StudyView:
             return
         self.asked += 1
         trial = self._trial(answer["trial"])
-        trial.params, trial.budget, trial.state = dict(answer["params"]), int(answer["budget"]), TrialState.TRAINING
+        trial.params, trial.budget, trial.state = dict(answer["params"]), int(answer["budget"]), Phase.TRAINING
         origin = answer.get("start_from")
         if origin is not None and str(origin) != trial.id:
             trial.start_from = str(origin)
 
     def _told(self, record: Record) -> None:
-        report, verdict = record["report"], record["verdict"]
+        report = record["report"]
         trial = self._trial(report["trial"])
         value, step = report.get("value"), int(report["step"])
         trial.metrics |= dict(record.get("metrics") or {})
@@ -190,19 +184,9 @@ class StudyView:
             if better:
                 trial.best, trial.best_epoch = value, step
         trial.epoch = max(trial.epoch, step)
-        trial.state = self._state_after(trial, report.get("outcome", "running"), verdict)
-
-    @staticmethod
-    def _state_after(trial: TrialView, outcome: str, verdict: str) -> TrialState:
-        if outcome == "failed":
-            return TrialState.FAILED
-        if outcome == "completed" or (verdict == "continue" and trial.epoch >= trial.budget):
-            return TrialState.COMPLETED
-        if verdict == "pause":
-            return TrialState.PAUSED
-        if outcome == "stopped" or verdict == "stop":
-            return trial.state if trial.state is TrialState.COMPLETED else TrialState.STOPPED
-        return trial.state
+        event = event_of_json(record)
+        if isinstance(event, Told) and trial.state is not Phase.COMPLETED:
+            trial.state = phase_after(trial.budget, event) or trial.state
 
     def _hop(self, record: Record) -> None:
         if record["n"] in self._hops_seen:
