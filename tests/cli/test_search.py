@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -155,6 +156,18 @@ def test_what_cannot_be_is_refused_before_anything_runs(shell: Shell, file: str,
     refused = shell.hop("search", file)
     assert refused.code == 2 and words in refused.talk
     assert "study root" not in refused.talk
+
+
+def test_ctrl_c_leaves_the_study_alone_and_says_where_to_look(shell: Shell) -> None:
+    shell.write("train.py", "import time\ntime.sleep(600)\n")
+    shell.write("search.yaml", TRIALS)
+    with shell.terminal("search", "search.yaml") as screen:
+        name = re.search(rb"study (\S+) ", screen.expect(b"TRIAL"))
+        assert name is not None
+        screen.type(b"\x03")
+        screen.expect(b"goes on.  Its trials: hop search show " + name[1])
+        assert screen.wait() == 130
+    assert shell.hop("stop", "--grace", "0", name[1].decode()).code == 0
 
 
 def test_a_dry_run_shows_the_first_trials(shell: Shell) -> None:

@@ -71,15 +71,17 @@ def until_the_end(follower: Follower, line: StatusLine) -> Run | None:
                 line.end_line()
                 return follower.run
             with line.hidden():
-                if asked or not _stop_wanted(follower.run["name"]):
+                if asked or not _stop_wanted(follower.run):
                     return None
             asked = True
             _stop(follower.client, follower.run)
 
 
-def _stop_wanted(name: str) -> bool:
+def _stop_wanted(run: Run) -> bool:
     """Tell how to come back; on a second Ctrl-C ask whether to stop the run."""
-    console.say(f"{name} goes on.  Come back: hop logs -f {name}   End it: hop stop {name}")
+    name = run["name"]
+    look = "" if run["spec"].get("study") is None else f"Its trials: hop search show {name}   "
+    console.say(f"{name} goes on.  {look}Come back: hop logs -f {name}   End it: hop stop {name}")
     if not (console.is_terminal(sys.stdin) and console.is_terminal(sys.stderr)):
         return False
     try:
