@@ -32,7 +32,7 @@ _FINAL = ("succeeded", "failed", "cancelled")
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One configuration as it stands. value: the metric as reported last; best: the best of all, after `best_epoch` epochs.
-    points: (epoch, value). run: of a trial that is a run of its own."""
+    points: (epoch, value). run: the name of a trial that is a run of its own."""
 
     id: str
     params: Mapping[str, Any]
@@ -218,5 +218,5 @@ def _reference(kind: type, folder: Path) -> str:
 def _trial(found: TrialView) -> Trial:
     return Trial(
         found.id, dict(found.params), found.state.value, found.epoch, found.value, found.best, found.best_epoch, tuple(found.points),
-        dict(found.metrics), found.run, found.error,
+        dict(found.metrics), found.run_name or found.run, found.error,
     )  # fmt: skip

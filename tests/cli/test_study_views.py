@@ -8,6 +8,7 @@ import pytest
 
 from hopyard.cli import gantt as drawing
 from hopyard.cli.search import _epochs
+from hopyard.cli.studyshow import _trial_lines
 from hopyard.cli.studytable import heading, table_of
 from hopyard.errors import SpecError
 from hopyard.studies.view.gantt import gantt
@@ -31,6 +32,14 @@ def test_the_best_trial_stands_first_and_the_error_last() -> None:
     assert lines[1].split() == ["1", "completed", "2/2", "0.7", "0.75", "0.01"]
     assert lines[2].split() == ["0", "training", "1/2", "0.5", "0.5", "0", "0.1", "sgd"]
     assert lines[3].endswith("ValueError: lr is too large")
+
+
+def test_a_trial_that_is_a_run_is_named_as_people_say_it() -> None:
+    view = _view()
+    for record in ({"kind": "run", "trial": "1", "run": "bkpb05vv3ktdsg84pc83"}, {"kind": "submitted", "trial": "1", "run": "bkpb05vv3ktdsg84pc83", "name": "alice/mnist/12"}):
+        view.take(record)
+    assert " alice/mnist/12 " in table_of(view)[1]
+    assert "run alice/mnist/12" in _trial_lines(view, view.trials["1"])
 
 
 def test_trials_in_training_are_kept_where_there_is_little_room() -> None:

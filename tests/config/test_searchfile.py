@@ -214,6 +214,37 @@ def test_what_is_wrong_is_named(folder: Path, text: str, changes: dict[str, Any]
     assert hint in " | ".join(refused.value.hints), refused.value.hints
 
 
+@pytest.mark.parametrize(
+    ("text", "changes", "key"),
+    [
+        (TRIALS, {"script": "broken.py"}, "script"),
+        (TRIALS, {"script": None, "arguments": None, "command": "python -u broken.py --fast"}, "command"),
+        (TRIALS, {**dict.fromkeys(("script", "arguments", "replicas", "resources", "pool")), "roles": "[{command: torchrun broken.py}]"}, "roles"),
+        (MOP, {"trainable": "broken.py:init"}, "trainable"),
+        (MOP, {"trainable": "package.broken:init"}, "trainable"),
+    ],
+)
+def test_code_that_is_not_python_is_found_without_running_it(folder: Path, text: str, changes: dict[str, Any], key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    (folder / "package").mkdir()
+    for name in ("broken.py", "package/broken.py"):
+        (folder / name).write_text("raise SystemExit\ndef init(config)\n    return 1\n")
+    with pytest.raises(SpecError, match=rf"{key}: (package/)?broken\.py is not Python \(line 2\): expected ':'") as refused:
+        read(folder, edited(text, **changes))
+    assert refused.value.hints == ("that line reads: def init(config)",)
+
+
+def test_code_for_a_newer_python_than_this_is_left_to_that_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "newer.py").write_text("a new statement\n")
+    assert read(folder, edited(TRIALS, script="newer.py", python='"3.99"')).trial
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "python3.99").write_text("")
+    (tmp_path / "env/bin/python").symlink_to(tmp_path / "python3.99")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "env"))
+    assert read(folder, edited(TRIALS, script="newer.py")).trial
+
+
 def test_a_file_that_is_not_python_and_one_that_imports_everything(folder: Path) -> None:
     (folder / "broken.py").write_text("def f(:\n")
     with pytest.raises(SpecError, match=r"trainable: broken\.py is not Python \(line 1\)"):

@@ -99,7 +99,7 @@ def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
 
     lines = [f"trial {trial.id}  {console.paint(trial.state.value, STATE_STYLE[trial.state])}  epoch {trial.epoch}/{trial.budget}", params_line(trial.params)]
     if trial.run:
-        lines.append(f"run {trial.run}")
+        lines.append(f"run {trial.run_name or trial.run}")
     lineage = view.lineage(trial)
     if lineage:
         lines.append("its state comes from " + ", and that from ".join(f"trial {each}" for each in lineage))

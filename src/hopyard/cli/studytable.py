@@ -52,7 +52,7 @@ def table_of(view: StudyView, *, limit: int | None = None, width: int | None = N
 
 
 def _row(trial: TrialView, names: list[str], *, placed: bool, stream: Any) -> list[str]:
-    on = trial.run or ("+".join(trial.where) if trial.state is Phase.TRAINING else "")
+    on = trial.run_name or trial.run or ("+".join(trial.where) if trial.state is Phase.TRAINING else "")
     words = trial.error.splitlines()[0] if trial.error else f"from trial {trial.start_from}" if trial.start_from else ""
     return [
         trial.id,

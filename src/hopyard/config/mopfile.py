@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
+from hopyard.config.codefile import check_code, top_names
 from hopyard.config.reader import Section, shown
 from hopyard.config.runspec import parse_dataset
 from hopyard.config.suggest import hints_for
@@ -98,6 +98,9 @@ def _trainable(top: Section, folder: Path) -> str:
     if (colon and not _NAME.fullmatch(name)) or not (place.endswith(".py") or _MODULE.fullmatch(place)):
         raise top.fail("trainable", f"{shown(text)} names nothing", "written file.py:Name, module:Name, or file.py alone")
     if not place.endswith(".py"):
+        module = f"{place.replace('.', '/')}.py"
+        if (folder / module).is_file():
+            check_code(top, "trainable", folder / module, shown_as=module)
         return text
     path = folder / place
     if Path(place).is_absolute() or ".." in Path(place).parts:
@@ -105,7 +108,8 @@ def _trainable(top: Section, folder: Path) -> str:
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
         raise top.fail("trainable", f"{shown(place)} does not exist", *hints_for(path.name, near, what="files there")[:2])
-    names = _top_names(top, path)
+    tree = check_code(top, "trainable", path, shown_as=place)
+    names = None if tree is None else top_names(tree)
     wanted = (name,) if name else ("init", "train")
     for one in wanted:
         if names is not None and one not in names:
@@ -114,23 +118,3 @@ def _trainable(top: Section, folder: Path) -> str:
                 hints = (*hints, f"or name an object or a class that is in it: {place}:Name")
             raise top.fail("trainable", f"{place} has no `{one}`", *hints)
     return text
-
-
-def _top_names(top: Section, path: Path) -> frozenset[str] | None:
-    """The names that a file binds at its top level; None where they cannot be told without running it."""
-    try:
-        tree = ast.parse(path.read_bytes(), filename=path.name)
-    except (SyntaxError, ValueError) as broken:
-        line = f" (line {broken.lineno})" if isinstance(broken, SyntaxError) and broken.lineno else ""
-        raise top.fail("trainable", f"{path.name} is not Python{line}: {getattr(broken, 'msg', broken)}") from None
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
-            return None
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return frozenset(found)

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.config import mopfile
+from hopyard.config.codefile import check_command
 from hopyard.config.goals import read_goal
 from hopyard.config.params import check_key
 from hopyard.config.reader import Section, read_yaml, section, shown
@@ -248,7 +249,10 @@ def _trial_roles(top: Section, folder: Path) -> tuple[RoleRequest, ...]:
         for key in (*ROLE_KEYS, "replicas", "arguments"):
             if top.has(key):
                 raise top.fail(key, "every role has its own", f"write it in the role: roles: [{{command: …, {key}: …}}]")
-        return read_roles(top)
+        roles = read_roles(top)
+        for role in roles:
+            check_command(top, "roles", role.command, folder)
+        return roles
     values = {key: top.values[key] for key in ("command", "replicas", *ROLE_KEYS) if key in top.values}
     if ways == ["script"]:
         script = top.text("script")
@@ -256,7 +260,9 @@ def _trial_roles(top: Section, folder: Path) -> tuple[RoleRequest, ...]:
         values["command"] = list(top.checked("script", lambda: script_command(script, words, folder=folder)))
     elif top.has("arguments"):
         raise top.fail("arguments", "they belong to a script", "write them in the command")
-    return (read_role(Section(top.file, "", values)),)
+    role = read_role(Section(top.file, "", values))
+    check_command(top, ways[0], role.command, folder)
+    return (role,)
 
 
 def _arguments(top: Section) -> list[str]:

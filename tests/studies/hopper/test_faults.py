@@ -109,6 +109,19 @@ def test_where_nobody_can_open_the_data_the_study_ends(tmp_path: Path) -> None:
         assert cluster.driver is not None
         cluster.until(lambda: cluster.driver is not None and cluster.driver.poll() is not None)
         assert "no worker can begin: the data is not there" in "".join(cluster.logs())
+        assert not [note for note in cluster.of_kind("worker") if note["event"] == "cannot open"], "it is told once, as the study's error"
+
+
+def test_one_that_cannot_open_the_data_is_left_out(tmp_path: Path) -> None:
+    with Cluster(tmp_path, SIX) as cluster:
+        cluster.drive()
+        cluster.join("w1")
+        cluster.until(lambda: cluster.of_kind("worker"))
+        cluster.join("w0", cannot_open=True)
+        cluster.join("w2")
+        cluster.finish()
+        events = [note["event"] for note in cluster.of_kind("worker") if note["worker"] == "w0"]
+        assert events == ["joined", "cannot open", "lost"]
 
 
 @pytest.mark.parametrize("seed", range(2))

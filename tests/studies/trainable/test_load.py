@@ -96,14 +96,14 @@ def test_errors_of_the_users_own_come_with_their_traceback(code: Path) -> None:
     with pytest.raises(SpecError) as told:
         load("broken.py:X", code)
     assert told.value.message.startswith("`broken.py` cannot be imported:\n  File ")
-    assert 'broken.py", line 2, in deep' in told.value.message and told.value.message.endswith("ZeroDivisionError: division by zero")
+    assert '  File "broken.py", line 2, in deep' in told.value.message and told.value.message.endswith("ZeroDivisionError: division by zero")
     assert "importlib" not in told.value.message
     (code / "needs.py").write_text("import no_such_package\n")
     with pytest.raises(SpecError, match="No module named 'no_such_package'") as told:
         load("needs:X", code)
-    assert told.value.hints == ("pip install no_such_package",)
+    assert any("`requirements:`" in hint and "pip install no_such_package" in hint for hint in told.value.hints)
     (code / "bad.py").write_text("def f(:\n")
-    with pytest.raises(SpecError, match="SyntaxError"):
+    with pytest.raises(SpecError, match=r'File "bad\.py", line 1\n.*\n.*\n?SyntaxError'):
         load("bad.py:X", code)
     (code / "broken.py").write_text("class X:\n    pass\n")
     assert load_attribute("broken.py:X", code), "a file that failed is run again"

@@ -99,3 +99,13 @@ def test_trials_under_way_in_a_study_that_ended_without_them_have_stopped() -> N
     view.end()
     assert not view.done
     assert [view.trials[trial].state for trial in ("0", "1")] == [Phase.STOPPED, Phase.COMPLETED]
+
+
+def test_a_run_has_its_id_until_it_was_taken_under_a_name() -> None:
+    view = StudyView.of([SPEC, asked("0"), {"kind": "run", "trial": "0", "run": "r1"}])
+    assert (view.trials["0"].run, view.trials["0"].run_name) == ("r1", "")
+    view.take({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
+    assert view.trials["0"].run_name == "alice/mnist/12"
+    view.take({"kind": "run", "trial": "0", "run": "r2"})
+    view.take({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
+    assert (view.trials["0"].run, view.trials["0"].run_name) == ("r2", ""), "a later run has a name of its own"

@@ -50,6 +50,7 @@ class Reception:
                 self._refused.pop(worker.id, None)
                 self.together = self.together and message.together
                 self.join(worker)
+                self._judge_refusals()
             case Finished():
                 self._finished(worker, message)
             case Evaluated():
@@ -105,8 +106,11 @@ class Reception:
             self._trials.facts.append(WorkerJoined(worker.id, worker.open, None, judges))
 
     def lose_lost(self) -> None:
-        for worker in self._crew.take_lost():
+        lost = self._crew.take_lost()
+        for worker in lost:
             self._lose(worker)
+        if lost:
+            self._judge_refusals()
 
     def _lose(self, worker: Worker) -> None:
         for unit in [unit for unit in self._orders.units.values() if worker.id in unit.workers]:
@@ -136,13 +140,22 @@ class Reception:
                 )
 
     def _refuse(self, worker: Worker, said: Failed) -> None:
-        """It cannot open its partitions or the user's code. Where nobody can, that is the study's error."""
+        """It cannot open its partitions or the user's code."""
         self._refused[worker.id] = said
-        self._ledger.note(worker.id, "cannot open", said.error)
-        if all(one.id in self._refused and not one.open for one in self._crew):
+        self._judge_refusals()
+
+    def _judge_refusals(self) -> None:
+        """Where nobody can begin, that is the study's error, told once: so nobody is sent away for it before somebody else could."""
+        able = any(one.open for one in self._crew)
+        refusing = [one for one in self._crew if one.id in self._refused]
+        if refusing and not able and len(refusing) == len(self._crew):
+            said = self._refused[refusing[0].id]
             raise SpecError(f"no worker can begin: {said.error}", hints=tuple(said.traceback.strip().splitlines()[-1:]))
-        self._crew.send(worker, End(f"it cannot open its part: {said.error}"))
-        self._crew.leave(worker, said.error)
+        for worker in refusing if able else ():
+            said = self._refused.pop(worker.id)
+            self._ledger.note(worker.id, "cannot open", said.error)
+            self._crew.send(worker, End(f"it cannot open its part: {said.error}"))
+            self._crew.leave(worker, said.error)
 
     # -- units --------------------------------------------------------------------------------------------------------
 

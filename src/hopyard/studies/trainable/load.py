@@ -97,16 +97,30 @@ def _of_file(where: str, path: Path, folder: Path) -> ModuleType:
 
 
 def _failed(where: str, bad: Exception, folder: Path) -> SpecError:
-    hints = (f"pip install {bad.name}",) if isinstance(bad, ModuleNotFoundError) and bad.name else ()
+    hints: tuple[str, ...] = ()
+    if isinstance(bad, ModuleNotFoundError) and bad.name:
+        package = bad.name.partition(".")[0]
+        hints = (
+            f"name `{package}` in the study's `requirements:`, or install it where the study runs: pip install {package}",
+            f"or is it a file of yours? It is looked for in the folder of the code, as `{package}.py`",
+        )
     return SpecError(f"`{where}` cannot be imported:\n{told(bad, folder)}", hints=hints)
 
 
 def told(bad: BaseException, folder: Path) -> str:
-    """The traceback as the user would see it had he run the file: from his first own line on."""
+    """The traceback as the user would see it had he run the file in the folder of the code: from his first own line on, and his files
+    by their paths there."""
     frames = traceback.extract_tb(bad.__traceback__)
-    own = next((at for at, frame in enumerate(frames) if Path(frame.filename).is_relative_to(folder.resolve())), 0)
-    kept = frames[own:] if frames and Path(frames[own].filename).is_relative_to(folder.resolve()) else []
-    return "".join([*traceback.format_list(kept), *traceback.format_exception_only(bad)]).rstrip()
+    code = folder.resolve()
+    own = [Path(frame.filename).is_relative_to(code) for frame in frames]
+    kept = frames[own.index(True) :] if True in own else []
+    for frame in kept:
+        if Path(frame.filename).is_relative_to(code):
+            frame.filename = str(Path(frame.filename).relative_to(code))
+    lines = traceback.format_list(kept)
+    if isinstance(bad, SyntaxError) and bad.filename and Path(bad.filename).is_relative_to(code):
+        bad.filename = str(Path(bad.filename).relative_to(code))
+    return "".join([*lines, *traceback.format_exception_only(bad)]).rstrip()
 
 
 def _check(text: str, found: Any, name: str, arguments: tuple[str, ...]) -> None:

@@ -114,7 +114,8 @@ class TrialRuns:
 
     def _submit(self, work: Work, launched: Launched, body: Mapping[str, Any]) -> None:
         self._newest[work.trial] = launched
-        self._server.post("/runs", body)
+        taken = self._server.post("/runs", body)
+        self._ground.journal.write("submitted", trial=work.trial, run=launched.run, name=taken["name"])  # people say it by its name
         self._watch(launched, told=work.done)
 
     def _watch(self, launched: Launched, *, told: int) -> None:

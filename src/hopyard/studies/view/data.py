@@ -45,6 +45,7 @@ def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
         "lineage": view.lineage(trial),
         "workers": list(trial.where),
         "run": trial.run or None,
+        "run_name": trial.run_name or None,
         "error": trial.error or None,
         "traceback": trial.traceback or None,
     }

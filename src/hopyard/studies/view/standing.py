@@ -23,7 +23,7 @@ Record = Mapping[str, Any]
 class TrialView:
     """One trial. epoch: finished ones. value, best: of the study's metric; points: (epoch, value) as reported.
     start_from: whose state it began with, where that was another's. metrics: all that was reported last. where: the workers
-    that it was on last. run: of a trial that is a run of its own."""
+    that it was on last. run, run_name: the newest one of a trial that is a run of its own; the name is empty until it was taken."""
 
     id: str
     params: dict[str, Any] = field(default_factory=dict)
@@ -38,6 +38,7 @@ class TrialView:
     start_from: str | None = None
     where: tuple[str, ...] = ()
     run: str = ""
+    run_name: str = ""
     error: str = ""
     traceback: str = ""
 
@@ -109,7 +110,10 @@ class StudyView:
             case "told":
                 self._told(record)
             case "run":
-                self._trial(record["trial"]).run = str(record["run"])
+                trial = self._trial(record["trial"])
+                trial.run, trial.run_name = str(record["run"]), ""
+            case "submitted":
+                self._submitted(self._trial(record["trial"]), record)
             case "hop":
                 self._hop(record)
             case "evaluated":
@@ -161,6 +165,11 @@ class StudyView:
         if name not in self.trials:
             self.trials[name] = TrialView(name)
         return self.trials[name]
+
+    @staticmethod
+    def _submitted(trial: TrialView, record: Record) -> None:
+        if str(record["run"]) == trial.run:
+            trial.run_name = str(record["name"])
 
     def _asked(self, answer: Any) -> None:
         if not isinstance(answer, Mapping):  # nothing to propose, now or ever

@@ -1,0 +1,68 @@
+"""The Python files that a study names, looked at before they travel: compiled, never run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+from hopyard.config.reader import Section
+
+
+def check_code(top: Section, key: str, path: Path, *, shown_as: str) -> ast.Module | None:
+    """The file as a tree; None where only the study's own Python, another one than this, can tell. Raises SpecError naming `key`,
+    the file as `shown_as` and the line."""
+    try:
+        source = path.read_bytes()
+    except OSError as broken:
+        raise top.fail(key, f"{shown_as} cannot be read: {broken.strerror}") from broken
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, shown_as, "exec", dont_inherit=True)
+            return ast.parse(source, filename=shown_as)
+    except (SyntaxError, ValueError, RecursionError) as broken:
+        if _of_another_python(top):
+            return None
+        line, hints = "", []
+        if isinstance(broken, SyntaxError) and broken.lineno:
+            line = f" (line {broken.lineno})"
+            hints = [f"that line reads: {broken.text.strip()}"] if broken.text and broken.text.strip() else []
+        raise top.fail(key, f"{shown_as} is not Python{line}: {getattr(broken, 'msg', broken)}", *hints) from None
+
+
+def check_command(top: Section, key: str, command: Iterable[str], folder: Path) -> None:
+    """The script that a command runs, where it is a file of the code. Raises SpecError."""
+    script = next((word for word in command if word.endswith(".py")), "")
+    if script and (folder / script).is_file():
+        check_code(top, key, folder / script, shown_as=script)
+
+
+def top_names(tree: ast.Module) -> frozenset[str] | None:
+    """The names that a file binds at its top level, or may; None where they cannot be told without running it."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            return None
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def _of_another_python(top: Section) -> bool:
+    """Whether the study may run on another version of Python than this: its syntax may be newer."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if "python" in top.values:
+        return str(top.values["python"]) not in (own, f"{own}.{sys.version_info.micro}")
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        python = Path(os.environ.get(variable) or "/nowhere", "bin", "python")
+        if python.exists():
+            return python.resolve().name != f"python{own}" and python.resolve() != Path(sys.executable).resolve()
+    return False
