@@ -134,7 +134,7 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
     (lacking_member, {}, "`a.tar`: sample `2` has no `.cls`", "it has .txt"),
     (zipped_tar, {}, "`a.tar` is no tar file", "gunzip"),
     (cut_tar, {}, "`a.tar` is cut short within `2.npy`", "anew"),
-    (lambda folder: None, {}, "holds no files", "files|path"),
+    (lambda folder: None, {}, "there are no files to train on", "hop dataset push"),
     (lambda folder: (folder / "a.npy").touch(), {}, "`a.npy` is an empty file", "leave it out"),  # type: ignore[arg-type,return-value]
     (lambda folder: (folder / "a.csv").write_text("a,b\n"), {}, "known format; the first is `a.csv`", "to_parquet"),  # type: ignore[arg-type,return-value]
     (lambda folder: (folder / "a.xyz").write_text("a"), {}, "known format; the first is `a.xyz`", "format: text"),  # type: ignore[arg-type,return-value]
@@ -164,6 +164,37 @@ def test_check_names_it(tmp_path: Path, write: Callable[[Path], None], given: di
     with pytest.raises(SpecError, match=message):
         split(tmp_path / "data", plan(**given), "m", tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.npz"))
+
+
+@pytest.mark.parametrize(
+    ("write", "given", "message"),
+    [
+        (data.npy, {"stratify": "label"}, "partitions.stratify: dataset `digits`: there is no column `label`"),
+        (data.npy, {"columns": ("x", "z")}, "partitions.columns: dataset `digits`: there is no column `z`"),
+        (data.npy, {"files": "*.parquet"}, "partitions.files: dataset `digits`: no file matches `*.parquet`"),
+        (data.npy, {"validation": 0.001}, "partitions.validation: dataset `digits`: 0 rows for validation cannot be split into 2 partitions"),
+        (lambda folder: (folder / "x.npy").write_bytes(b""), {}, "dataset `digits`: `x.npy` is an empty file"),
+    ],
+)
+def test_the_dataset_is_named_as_people_call_it(tmp_path: Path, write: Callable[[Path], object], given: dict[str, Any], message: str) -> None:
+    """Its folder on a node is named by a digest, which says nothing to anybody."""
+    (tmp_path / ("f" * 64)).mkdir()
+    write(tmp_path / ("f" * 64))
+    for look in (
+        lambda: check(tmp_path / ("f" * 64), plan(**given), dataset="digits"),
+        lambda: split(tmp_path / ("f" * 64), plan(**given), "m", tmp_path / "cache", dataset="digits"),
+    ):
+        with pytest.raises(SpecError) as told:
+            look()
+        assert told.value.message == message
+
+
+@pytest.mark.parametrize("write", [data.npy, data.parquet])
+def test_a_column_of_lists_is_no_column_of_classes(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    pytest.importorskip("pyarrow")
+    write(tmp_path)
+    with pytest.raises(SpecError, match=r"partitions\.stratify: column `x` has [\dx ]+ values a row, not one"):
+        check(tmp_path, plan(stratify="x"))
 
 
 def test_what_only_reading_shows_is_told_then(tmp_path: Path) -> None:

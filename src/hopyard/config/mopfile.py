@@ -49,7 +49,7 @@ def _plan(top: Section, workers: int) -> PartitionPlan:
     given = top.section("partitions").only(*PARTITION_KEYS)
     parts = given.whole("parts", workers, low=1, high=_MOST_PARTS)
     if parts < workers:
-        raise given.fail("parts", f"{parts} partitions for {workers} workers: some would have nothing to train on", f"at least as many as workers: `parts: {workers}`")
+        raise given.fail("parts", f"{parts} partition{'s' * (parts > 1)} for {workers} workers: some would have nothing to train on", f"at least as many as workers: `parts: {workers}`")
     validation = _share(given)
     source = given.text("validation_from") or (str(given.values["validation"]) if isinstance(given.values.get("validation"), str) else "")
     if validation and source:

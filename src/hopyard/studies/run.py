@@ -136,7 +136,7 @@ class _Study:
         if place.dataset is not None and place.spec.mop is not None:
             from hopyard.datasets.partitions.split import check
 
-            check(place.dataset, place.spec.mop.partitions)  # what is wrong with the data is known before any worker reads it
+            check(place.dataset, place.spec.mop.partitions, dataset=place.spec.mop.dataset)  # what is wrong with the data is known before any worker reads it
         return open_hopper(ground, place.gang / "states")
 
     def _save(self, files: Mapping[str, Path], states: Any) -> None:

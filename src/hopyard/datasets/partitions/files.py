@@ -50,8 +50,10 @@ def find_files(folder: Path, plan: PartitionPlan) -> Files:
     train = [path for path in everything if path not in set(validation)] if validation else everything
     train = [path for path in train if matches(path, plan.files)]
     if not train:
-        told = f"no file of {_name(folder)} matches `{plan.files}`" if plan.files else f"{_name(folder)} holds no files to train on"
-        raise SpecError(f"partitions.files: {told}", hints=("`*` stands for any part of a path: `train/*.parquet`",))
+        if not plan.files:
+            raise SpecError("there are no files to train on", hints=("`hop dataset push NAME FOLDER` makes a new version of a dataset",))
+        hint = f"the first of its {len(everything):,} files is `{everything[0]}`; `*` stands for any part of a path" if everything else "it holds no files"
+        raise SpecError(f"partitions.files: no file matches `{plan.files}`", hints=(hint,))
     format = plan.format or _format(train)
     train, validation = _of_format(train, format, plan), _of_format(validation, format, plan)
     if plan.validation_from and not validation:
@@ -120,7 +122,3 @@ def _parents(path: str) -> Iterator[str]:
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
-
-
-def _name(folder: Path) -> str:
-    return f"`{folder.name}`"

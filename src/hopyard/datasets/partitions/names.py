@@ -17,3 +17,7 @@ def instead_of(name: str, there: Collection[str]) -> tuple[str, ...]:
 def listed(names: Collection[str]) -> str:
     shown = ", ".join(list(names)[:_MOST])
     return f"{shown} and {len(names) - _MOST} more" if len(names) > _MOST else shown
+
+
+def counted(number: int, what: str = "row") -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

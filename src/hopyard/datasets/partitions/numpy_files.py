@@ -33,7 +33,7 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
     first = next(iter(shards.values()))
     wanted = columns or tuple(sorted(first))
     for where, shard in shards.items():
-        _check(where or folder.name, shard, first, wanted)
+        _check(where, shard, first, wanted)
     kept = [{name: shard[name] for name in wanted} for shard in shards.values()]
     rows = sum(next(iter(shard.values())).shape[0] for shard in kept)
     inner = {"shards": [{name: asdict(stored) for name, stored in shard.items()} for shard in kept]}
@@ -43,7 +43,8 @@ def look(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix:
 def _check(where: str, shard: Shard, first: Shard, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in shard:
-            raise SpecError(f"`{where}` has no column `{name}`", hints=instead_of(name, sorted(shard)))
+            told = f"`{where}` has no column `{name}`" if where else f"there is no column `{name}`"
+            raise SpecError(f"partitions.columns: {told}", hints=instead_of(name, sorted(shard)))
     lengths = {shard[name].shape[0] for name in columns}
     if len(lengths) > 1:
         told = ", ".join(f"`{_named(shard[name])}` has {shard[name].shape[0]:,} rows" for name in columns)
@@ -66,10 +67,6 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
     rows = sum(sizes)
     strata = None
     if stratify:
-        if stratify not in shards[0]:
-            raise SpecError(f"partitions.stratify: there is no column `{stratify}`", hints=instead_of(stratify, shards[0]))
-        if len(shards[0][stratify].shape) > 1:
-            raise SpecError(f"partitions.stratify: column `{stratify}` has {shards[0][stratify].shape[1:]} values a row, not one")
         strata = strata_of(np.concatenate([_whole(folder, shard[stratify]) for shard in shards]))
     blocks = np.repeat(np.arange(len(sizes)), sizes) if _compressed(shards) else None
     return Scan(rows, {"row": np.arange(rows)}, strata, blocks)

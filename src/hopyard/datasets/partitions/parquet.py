@@ -49,12 +49,8 @@ def scan(folder: Path, about: About, stratify: str) -> Scan:
     rows = about.rows or 0
     strata = None
     if stratify:
-        if stratify not in about.columns:
-            raise SpecError(f"partitions.stratify: there is no column `{stratify}`", hints=instead_of(stratify, about.columns))
         every = ParquetReader(folder, about, {"row": np.arange(rows)})
         values = [arrays[stratify] for _, arrays in every.chunks((stratify,))]
-        if values and values[0].ndim > 1:
-            raise SpecError(f"partitions.stratify: column `{stratify}` has {values[0].shape[1:]} values a row, not one")
         strata = strata_of(np.concatenate(values)) if values else None
     sizes = [size for of_file in about.inner["groups"] for size in of_file]
     return Scan(rows, {"row": np.arange(rows)}, strata, np.repeat(np.arange(len(sizes)), sizes))

@@ -7,8 +7,10 @@ reads its own partition's part only.
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -19,7 +21,7 @@ from hopyard.datasets.partitions.arrays import Array, np
 from hopyard.datasets.partitions.deal import dealt, in_turn, set_apart
 from hopyard.datasets.partitions.files import Files, find_files
 from hopyard.datasets.partitions.memory import DEFAULT
-from hopyard.datasets.partitions.names import instead_of, listed
+from hopyard.datasets.partitions.names import counted, instead_of, listed
 from hopyard.datasets.partitions.once import made_once
 from hopyard.datasets.partitions.order import seed_of
 from hopyard.datasets.partitions.partition import Kind, Partition
@@ -29,6 +31,7 @@ from hopyard.errors import IntegrityError, SpecError
 
 _LAYOUT = 1  # of indexes, and of how rows are dealt: another number, other partitions
 _WINDOW_BYTES = 64 * 1024 * 1024  # of rows that are shuffled together, where they come a block at a time
+_KEY = re.compile(r"partitions(\.\w+)?")  # a message begins with the entry of the plan that it is about
 _FEW_CLASSES = 10  # are not asked how many rows they have
 _SOURCES: dict[str, Source] = {"parquet": parquet, "npy": numpy_files, "npz": numpy_files, "images": images, "tar": tar, "text": text}
 
@@ -94,33 +97,51 @@ class PartitionSet:
             raise IntegrityError(f"the index of the partitions, {self._index}, is damaged: {bad}", hints=("it is removed; start again",)) from bad
 
 
-def check(folder: Path, plan: PartitionPlan) -> Found:
+def check(folder: Path, plan: PartitionPlan, *, dataset: str = "") -> Found:
     """Everything that can be known of the data without reading it all: formats, headers, columns, numbers of rows. Takes a moment.
-    Raises SpecError that names the file or the entry of the plan."""
+    Raises SpecError that names the dataset as people do, and the file or the entry of the plan."""
+    with _of(dataset):
+        return _checked(folder, plan)
+
+
+def _checked(folder: Path, plan: PartitionPlan) -> Found:
     _check_plan(plan)
     files = find_files(folder, plan)
     train, validation = _look(files, plan)
-    if plan.stratify and plan.stratify not in train.columns and not (files.format == "images" and plan.stratify == "folder"):
-        raise SpecError(f"partitions.stratify: there is no column `{plan.stratify}`", hints=instead_of(plan.stratify, train.columns))
+    _check_stratify(files, train, plan.stratify)
     if train.rows is not None:
         apart = 0 if plan.validation_from else int(train.rows * plan.validation + 0.5)
-        _check_enough(train.rows - apart, plan.parts, "to train on")
+        _check_enough(train.rows - apart, plan, "train")
         if apart or plan.validation:
-            _check_enough(apart, plan.parts, "for validation")
+            _check_enough(apart, plan, "validation")
     if validation is not None and validation.rows is not None:
-        _check_enough(validation.rows, plan.parts, "for validation")
+        _check_enough(validation.rows, plan, "validation")
     rows = None if train.rows is None else train.rows + ((validation.rows or 0) if validation else 0)
     return Found(files.format, train.columns, rows, train.classes)
 
 
-def split(folder: Path, plan: PartitionPlan, manifest: str, cache: Path) -> PartitionSet:
+def split(folder: Path, plan: PartitionPlan, manifest: str, cache: Path, *, dataset: str = "") -> PartitionSet:
     """Split the dataset in `folder`, whose content `manifest` names, unless `cache` holds the index already. Any number of processes
     may ask at once. Raises SpecError as `check`, and for what only reading shows."""
-    _check_plan(plan)
-    named = json.dumps([_LAYOUT, manifest, asdict(plan)], sort_keys=True)
-    key = blake2b(named.encode(), digest_size=32).hexdigest()
-    path = made_once(cache / f"{key}.npz", lambda file: _write(file, folder, plan), sound=_sound)
-    return PartitionSet(folder, path, key)
+    with _of(dataset):
+        _check_plan(plan)
+        named = json.dumps([_LAYOUT, manifest, asdict(plan)], sort_keys=True)
+        key = blake2b(named.encode(), digest_size=32).hexdigest()
+        path = made_once(cache / f"{key}.npz", lambda file: _write(file, folder, plan), sound=_sound)
+        return PartitionSet(folder, path, key)
+
+
+@contextmanager
+def _of(dataset: str) -> Iterator[None]:
+    """What is wrong is told of the dataset as people call it; the folder's name says nothing to them."""
+    try:
+        yield
+    except SpecError as wrong:
+        if not dataset:
+            raise
+        key, colon, problem = wrong.message.partition(": ")
+        at, told = (f"{key}: ", problem) if colon and _KEY.fullmatch(key) else ("", wrong.message)
+        raise SpecError(f"{at}dataset `{dataset}`: {told}", hints=wrong.hints) from wrong
 
 
 def _sound(path: Path) -> bool:
@@ -129,7 +150,7 @@ def _sound(path: Path) -> bool:
 
 
 def _write(file: IO[bytes], folder: Path, plan: PartitionPlan) -> None:
-    check(folder, plan)
+    _checked(folder, plan)
     files = find_files(folder, plan)
     source = _SOURCES[files.format]
     abouts = dict(zip(("train", "validation"), _look(files, plan), strict=True))
@@ -148,7 +169,7 @@ def _write(file: IO[bytes], folder: Path, plan: PartitionPlan) -> None:
     arrays: dict[str, Any] = {}
     told: dict[str, Any] = {"format": files.format, "window_rows": window, "rows": {}}
     for kind, (about, scanned, rows_in_turn) in turns.items():
-        _check_enough(len(rows_in_turn), plan.parts, "to train on" if kind == "train" else "for validation")
+        _check_enough(len(rows_in_turn), plan, kind)
         parts = dealt(rows_in_turn, plan.parts, scanned.blocks, window, seed_of(plan.seed, kind))
         told["rows"][kind] = [len(rows) for rows in parts]
         told[kind] = asdict(about)
@@ -196,7 +217,28 @@ def _check_classes(scan: Scan, column: str) -> None:
         raise SpecError(f"partitions.stratify: column `{column}` has {count:,} different values in {scan.rows:,} rows, no classes", hints=(hint,))
 
 
-def _check_enough(rows: int, parts: int, what: str) -> None:
-    if rows < parts:
-        hints = (f"at most {rows} workers" if rows else "every partition needs a row", "partitions.validation says how many rows are set apart")
-        raise SpecError(f"partitions.parts: {rows:,} rows {what} cannot be split into {parts} partitions", hints=hints)
+def _check_enough(rows: int, plan: PartitionPlan, kind: str) -> None:
+    """Every partition has a row."""
+    if rows >= plan.parts:
+        return
+    if kind == "train":
+        told = f"partitions.parts: {counted(rows)} to train on cannot be split into {plan.parts} partitions"
+        hint = f"take at most {counted(rows, 'worker')} and partitions" if rows else "`validation` sets all of them apart"
+    else:
+        told = f"partitions.validation: {counted(rows)} for validation cannot be split into {plan.parts} partitions"
+        hint = "take a larger `validation`, or fewer workers and partitions: each of these is evaluated on a part of its own"
+    raise SpecError(told, hints=(hint,))
+
+
+def _check_stratify(files: Files, train: About, column: str) -> None:
+    """Whether there is such a column, and, where a row shows it, that it holds one value a row."""
+    if not column or (files.format == "images" and column == "folder"):
+        return
+    if column not in train.columns:
+        raise SpecError(f"partitions.stratify: there is no column `{column}`", hints=instead_of(column, train.columns))
+    if train.rows and files.format in ("parquet", "npy", "npz"):
+        first = np.zeros(1, dtype=np.int64)
+        shape = _SOURCES[files.format].reader(files.folder, train, {"row": first}).take(first, (column,))[column].shape[1:]
+        if shape:
+            told = f"column `{column}` has {' x '.join(map(str, shape))} values a row, not one"
+            raise SpecError(f"partitions.stratify: {told}", hints=("stratify by the column of classes, or leave it out: rows are shuffled anyway",))

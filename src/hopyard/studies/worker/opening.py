@@ -23,9 +23,9 @@ class OpensPartitions(Protocol):
 Data = Callable[[PartitionPlan], OpensPartitions]
 
 
-def data_of_folder(folder: Path, cache: Path) -> Data:
-    """A dataset that lies in a folder; indexes are kept in `cache`, which all workers of the node share."""
-    return lambda plan: split(folder, plan, _manifest_of(folder), cache)
+def data_of_folder(folder: Path, cache: Path, *, dataset: str = "") -> Data:
+    """A dataset that lies in a folder; indexes are kept in `cache`, which all workers of the node share. dataset: what people call it."""
+    return lambda plan: split(folder, plan, _manifest_of(folder), cache, dataset=dataset)
 
 
 def _manifest_of(folder: Path) -> str:

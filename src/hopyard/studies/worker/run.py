@@ -45,7 +45,7 @@ def run_worker(
     process.settle(spec.mop.deterministic, spec.mop.threads)
     scratch.mkdir(parents=True, exist_ok=True)
     if isinstance(data, Path):
-        data = data_of_folder(data, cache or scratch / "partitions")
+        data = data_of_folder(data, cache or scratch / "partitions", dataset=spec.mop.dataset)
     shelf = Shelf(hashlib.blake2b(secret, digest_size=8).hexdigest(), scratch, memory=memory)
     try:
         with_driver = Worker(address, secret, shelf, data, WorkerId(worker), code or Path.cwd(), host, patience_s)
