@@ -90,7 +90,7 @@ def test_what_was_remembered_is_what_would_be_found_anew(
     capacity, live = Capacity.of(machines), list[Placement]()
     there = {node.id: node for node in machines}
     for _ in range(data.draw(st.integers(1, 12))):
-        step = data.draw(st.sampled_from(["take", "take", "take", "back", "copy", "node", "drop", "weigh"]))
+        step = data.draw(st.sampled_from(["take", "take", "take", "back", "all", "copy", "node", "drop", "weigh"]))
         if step == "take" and wanted:
             found = capacity.place(data.draw(st.sampled_from(wanted)), score=data.draw(scores))
             if found is not None:
@@ -98,6 +98,14 @@ def test_what_was_remembered_is_what_would_be_found_anew(
                 live.append(found)
         elif step == "back" and live:
             capacity.give_back(live.pop(data.draw(st.integers(0, len(live) - 1))))
+        elif step == "all":
+            some = live[: data.draw(st.integers(0, len(live)))]
+            without = [array.tolist() for array in capacity.sums_without(some)]
+            capacity.give_back_all(some)
+            assert state(capacity) == state(Capacity.of(there.values(), live[len(some) :]))
+            shrunk = any((array < 0).any() for array in capacity.sums()[:2])
+            assert shrunk or without == [array.tolist() for array in capacity.sums()]
+            capacity.take_all(some)
         elif step == "copy":
             left, capacity = capacity, capacity.copy()
             left.close(there)  # what happens to the one it was copied from is not its business

@@ -21,6 +21,7 @@ from hopyard.scheduler.timeline.leave import leave
 
 LOOKS = (8, 64)  # gangs for which it is asked in one turn whether others could make room, at least and at most ...
 EFFORT = 200_000  # ... about as many as make so much with all nodes and runs; later turns ask for others
+SEARCH = 4  # looks: to find out who of those that may be asked suffice takes about so many
 GONE = timedelta(seconds=STOPS_IN_S[0] + 1)  # whoever was asked to make room is expected to have left by then
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
@@ -39,16 +40,14 @@ class _Soon:
             return False
         if self._capacity is None:
             self._capacity = self._scene.capacity.copy()
-            for placement in self._gone:
-                self._capacity.give_back(placement)
+            self._capacity.give_back_all(self._gone)
         return self._capacity.place(gang, score="first-fit") is not None and self._allowed(gang)
 
     def _allowed(self, gang: Gang) -> bool:
         if self._scene.accounts.refusal(gang) is None:
             return True
         accounts = self._scene.accounts.copy()
-        for placement in self._gone:
-            accounts.credit(placement)
+        accounts.credit_all(self._gone)
         return accounts.refusal(gang) is None
 
 
@@ -117,6 +116,7 @@ class Asking:
     def _find_room(self, gang: Gang) -> bool:
         if self._starts_soon(gang) or not self._preemptor.helps(gang):
             return False
+        self._looks += SEARCH - 1
         for not_on in (frozenset[NodeId](), self._scene.timeline.spoken_for()):
             victims = self._preemptor.victims(gang, not_on=not_on)
             if not victims:

@@ -46,6 +46,7 @@ class Preemptor:
         self._capacity, self.accounts = capacity.copy(), accounts.copy()
         self._weight = weight(standing.snapshot.nodes.values())
         self._left: set[GangId] = set()
+        self._askable: dict[_Claim, list[tuple[int, Running]]] = {}
         self._alike: dict[_Claim, list[Victim]] = {}
         self._hopes: dict[_Claim, Hope] = {}
         self._emptied: dict[_Claim, Capacity] = {}
@@ -69,7 +70,7 @@ class Preemptor:
         self._forget()
 
     def _forget(self) -> None:
-        for known in (self._alike, self._hopes, self._emptied, self._helps, self._debtors):
+        for known in (self._askable, self._alike, self._hopes, self._emptied, self._helps, self._debtors):
             known.clear()
 
     def may(self, queue: QueueName, priority: int) -> bool:
@@ -93,8 +94,14 @@ class Preemptor:
             ]
         return [victim for victim in found if not not_on.intersection(_nodes(victim.running))] if not_on else found
 
-    def _asked_by(self, gang: Gang, claim: _Claim) -> Iterator[tuple[int, Running]]:
+    def _asked_by(self, gang: Gang, claim: _Claim) -> list[tuple[int, Running]]:
         """All who may be asked, with their tiers."""
+        found = self._askable.get(claim)
+        if found is None:
+            found = self._askable[claim] = list(self._look_whom(gang, claim))
+        return found
+
+    def _look_whom(self, gang: Gang, claim: _Claim) -> Iterator[tuple[int, Running]]:
         yield from self._yielding(gang)
         for owing in sorted(claim.owed):
             for running in self._standing.borrowed.by(owing, gang.queue):
@@ -122,8 +129,7 @@ class Preemptor:
         emptied = self._emptied.get(claim)
         if emptied is None:
             emptied = self._emptied[claim] = self._capacity.copy()
-            for _, running in self._asked_by(gang, claim):
-                emptied.give_back(running.placement)
+            emptied.give_back_all(running.placement for _, running in self._asked_by(gang, claim))
         return emptied.place(gang, score="first-fit") is not None
 
     def _claim(self, gang: Gang) -> _Claim:

@@ -85,33 +85,29 @@ class Search:
         try:
             return self._place_without([victim.running.placement for victim in victims])
         finally:
-            self._place_nothing()
+            self._keep(0)
 
     def _place_without(self, gone: Sequence[Placement]) -> Placement | None:
         """As `place`, for a list of which one is a beginning of the next; they stay gone."""
-        while len(self._gone) > len(gone):
-            self._return()
-        for placement in gone[len(self._gone) :]:
-            self._gone.append(placement)
-            self._capacity.give_back(placement)
-            if self._booked:
-                self._accounts.credit(placement)
+        self._keep(len(gone))
+        more = gone[len(self._gone) :]
+        self._gone += more
+        self._capacity.give_back_all(more)
+        if self._booked:
+            self._accounts.credit_all(more)
         if not self._booked:  # it may use more as it is: less in use changes nothing
             return self._capacity.place(self._gang)
         if self._accounts.refusal(self._gang) is not None:
             return None
         return self._capacity.place(self._gang, closed_models=self._accounts.closed_models(self._gang))
 
-    def _place_nothing(self) -> None:
-        while self._gone:
-            self._return()
-
-    def _return(self) -> None:
-        """The last that went is there again."""
-        placement = self._gone.pop()
-        self._capacity.take(placement)
+    def _keep(self, count: int) -> None:
+        """Of those that went, all but the first so many are there again."""
+        again = self._gone[count:]
+        del self._gone[count:]
+        self._capacity.take_all(again)
         if self._booked:
-            self._accounts.charge(placement)
+            self._accounts.charge_all(again)
 
     def _exact(self, ranked: list[Victim]) -> list[Victim] | None:
         """Set after set, the cheapest first; of equally cheap ones the smaller, then by ids."""
@@ -145,7 +141,7 @@ class Search:
                 low, high, place = (low, middle, place) if found is not None else (middle, high, place)
                 place = found or place
         finally:
-            self._place_nothing()
+            self._keep(0)
         nodes = {assignment.node for assignment in place.assignments}
         near = [victim for victim in ranked[:high] if any(a.node in nodes for a in victim.running.placement.assignments)]
         if self.place(near) is None:  # others had to go for the queue's sake

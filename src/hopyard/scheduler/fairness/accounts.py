@@ -65,7 +65,7 @@ class Accounts:
         accounts = cls(limits, Ledger(limits), {})
         accounts.set_used(used, now)
         accounts.set_nodes(nodes)
-        accounts._charge_all(one.placement for one in running)
+        accounts.charge_all(one.placement for one in running)
         return accounts
 
     def set_used(self, used: Mapping[tuple[QueueName, str], Used], now: datetime) -> None:
@@ -107,8 +107,16 @@ class Accounts:
         gang = placement.gang
         self._ledger.add(gang.queue, gang.user, placed(placement, self._nodes), 1)
 
-    def _charge_all(self, placements: Iterable[Placement]) -> None:
-        """Each user's in each queue at once, which comes to the same."""
+    def charge_all(self, placements: Iterable[Placement]) -> None:
+        """`charge` each; where they are many, much cheaper."""
+        self._book_all(placements, 1)
+
+    def credit_all(self, placements: Iterable[Placement]) -> None:
+        """Exactly undo `charge_all`."""
+        self._book_all(placements, -1)
+
+    def _book_all(self, placements: Iterable[Placement], sign: int) -> None:
+        """Each user's in each queue at once."""
         sums: dict[tuple[QueueName, str], dict[str, int]] = {}
         for placement in placements:
             gang = placement.gang
@@ -116,7 +124,7 @@ class Accounts:
             for name, amount in placed(placement, self._nodes).items():
                 of_user[name] = of_user.get(name, 0) + amount
         for (queue, user), amounts in sums.items():
-            self._ledger.add(queue, user, amounts, 1)
+            self._ledger.add(queue, user, amounts, sign)
 
     def credit(self, placement: Placement) -> None:
         """Exactly undo `charge`."""
