@@ -92,6 +92,14 @@ def test_a_study_of_runs(shell: Shell) -> None:
     assert refused.code != 0 and "runs of their own" in refused.talk
 
 
+def test_a_word_that_is_neither_command_nor_file_is_told_what_was_meant(shell: Shell) -> None:
+    shell.write("search.yaml", TRIALS)
+    for word, hint in (("sho", "did you mean `hop search show`?"), ("serach.yaml", "did you mean `search.yaml`?"), ("x", "there is search.yaml")):
+        done = shell.hop("search", word)
+        assert (done.code, done.talk) == (2, f"error: there is no file {word}\nhint: {hint}\n")
+    assert "is a folder, not a file" in shell.hop("search", ".").talk
+
+
 def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
     shell.write("model.py", MODEL)
     shell.write("search.yaml", MOP)

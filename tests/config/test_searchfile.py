@@ -249,6 +249,10 @@ def test_a_file_that_is_not_python_and_one_that_imports_everything(folder: Path)
     (folder / "broken.py").write_text("def f(:\n")
     with pytest.raises(SpecError, match=r"trainable: broken\.py is not Python \(line 1\)"):
         read(folder, edited(MOP, trainable="broken.py:f"))
+    (folder / "inner.py").write_text("def f():\n    init = 1\n    for g in range(3): train = g\n")
+    with pytest.raises(SpecError, match=r"inner\.py has no `init`") as refused:
+        read(folder, edited(MOP, trainable="inner.py"))
+    assert "names there: f" in refused.value.hints, "names within functions are their own"
     (folder / "stars.py").write_text("from train import *\n")
     assert read(folder, edited(MOP, trainable="stars.py:Digits")).study.mop
     assert read(folder, edited(MOP, trainable="package.module:Digits")).study.mop

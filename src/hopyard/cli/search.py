@@ -10,6 +10,7 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import PngFile, json_option, last_study_argument, priority_option, queue_option
+from hopyard.domain.suggest import closest
 from hopyard.errors import SpecError
 
 
@@ -59,9 +60,7 @@ def run(file: Path, dry_run: bool, detach: bool, as_json: bool, **options: Any) 
     from hopyard.cli.studyrun import preview, start
 
     if not file.is_file():
-        near = sorted(file.parent.glob("*.y*ml"))[:3] if file.parent.is_dir() else []
-        hints = (f"there is {', '.join(str(each) for each in near)}",) if near else ("`hop search --help` lists the commands; docs/search.md says what stands in the file",)
-        raise SpecError(f"there is no file {file}", hints=hints)
+        raise SpecError(f"there is no file {file}" if not file.exists() else f"{file} is a folder, not a file", hints=_instead_of(file))
     if dry_run:
         preview(file, options, as_json=as_json)
         return 0
@@ -154,6 +153,18 @@ def replay(ref: str, trials: tuple[str, ...], as_json: bool) -> int:
     from hopyard.cli.studyrun import replay_study
 
     return replay_study(ref, trials, as_json=as_json)
+
+
+def _instead_of(file: Path) -> tuple[str, ...]:
+    """Hints for a file that there is not: a command that was meant, or a file that there is."""
+    meant = closest(str(file), search.commands) if not file.suffix else None
+    if meant:
+        return (f"did you mean `hop search {meant}`?",)
+    there = [str(each) for each in sorted(file.parent.glob("*.y*ml"))] if file.parent.is_dir() else []
+    near = closest(str(file), there)
+    if near or there:
+        return (f"did you mean `{near}`?" if near else f"there is {', '.join(there[:3])}",)
+    return ("`hop search --help` lists the commands; docs/search.md says what stands in the file",)
 
 
 def _epochs(text: str | None) -> tuple[int, int] | None:

@@ -43,8 +43,14 @@ def check_command(top: Section, key: str, command: Iterable[str], folder: Path) 
 
 def top_names(tree: ast.Module) -> frozenset[str] | None:
     """The names that a file binds at its top level, or may; None where they cannot be told without running it."""
+    if any(isinstance(node, ast.Global) for node in ast.walk(tree)):
+        return None
     found: set[str] = set()
-    for node in ast.walk(tree):
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):  # names in there are their own
+            left += ast.iter_child_nodes(node)
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             return None
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -73,7 +73,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except HopyardError as error:
-        for hint in error.hints:
-            print(f"hint: {hint}", file=sys.stderr)
-        print(f"error: {error.message}", file=sys.stderr, flush=True)
+        print("\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]), file=sys.stderr, flush=True)
         sys.exit(1)

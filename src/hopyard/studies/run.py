@@ -48,9 +48,8 @@ def main() -> int:
     except HopyardError as error:
         if stopping.is_set():
             return LEFT
-        for hint in error.hints:
-            print(f"hint: {hint}", file=sys.stderr)
-        print(f"error: {error.message}", file=sys.stderr, flush=True)  # last: it becomes the run's exit reason
+        told = "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
+        print(told, file=sys.stderr, flush=True)  # its last line that is no hint becomes the run's exit reason
         return 1
 
 

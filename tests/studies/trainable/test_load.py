@@ -114,7 +114,7 @@ def test_a_config_says_what_it_has() -> None:
     assert (config.lr, config["width"], config.trial, config.seed, config.epoch, config.epochs) == (0.1, 3, "7", 2, 1, 5)
     assert dict(config) == {"lr": 0.1, "width": 3} and "lr" in config and len(config) == 2 and config.get("depth", 4) == 4
     assert config.at(3).epoch == 3 and config.at(3).epochs == 5
-    with pytest.raises(AttributeError, match="no parameter `widht`; did you mean `width`"):
+    with pytest.raises(AttributeError, match="no parameter `widht`; it has lr, width; did you mean `width`"):
         _ = config.widht
     with pytest.raises(KeyError, match="did you mean"):
         config["widht"]

@@ -199,7 +199,7 @@ class Partition:
             return self.columns
         for name in columns:
             if name not in self.columns:
-                raise SpecError(f"{self!r} has no column `{name}`", hints=instead_of(name, self.columns))
+                raise SpecError(f"{self.kind} partition {self.index} of {self.of} has no column `{name}`", hints=instead_of(name, self.columns))
         return tuple(columns)
 
 

@@ -69,4 +69,4 @@ class Config:
 def _unknown(name: str, params: Mapping[str, ParamValue]) -> str:
     near = difflib.get_close_matches(name, params, n=1)
     meant = f"; did you mean `{near[0]}`?" if near else ""
-    return f"the trial has no parameter `{name}`{meant} It has {', '.join(params) or 'none'}"
+    return f"the trial has no parameter `{name}`; it has {', '.join(params) or 'none'}{meant}"
