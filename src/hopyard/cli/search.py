@@ -75,10 +75,12 @@ def ls(everything: bool, limit: int, as_json: bool) -> None:
     """List studies, the newest first: those alive, or all with -a."""
     from hopyard.cli.address import first_line
     from hopyard.cli.ps import LIVE
+    from hopyard.cli.studyresume import continued_names
     from hopyard.sdk.connect import connect
 
     phases = None if everything else ",".join(LIVE)
-    found = connect().get("/runs", studies=1, phase=phases, limit=limit)["runs"]
+    client = connect()
+    found = client.get("/runs", studies=1, phase=phases, limit=limit)["runs"]
     if as_json:
         console.out_json(found)
         return
@@ -86,6 +88,7 @@ def ls(everything: bool, limit: int, as_json: bool) -> None:
         console.say("no studies yet; `hop search search.yaml` starts one" if everything else "no live studies; `hop search ls -a` lists ended ones")
         return
     rows = []
+    names = continued_names(client, found)
     for each in found:
         study, summary = each["spec"]["study"], each.get("summary") or {}
         best = summary.get(study["metric"])
@@ -93,7 +96,7 @@ def ls(everything: bool, limit: int, as_json: bool) -> None:
         rows.append([
             each["name"], study["name"], console.paint_phase(each["phase"]), study["searcher"]["name"], study["parallel"],
             f"{summary.get('trials', 0):.0f}", "" if best is None else f"{study['metric']} {console.number(best)}",
-            console.age(console.seconds_since(each["submitted_at"])), ended,
+            console.age(console.seconds_since(each["submitted_at"])), ended or names.get(each["id"], ""),
         ])  # fmt: skip
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     console.out("\n".join(console.table(["STUDY", "NAME", "PHASE", "SEARCHER", "PARALLEL", "TRIALS", "BEST", "AGE", ""], rows, right=(5, 7), width=width)))
@@ -139,6 +142,28 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
         console.say(f"{file}: {drawing.summary(chart)}")
     else:
         drawing.draw(chart)
+
+
+@search.command("resume")
+@last_study_argument()
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials in all, where the searcher can propose more.")
+@click.option("--code", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER", help="Take the code of this folder in place of the study's.")
+@click.option("--detach", is_flag=True, help="Submit and return at once.")
+@json_option
+def resume(ref: str, trials: int | None, code: Path | None, detach: bool, as_json: bool) -> int:
+    """Go on with a study that was stopped, has failed, or has finished and is asked for more trials.
+
+    It goes on in a run of its own, with the journal, the trials and the trained states of the one that ended; what was under way then is
+    repeated, and nothing else. A study that crashed goes on by itself.
+    """
+    from hopyard.cli.studyresume import resume as go_on
+    from hopyard.cli.studyrun import finish
+    from hopyard.cli.studyshow import get_study
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    client, run = go_on(client, get_study(client, ref), trials=trials, code=None if code is None else code.resolve())
+    return finish(client, run, detach=detach, as_json=as_json)
 
 
 @search.command("replay")

@@ -24,6 +24,8 @@ from hopyard.domain.space import Constant, Parameter, Space
 from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import Proposal
 from hopyard.errors import SpecError
+from hopyard.interfaces.searcher import Searcher
+from hopyard.sdk.client import Client
 from hopyard.studies.view.standing import StudyView
 
 _PREVIEWED = 10
@@ -84,8 +86,13 @@ def start(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool
     asked = request_of(file, folder, options)
     if folder == Path("/"):
         raise SpecError("the current folder is /: the whole machine would be packed", hints=("cd into the folder of the code; it travels with the study",))
-    _check_searcher(asked.study)
+    searcher_here(asked.study)
     client, run = submit(asked.run, folder, spec=asked.spec)
+    return finish(client, run, detach=detach, as_json=as_json)
+
+
+def finish(client: Client, run: dict[str, Any], *, detach: bool, as_json: bool) -> int:
+    """Announce a study that was submitted and, unless `detach`, follow it to its end. The exit code of the command."""
     console.say(f"study {run['name']}  {address(client, run)}  {standing(run)}")
     if detach:
         if as_json:
@@ -96,20 +103,21 @@ def start(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool
     return follow(client, run, as_json=as_json)
 
 
-def _check_searcher(study: StudySpec) -> None:
-    """Refuse here what its searcher cannot work with (a grid without end, say), where it needs nothing that only the study's
-    environment may have. Raises SpecError."""
+def searcher_here(study: StudySpec) -> Searcher | None:
+    """Its searcher, so that what that cannot work with (a grid without end, say) is refused here; None where it needs what only the
+    study's environment may have. Raises SpecError."""
     from importlib.util import find_spec
 
     from hopyard.domain.searchers import is_own
     from hopyard.searchers.registry import build
     from hopyard.studies.trainable.load import load_attribute
 
-    if not is_own(study.searcher.name) and (study.searcher.name not in _OPTUNAS or find_spec("optuna")):
-        build(study, lambda text: load_attribute(text, Path.cwd()))
+    if is_own(study.searcher.name) or (study.searcher.name in _OPTUNAS and not find_spec("optuna")):
+        return None
+    return build(study, lambda text: load_attribute(text, Path.cwd()))
 
 
-def follow(client: Any, run: dict[str, Any], *, as_json: bool) -> int:
+def follow(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
     """Follow a study until it ends, and tell what came of it."""
     from hopyard.cli.follow import Follower
     from hopyard.cli.output import OutputGone

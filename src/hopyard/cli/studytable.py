@@ -27,6 +27,8 @@ def heading(view: StudyView) -> list[str]:
     trials = f"{len(view.trials)} of {spec['trials']} trials" if spec.get("trials") else f"{len(view.trials)} trials"
     states = ", ".join(f"{number} {console.paint(state.value, STATE_STYLE[state])}" for state, number in counts.items() if number)
     lines = [f"{console.paint(str(spec.get('name', '')), 'bold')}  {searcher}, {view.goal.value} {view.metric}  {trials}: {states or 'none yet'}"]
+    if view.continues:
+        lines.append(f"continues {view.continues}")
     best = view.best()
     if best is not None:
         lines.append(f"best {view.metric} {console.number(best.best)} by trial {best.id} after epoch {best.best_epoch}: {params_line(best.params)}")

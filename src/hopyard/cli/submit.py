@@ -54,14 +54,14 @@ def submit(
     return post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}, tree, extras)
 
 
-def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes]) -> tuple[Client, Run]:
+def post(client: Client, body: dict[str, Any], tree: PackedTree, extras: dict[str, bytes], *, path: str = "/runs") -> tuple[Client, Run]:
     """Send the run; where the server lacks blobs of `tree` or `extras`, upload these and send it again. Where the server
     dies meanwhile, send all to its successor: the id in `body` keeps that from being a second run."""
     trouble: MissingBlobs | ServerUnavailable
     for _ in range(_ROUNDS):
         try:
             try:
-                return client, client.post("/runs", body, plan=1)
+                return client, client.post(path, body, plan=1)
             except MissingBlobs as lacking:
                 trouble = lacking
                 upload(client, tree, extras, lacking.digests)

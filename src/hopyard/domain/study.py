@@ -97,6 +97,7 @@ class StudySpec:
     mop: MopSpec | None = None
     tensorboard: bool = False
     mlflow: str = ""  # tracking URI of an MLflow server to mirror to
+    continues: str = ""  # the run of the study that this one goes on with: its journal and its states are this one's too
 
     @property
     def at_once(self) -> int:

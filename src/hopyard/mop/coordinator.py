@@ -138,7 +138,9 @@ class MopCoordinator:
         if event.cost is not None:
             self._estimates.give_cost(event.trial, event.cost)
         order = deque(1 << self._train.place(partition) for partition in event.order)
-        trial = Trial(event.trial, event.epochs, event.checkpoint, todo, event.cost or 1.0, self._admitted, event.epoch, order)
+        number = self._admitted
+        turn = number if event.turn is None else event.turn
+        trial = Trial(event.trial, event.epochs, event.checkpoint, todo, event.cost or 1.0, number, turn, event.epoch, order)
         self._admitted += 1
         self._trials[trial.id] = trial
         self._count(trial, todo, 1)

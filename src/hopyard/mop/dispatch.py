@@ -70,7 +70,7 @@ def _most_left(ranks: Ranks, trial: Trial, size: int) -> int:
     beginning with the i-th: on a square of equal units that is a Latin square, and no two trials ever want the same."""
     wants = trial.wants
     can = next(wants & mask for mask in ranks if wants & mask)
-    start = (trial.number + size - trial.todo.bit_count()) % size
+    start = (trial.turn + size - trial.todo.bit_count()) % size
     ahead = can >> start << start or can
     return ahead & -ahead
 

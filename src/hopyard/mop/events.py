@@ -18,7 +18,8 @@ class TrialAdmitted:
     """Train until it has done `epochs` epochs in all, going on from the state named `checkpoint`, which has done `epoch` epochs
     and, of the next one, the partitions `visited`. cost: what a hop of it costs compared with other trials, where that is known
     before (None: it is learnt). order: partitions that its next hops visit, one after another, before it goes where there is room
-    (what was lost is done again as it was). Of a trial that trains already only a larger `epochs` counts: it is extended."""
+    (what was lost is done again as it was). Of a trial that trains already only a larger `epochs` counts: it is extended. turn: where all else is equal
+    it goes round the partitions from the turn-th on, whoever was admitted before; None: in turn."""
 
     trial: TrialId
     epochs: int
@@ -27,6 +28,7 @@ class TrialAdmitted:
     epoch: int = 0
     visited: frozenset[PartitionId] = frozenset()
     order: tuple[PartitionId, ...] = ()
+    turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

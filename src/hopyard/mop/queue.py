@@ -19,7 +19,7 @@ _BUCKET = 24  # entries at most
 class Trial:
     """todo: partitions (bits) that it lacks in this epoch. order: bits of those that it is to visit next, one after another. wants: those
     that it may go to now, while it waits. weight: what a hop of it counts in a worker's load. number: in the
-    order of admission. seconds: what its todo takes per cost, of the roster's `generation`. entry: its place in the queue."""
+    order of admission. turn: the partition that it begins with where all else is equal. seconds: what its todo takes per cost, of the roster's `generation`. entry: its place in the queue."""
 
     id: TrialId
     epochs: int
@@ -27,6 +27,7 @@ class Trial:
     todo: int
     weight: float
     number: int
+    turn: int
     epoch: int
     order: deque[int]
     wants: int = 0

@@ -71,7 +71,7 @@ async def assemble(
 
     hub = Hub()
     ingest = Ingest(runs, streams, hub)
-    tokens = Tokens(access, await access.secret(), now=clock.now, attempt_live=attempt_live, parent_of=Parents(runs).of)
+    tokens = Tokens(access, await access.secret(), now=clock.now, attempt_live=attempt_live, belongs=Parents(runs).belongs)
     trees = Trees(blobs)
     sweeper = Sweeper(access, blobs, now=clock.now)
     sweeper.after_sweep = trees.forget

@@ -64,7 +64,7 @@ class Tokens:
     """Checks the tokens of requests and signs those of runs.
 
     attempt_live: whether an attempt is not over; an expired run's token still counts while it is, so that a replica which
-    could not reach a server for a day can come back. parent_of: the study that a run belongs to.
+    could not reach a server for a day can come back. belongs: whether a run is of the family of a study.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Tokens:
         *,
         now: Callable[[], datetime],
         attempt_live: Callable[[AttemptId], Awaitable[bool]],
-        parent_of: Callable[[RunId], Awaitable[RunId | None]] | None = None,
+        belongs: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
     ) -> None:
         self._store, self._secret, self._now, self._attempt_live = store, secret, now, attempt_live
-        self._parent_of = parent_of
+        self._belongs = belongs
         self._users: dict[str, tuple[str, datetime]] = {}  # hash -> user, until when it need not be looked up again
 
     def sign(self, attempt: AttemptId) -> str:
@@ -90,8 +90,10 @@ class Tokens:
         return hmac.digest(self._secret, f"study {attempt}".encode(), "sha256").hex()
 
     async def require_family(self, caller: Caller, run: str) -> None:
-        """Raises Forbidden unless this is a user, the run itself, or the study that it belongs to."""
-        if caller.run not in (None, run) and (self._parent_of is None or await self._parent_of(RunId(run)) != caller.run):
+        """Raises Forbidden unless this is a user, the run itself, the study that it belongs to, or one that continues this study."""
+        if caller.run is None or caller.run == run:
+            return
+        if self._belongs is None or not await self._belongs(RunId(run), caller.run):
             raise Forbidden("a run's own token may touch that run, and those of its trials, only")
 
     def renewed(self, token: str) -> str | None:

@@ -58,7 +58,7 @@ class Endpoint(Generic[Q, B]):
     """path: below `/api/v1`, with `{id}`-like parts of PATH_PARTS.
 
     who: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names; "study" beside that
-    the token of the study whose trial's run it is.
+    the tokens of the study whose trial's run it is, and of one that continues that study, or this one.
     query, body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads itself,
     within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
     returns: the type of the answer, for the description. errors: statuses that it may answer beside those every one may.

@@ -19,12 +19,34 @@ _PAGE = 500
 _OWN = frozenset({"params", "tags", "label", "resume", "forked_from", "parent", "queue", "priority", "datasets"})
 
 
+async def line_of(runs: RunStore, study: RunId) -> frozenset[RunId]:
+    """The study, the one that it continues, the one that this continued, and so on, as far as they are there."""
+    line: set[RunId] = set()
+    at = study
+    while at and at not in line:
+        try:
+            said = (await runs.get(at)).spec.study
+        except NotFound:
+            break
+        line.add(at)
+        at = RunId("" if said is None else said.get("continues", ""))
+    return frozenset(line)
+
+
 class Parents:
     """Which study a run belongs to: looked up for every request of a driver, and never another."""
 
     def __init__(self, runs: RunStore) -> None:
         self._runs = runs
         self._known: OrderedDict[RunId, RunId | None] = OrderedDict()
+
+    async def belongs(self, run: RunId, study: RunId) -> bool:
+        """Whether it is a trial of the study, or of one that the study continues, or one of those."""
+        parent = await self.of(run)
+        if parent == study:
+            return True
+        line = await line_of(self._runs, study)
+        return run in line or parent in line
 
     async def of(self, run: RunId) -> RunId | None:
         """None where it has none, or is not there."""
@@ -71,7 +93,7 @@ def _same_data(given: Sequence[DatasetRef], said: Sequence[DatasetRef]) -> bool:
 async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:
     try:
         source = await runs.get(resume.run)
-        saved = await runs.checkpoints(resume.run) if source.spec.parent == study.id else ()
+        saved = await runs.checkpoints(resume.run) if source.spec.parent in await line_of(runs, study.id) else ()
     except NotFound:
         saved = ()
     if not any(one.step == resume.step and one.manifest == resume.manifest for one in saved):

@@ -102,6 +102,7 @@ class StudyIn(In):
     mop: MopIn | None = None
     tensorboard: bool = False
     mlflow: Text = ""
+    continues: Annotated[str, Meta(pattern=r"^([A-Za-z0-9-]{6,64})?$")] = ""
 
 
 def to_study(given: StudyIn) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from hopyard.errors import StudyFailed
 from hopyard.interfaces.searcher import ReleasesTrials, Searcher
 from hopyard.searchers.replay import replay
 from hopyard.studies.codec import event_json, event_of_json
+from hopyard.studies.journal import CONTINUED
 from hopyard.studies.standing import Best, Phase, Standing, Trial
 from hopyard.studies.trainer import News, Reached, Records, Reported, Trainer, TrialFailed, Work
 
@@ -61,6 +62,7 @@ class Driver:
         self._released: set[TrialId] = set()
         self._metrics: dict[TrialId, Mapping[str, float]] = {}  # what each trial reported last
         self._errors: dict[TrialId, str] = {}
+        self._failed_before = 0  # trials of the study that this one continues
         self._copies = spec.searcher.name == "pbt" or ":" in spec.searcher.name  # states of completed trials may be asked for
         self._take_up(past)
 
@@ -94,7 +96,9 @@ class Driver:
                 events.append(event)
                 self.standing.take(event)
                 self._note(event)
-            if record.get("kind") == "failed":
+            if record.get("kind") == CONTINUED:
+                self._failed_before = self.standing.count(Phase.FAILED)
+            elif record.get("kind") == "failed":
                 self._errors[TrialId(record["trial"])] = str(record["error"])
             elif record.get("kind") == "reached":
                 self._open.discard(TrialId(record["trial"]))
@@ -240,8 +244,9 @@ class Driver:
 
     def _check_first_trials(self) -> None:
         """A study that can only fail ends early."""
-        if self.standing.best is None and self.standing.count(Phase.FAILED) >= max(_FIRST_TRIALS, self._spec.at_once):
-            raise StudyFailed(f"all of the first {self.standing.count(Phase.FAILED)} trials failed: {self._said()}", hints=self._hints())
+        failed = self.standing.count(Phase.FAILED) - self._failed_before
+        if self.standing.best is None and failed >= max(_FIRST_TRIALS, self._spec.at_once):
+            raise StudyFailed(f"all of the first {failed} trials failed: {self._said()}", hints=self._hints())
 
     def _finish(self) -> None:
         best = self.standing.best

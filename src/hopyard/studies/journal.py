@@ -20,6 +20,7 @@ from typing import Any
 from hopyard.errors import StorageFull
 
 STREAM = "journal"
+CONTINUED = "continued"  # all records before are of the study that this one continues
 _TAIL = len(b',"crc":"00000000"}')
 
 
@@ -69,7 +70,9 @@ class Journal:
 
     def write(self, kind: str, /, **fields: Any) -> None:
         """Append one record. Raises StorageFull once `wait` gives up: what cannot be written down must not be done."""
-        line = encode_record({"kind": kind, **fields, "t": round(time.time(), 6)})
+        self._put(encode_record({"kind": kind, **fields, "t": round(time.time(), 6)}))
+
+    def _put(self, line: bytes) -> None:
         with self._lock:
             while True:
                 try:
@@ -78,6 +81,10 @@ class Journal:
                 except OSError as failed:
                     if not self._wait(failed):
                         raise StorageFull(f"the study's journal cannot be written: {failed.strerror}") from failed
+
+    def copy(self, record: dict[str, Any]) -> None:
+        """Append a record of another journal as it is, with its time. Raises StorageFull as `write` does."""
+        self._put(encode_record(record))
 
     def _append(self, line: bytes) -> None:
         written = os.write(self._file, line)

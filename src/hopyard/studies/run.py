@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ from hopyard.sdk.speak import say
 from hopyard.searchers.registry import build
 from hopyard.studies.curves import Curves, points_of, points_shown
 from hopyard.studies.driver import Driver
-from hopyard.studies.journal import STREAM, Journal, read_records
+from hopyard.studies.journal import CONTINUED, STREAM, Journal, read_records
 from hopyard.studies.mirrors.mirror import mirrors_of
 from hopyard.studies.outlet import Outlet
 from hopyard.studies.peers import Peers
@@ -58,7 +58,9 @@ class _Study:
         self._place, self._stopping = place, stopping
         self._server = StudyServer(place.folder, stopping=stopping, say=say)
         self._journal = Journal(place.streams / STREAM, wait=self._wait_for_disk)
-        self._past = [*self._earlier(), *self._journal.past]
+        self._past: list[Mapping[str, Any]] = [*self._earlier(), *self._journal.past]
+        if place.spec.continues:
+            self._take_over(place.spec.continues)
         self._session = session.current()
         self._steps = max((int(record["step"]) for record in self._past if record.get("kind") == "saved"), default=0)
         self._driver: Driver | None = None
@@ -89,15 +91,27 @@ class _Study:
             self._server.close()
         return ended
 
-    def _earlier(self) -> Sequence[Mapping[str, Any]]:
+    def _earlier(self) -> list[dict[str, Any]]:
         """What earlier attempts wrote. All of it has been shipped, or is lost for good."""
         number = int(self._place.attempt.rpartition(".")[2])
+        return self._records_of(self._place.run, before=number) if number > 1 else []
+
+    def _take_over(self, study: str) -> None:
+        """Copy the journal of the study that this one continues, which may be deleted then; or the rest of it, where a driver was killed
+        meanwhile: nothing else is written before."""
+        if any(record.get("kind") == CONTINUED and record["run"] == study for record in self._past):
+            return
+        for record in self._records_of(study)[len(self._past) :]:
+            self._journal.copy(record)
+            self._past.append(record)
+        mark = {"run": study, "name": self._server.get(f"/runs/{study}")["name"]}
+        self._journal.write(CONTINUED, **mark)
+        self._past.append({"kind": CONTINUED, **mark})
+
+    def _records_of(self, run: str, **only: int) -> list[dict[str, Any]]:
         data = b""
-        while number > 1:
-            part = self._server.read(f"/runs/{self._place.run}/journal", before=number, offset=len(data))
+        while part := self._server.read(f"/runs/{run}/journal", offset=len(data), **only):
             data += part
-            if not part:
-                break
         return list(read_records(data))
 
     def _curves(self) -> Curves:

@@ -26,14 +26,14 @@ def work(budget: int = 3, *, done: int = 0, trial: str = "4", **params: Any) -> 
 
 
 def test_a_fresh_trial() -> None:
-    launched, body = plan_run(STUDY, study(), work(lr=0.5), None, own=True)
+    launched, body = plan_run(STUDY, study(), work(lr=0.5), None, shift=0)
     spec = body["spec"]
     assert spec["params"] == {"lr": 0.5, "fixed": 7, "epochs": 3}
     assert spec["tags"] == {"team": "vision", "study": "s", "trial": "4"}
     assert (spec["parent"], spec["resume"], spec["project"]) == (STUDY, None, "p")
     assert launched == Launched(TrialId("4"), RunId(body["id"]), 3, 3)
     assert is_run_id(body["id"])
-    assert plan_run(STUDY, study(), work(lr=0.5), None, own=True) == (launched, body)
+    assert plan_run(STUDY, study(), work(lr=0.5), None, shift=0) == (launched, body)
 
 
 def test_ids_tell_apart_all_that_may_differ() -> None:
@@ -50,31 +50,31 @@ def test_ids_tell_apart_all_that_may_differ() -> None:
 
 def test_one_that_goes_on_does_so_from_its_checkpoint() -> None:
     source = {"run": "before", "step": 3, "manifest": "f" * 64, "rank": 0}
-    launched, body = plan_run(STUDY, study(), work(9, done=3), source, own=True)
+    launched, body = plan_run(STUDY, study(), work(9, done=3), source, shift=0)
     assert body["spec"]["resume"] == {"run": "before", "step": 3, "manifest": "f" * 64}
     assert (body["spec"]["forked_from"], body["spec"]["params"]["epochs"]) == ("before", 9)
     assert (launched.shift, launched.last) == (0, 9)
-    older, _ = plan_run(STUDY, study(), work(9, done=3), {**source, "step": 2}, own=True)
+    older, _ = plan_run(STUDY, study(), work(9, done=3), {**source, "step": 2}, shift=0)
     assert (older.shift, older.last) == (0, 9)  # an epoch is repeated
 
 
 @pytest.mark.parametrize(("step", "shift", "last"), [(2, 2, 4), (6, -2, 8), (4, 0, 6), (5000, 0, 6)])
 def test_a_copy_trains_as_many_epochs_as_it_was_given(step: int, shift: int, last: int) -> None:
     source = {"run": "other", "step": step, "manifest": "f" * 64}
-    launched, body = plan_run(STUDY, study(), work(6, done=4), source, own=False)
+    launched, body = plan_run(STUDY, study(), work(6, done=4), source, shift=None)
     assert (launched.shift, launched.last, body["spec"]["params"]["epochs"]) == (shift, last, last)
 
 
 def test_a_study_that_says_nothing_of_epochs_leaves_the_script_as_it_is() -> None:
-    _, body = plan_run(STUDY, study(max_epochs=1), work(1), None, own=True)
+    _, body = plan_run(STUDY, study(max_epochs=1), work(1), None, shift=0)
     assert "epochs" not in body["spec"]["params"]
-    _, named = plan_run(STUDY, study(budget_param="max_steps"), work(3), None, own=True)
+    _, named = plan_run(STUDY, study(budget_param="max_steps"), work(3), None, shift=0)
     assert named["spec"]["params"]["max_steps"] == 3
 
 
 def test_a_record_says_all_that_is_needed_to_submit_it_again() -> None:
     source = {"run": "other", "step": 2, "manifest": "f" * 64}
-    launched, body = plan_run(STUDY, study(), work(6, done=4, lr=0.2), source, own=False)
+    launched, body = plan_run(STUDY, study(), work(6, done=4, lr=0.2), source, shift=None)
     record = {"kind": "run", "trial": "4", "run": launched.run, "budget": 6, "last": launched.last, "shift": launched.shift, "resume": launched.resume}
     again = Launched.of_record(record)
     assert again == launched

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -12,15 +13,19 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from hopyard.domain.attempt import Exit
-from hopyard.domain.ids import AttemptId, RunId
-from hopyard.domain.run import Run
-from hopyard.errors import Forbidden
+from hopyard.domain.ids import AttemptId, Digest, RunId
+from hopyard.domain.run import ResumeFrom, Run, RunPhase, RunSpec
+from hopyard.errors import Conflict, Forbidden, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.interfaces.streams import StreamKey
+from hopyard.server.accept import accept
 from hopyard.server.answers import encode
 from hopyard.server.endpoint import Ask, Endpoint, Raw
-from hopyard.server.fields import RUN_ID, In
+from hopyard.server.fields import RUN_ID, Hex, Id, In
 from hopyard.server.parts import Parts
+from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
+from hopyard.server.study_wire import MAX_TRIALS
+from hopyard.server.wire import RunOut, run_out
 
 JOURNAL_LIMIT = 16 * 1024 * 1024
 LOOK_BYTES = 4 * 1024 * 1024
@@ -42,6 +47,15 @@ class LookIn(In):
     trials: Annotated[dict[Annotated[str, Meta(pattern=RUN_ID)], str | None], Meta(max_length=_MOST)]
     cursors: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16 * _MOST)] = msgspec.field(default_factory=dict)
     wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S)] = 0.0
+
+
+class ContinueIn(In):
+    """trials: at most so many in all, null as many as before. code: a tree that takes the place of the study's code. id: chosen by the
+    client for safe retries."""
+
+    trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
+    code: Hex | None = None
+    id: Id | None = None
 
 
 def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
@@ -92,12 +106,48 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 except TimeoutError:
                     continue
 
+    async def go_on(ask: Ask[SubmitQuery, ContinueIn]) -> RunOut:
+        """Go on with a study that has ended, in a new run.
+
+        The new run begins with the journal, the trials and the states of the old one, and repeats nothing but what was under way when that ended.
+        409 where the study has not ended, or has finished and is not asked for more trials.
+        """
+        source = await parts.runs.get(RunId(ask.path["id"]))
+        saved = await parts.runs.checkpoints(source.id)
+        resume = ResumeFrom(source.id, saved[-1].step, saved[-1].manifest) if saved else source.spec.resume
+        run = await accept(parts, _continued(source, ask.body, resume), user=ask.caller.user, run_id=ask.body.id)
+        if ask.query.plan and run.phase is RunPhase.QUEUED:
+            await parts.controller.wait_planned(PLAN_WAIT_S)
+            run = await parts.runs.get(run.id)
+        return run_out(run)
+
     bytes_out = Raw("a line of JSON, a line feed, then the segments' bytes")
     length = {"X-Length": "how many bytes the journal has"}
     return [
-        Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", "application/x-ndjson", length), who="run"),
+        Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", "application/x-ndjson", length), who="study"),
         Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400,)),
+        Endpoint("POST", "/runs/{id}/continue", go_on, SubmitQuery, ContinueIn, RunOut, 201, errors=(400, 404, 409, 507)),
     ]
+
+
+def _continued(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> RunSpec:
+    """Raises SpecError where it is no study, Conflict where there is nothing to go on with."""
+    spec, name = source.spec, source.name
+    if spec.study is None:
+        raise SpecError(f"{name} is a run, but no study", hints=("`hop fork` makes another run of a run",))
+    if not source.phase.final:
+        raise Conflict(f"{name} has not ended: it is {source.phase}", hints=(f"a study that crashed goes on by itself; `hop stop {name}` ends it",))
+    limit = spec.study.get("trials")
+    if source.phase is RunPhase.SUCCEEDED and change.trials is None:
+        raise Conflict(f"{name} has finished: there is nothing left to do", hints=("ask for more trials in all: `--trials N`",))
+    if source.phase is RunPhase.SUCCEEDED and limit is not None and change.trials is not None and change.trials <= limit:
+        raise Conflict(f"{name} has finished, with {limit} trials: {change.trials} are no more", hints=(f"`--trials` says how many in all: {limit + 1} or more",))
+    study = {**spec.study, "continues": source.id, "trials": limit if change.trials is None else change.trials}
+    if change.code is not None:
+        if study.get("trial"):
+            study["trial"] = {**study["trial"], "code": change.code, "git": None}
+        spec = replace(spec, code=Digest(change.code), git=None)
+    return replace(spec, study=study, forked_from=source.id, parent=None, resume=resume)
 
 
 async def _trials(parts: Parts, study: RunId, asked: Mapping[str, str | None]) -> list[Run]:

@@ -74,7 +74,7 @@ class Trials:
         if not self._adopting.trains(training.trial) and not training.is_trained:
             at = training.at
             self.facts.append(
-                TrialAdmitted(training.trial, training.budget, training.state, None, at.epoch, at.visited, training.order)
+                TrialAdmitted(training.trial, training.budget, training.state, None, at.epoch, at.visited, training.order, int(training.trial))
             )
         for step, state, lacks in training.unmeasured(self._ledger.book.results, self._parts):
             missing = lacks - self._adopting.evaluates(state)

@@ -40,12 +40,13 @@ def counts_epochs(spec: StudySpec) -> bool:
     return spec.max_epochs > 1
 
 
-def plan_run(study: RunId, spec: StudySpec, work: Work, source: Mapping[str, Any] | None, *, own: bool) -> tuple[Launched, dict[str, Any]]:
-    """The run that does this work, and the body of its submission. source: the checkpoint to go on from, as the server lists them;
-    own: it is of the trial itself."""
+def plan_run(study: RunId, spec: StudySpec, work: Work, source: Mapping[str, Any] | None, *, shift: int | None) -> tuple[Launched, dict[str, Any]]:
+    """The run that does this work, and the body of its submission. source: the checkpoint to go on from, as the server lists them.
+    shift: from the script's epochs to the trial's, None where the checkpoint is another trial's: then its step tells."""
     step = 0 if source is None else int(source["step"])
     # A copy of another trial may have done more epochs than this one: the script counts on from those, the study from its own.
-    shift = work.done - step if source is not None and not own and 0 <= step <= spec.max_epochs else 0
+    if shift is None:
+        shift = work.done - step if source is not None and 0 <= step <= spec.max_epochs else 0
     last = work.budget - shift
     resume = None if source is None else {"run": source["run"], "step": step, "manifest": source["manifest"]}
     body = submission(study, spec, work, resume, last)

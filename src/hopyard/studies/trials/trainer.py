@@ -14,6 +14,7 @@ from typing import Any
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.run import RunPhase
 from hopyard.errors import Conflict, HopyardError, NotFound, ServerUnavailable
+from hopyard.studies.journal import CONTINUED
 from hopyard.studies.server import StudyServer
 from hopyard.studies.trainer import Ground, News, TrialFailed, Work
 from hopyard.studies.trials.child import Child
@@ -37,6 +38,7 @@ class TrialRuns:
         self._children: dict[RunId, Child] = {}  # runs that are not over, or still speak
         self._newest: dict[TrialId, Launched] = {}  # the run that each trial was given last
         self._left: dict[TrialId, Launched] = {}  # the run in which each trial came to a budget last
+        self._cut: dict[TrialId, Launched] = {}  # runs that ended with the study that this one continues
         self._news: list[News] = []
         self._looked_at = 0.0
         self._told_no_checkpoints = self._told_overrun = False
@@ -48,6 +50,10 @@ class TrialRuns:
             if record.get("kind") == "run":
                 launched = Launched.of_record(record)
                 self._newest[launched.trial] = launched
+                self._cut.pop(launched.trial, None)
+            elif record.get("kind") == CONTINUED:
+                self._cut |= {trial: launched for trial, launched in self._newest.items() if self._left.get(trial) != launched}
+                self._newest.clear()
             elif record.get("kind") == "reached" and record["trial"] in self._newest:
                 self._left[record["trial"]] = self._newest[record["trial"]]
 
@@ -102,12 +108,17 @@ class TrialRuns:
     def _submit_waiting(self) -> None:
         for trial, work in list(self._waiting.items()):
             source_of = work.trial if work.start_from is None else work.start_from
-            if self._is_busy(trial) or self._is_busy(source_of, reached=True):
+            if self._is_busy(trial) or self._is_busy(source_of, reached=True) or self._is_ending(trial):
                 continue  # what it goes on from is still being written
             del self._waiting[trial]
-            fresh = work.start_from is None and work.trial not in self._left
-            source = None if fresh else self._checkpoint(self._left.get(source_of))
-            launched, body = plan_run(self._run, self._spec, work, source, own=source_of == work.trial)
+            cut, shift = self._cut.pop(trial, None), 0 if source_of == trial else None
+            if cut is not None:
+                source, shift = self._checkpoint_before(cut, work.done), cut.shift
+            elif work.start_from is None and trial not in self._left:
+                source = None
+            else:
+                source = self._checkpoint(self._left.get(source_of))
+            launched, body = plan_run(self._run, self._spec, work, source, shift=shift)
             fields = {"run": launched.run, "budget": launched.budget, "last": launched.last, "shift": launched.shift, "resume": launched.resume}
             self._ground.journal.write("run", trial=trial, **fields)
             self._submit(work, launched, body)
@@ -131,13 +142,27 @@ class TrialRuns:
     def _checkpoint(self, launched: Launched | None) -> Mapping[str, Any] | None:
         """The newest one of a run."""
         found = None if launched is None else self._server.find(f"/runs/{launched.run}/checkpoints")
-        saved = [] if found is None else found["checkpoints"]
+        saved: list[Mapping[str, Any]] = [] if found is None else found["checkpoints"]
         if not saved and not self._told_no_checkpoints:
             self._told_no_checkpoints = True
             self._ground.say(
                 "the script saves no checkpoints (hop.bind and hop.loop, or hop.save): trials that go on start again from the beginning"
             )
         return saved[-1] if saved else None
+
+    def _checkpoint_before(self, cut: Launched, done: int) -> Mapping[str, Any] | None:
+        """That of a run which was ended on the way, after no more epochs than were told; what it began with where it has none.
+        Where the script counts no epochs, the newest."""
+        found = self._server.find(f"/runs/{cut.run}/checkpoints")
+        saved: list[Mapping[str, Any]] = [] if found is None else found["checkpoints"]
+        fit = [one for one in saved if one["step"] <= done - cut.shift or one["step"] > cut.last]
+        return fit[-1] if fit else cut.resume
+
+    def _is_ending(self, trial: TrialId) -> bool:
+        """Whether its run of the study that this one continues has still to save and to leave."""
+        cut = self._cut.get(trial)
+        found = None if cut is None else self._server.find(f"/runs/{cut.run}")
+        return found is not None and not RunPhase(found["phase"]).final
 
     def _note_left(self, news: News) -> None:
         child = self._children.get(self._newest[news.trial].run)

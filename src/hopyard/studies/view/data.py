@@ -26,6 +26,7 @@ def as_data(view: StudyView) -> dict[str, Any]:
         "hops": view.hops,
         "hop_bytes": view.hop_bytes,
         "resumed": view.resumed,
+        "continues": view.continues or None,
         "workers": [{"worker": note.worker, "event": note.event, "detail": note.detail} for note in view.notes],
     }
 

@@ -71,7 +71,8 @@ class WorkerNote:
 
 @dataclass(slots=True)
 class StudyView:
-    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again."""
+    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again.
+    continues: the name of the study that this one goes on with, "" where it is no continuation."""
 
     spec: dict[str, Any] = field(default_factory=dict)
     trials: dict[str, TrialView] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class StudyView:
     hops: int = 0
     hop_bytes: int = 0
     resumed: int = 0
+    continues: str = ""
     done: bool = False
     _hops_seen: set[Any] = field(default_factory=set)
 
@@ -124,6 +126,8 @@ class StudyView:
                 trial.traceback = str(record.get("traceback", ""))
             case "worker":
                 self.notes.append(WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", ""))))
+            case "continued":
+                self.continues, self.done = str(record["name"]), False
             case "done":
                 self.done = True
                 self.end()

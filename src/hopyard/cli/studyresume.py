@@ -1,0 +1,85 @@
+"""`hop search resume`: goes on with a study that has ended, in a new run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hopyard.cli.address import Run
+from hopyard.cli.studyrun import searcher_here
+from hopyard.cli.studyshow import read_journal
+from hopyard.config.home import Home
+from hopyard.config.studyjson import study_of_json
+from hopyard.domain.ids import new_run_id
+from hopyard.domain.study import StudySpec
+from hopyard.domain.trial import Asked, Proposal, SearchState
+from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.sdk.client import Client
+
+
+def resume(client: Client, study: Run, *, trials: int | None = None, code: Path | None = None) -> tuple[Client, Run]:
+    """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place of the study's code.
+
+    Raises Conflict where it has not ended, or has finished and no more trials are asked for; SpecError where its searcher cannot
+    propose more.
+    """
+    from hopyard.cli.submit import post
+    from hopyard.datasets.pack import CODE, pack
+
+    if trials is not None:
+        _check_grows(study_of_json(study["spec"]["study"]), read_journal(client, study), trials)
+    body: dict[str, Any] = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "trials": trials}
+    path = f"/runs/{study['id']}/continue"
+    if code is None:
+        return client, client.post(path, body, plan=1)
+    home = Home.default()
+    tree = pack(code, rules=CODE, cache=home.pack_cache, without=home.root)
+    return post(client, {**body, "code": tree.digest}, tree, {}, path=path)
+
+
+def continued_names(client: Client, studies: Sequence[Run]) -> dict[str, str]:
+    """What is said of those studies that continue another one, by their ids."""
+    names = {study["id"]: study["name"] for study in studies}
+    said = {}
+    for study in studies:
+        before = study["spec"]["study"].get("continues")
+        if not before:
+            continue
+        if before not in names:
+            try:
+                names[before] = client.get(f"/runs/{before}")["name"]
+            except NotFound:
+                names[before] = "a study that was deleted"
+        said[study["id"]] = f"continues {names[before]}"
+    return said
+
+
+def _check_grows(study: StudySpec, records: Sequence[dict[str, Any]], trials: int) -> None:
+    """Raises SpecError unless the searcher makes the same decisions where it may propose so many trials, and has more to propose."""
+    from hopyard.searchers.replay import replay
+    from hopyard.studies.codec import event_of_json
+
+    name = study.searcher.name
+    events = [event for record in records if (event := event_of_json(record)) is not None]
+    begun = len({event.answer.trial for event in events if isinstance(event, Asked) and isinstance(event.answer, Proposal)})
+    if trials < begun:
+        raise SpecError(f"--trials: `{trials}` is too few: {begun} trials were begun already", hints=("`--trials` says how many in all",))
+    searcher = searcher_here(replace(study, trials=trials))
+    if searcher is None:
+        return  # the study's own driver makes the same check
+    try:
+        replay(searcher, events)
+    except Conflict as differs:
+        raise SpecError(
+            f"--trials: `{name}` decides by how many trials there are to be: with {trials} in place of {study.trials} it would have decided otherwise before",
+            hints=("`random`, `tpe`, `gp` and `cmaes` can be extended; start this one anew", differs.message),
+        ) from differs
+    if begun < trials and searcher.ask() is SearchState.DONE:
+        raise SpecError(
+            f"--trials: `{name}` has nothing more to propose after {begun} trials",
+            hints=("a grid has tried all of its points: widen the space, and start a new study" if name == "grid" else "start a new study",),
+        )

@@ -1,0 +1,134 @@
+"""A study that was stopped, has failed or has finished goes on in a new run, exactly where it was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .test_studies import MOP, SEARCH, TRAINABLE, TRAINS, decisions, journal, start
+from .world import World, until
+
+ONE_AT_A_TIME = MOP.replace("workers: 2", "workers: 1\nconcurrent: 1").replace("{validation: 0.2}", "{parts: 3, validation: 0.2}").replace("trials: 4", "trials: 3")
+
+
+@pytest.fixture
+def linear(world: World) -> World:
+    """With the data and the code of a study that hops."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(800, 4))
+    (world.folder / "data").mkdir()
+    np.savez(world.folder / "data" / "table.npz", x=x, y=x @ np.array([1.0, -2.0, 3.0, 0.5]))
+    world.write("linear.py", TRAINABLE)
+    world.ok("dataset", "push", "linear", "data")
+    return world
+
+
+def resume(world: World, *words: str) -> Any:
+    return world.run(world.ok("search", "resume", *words, "--detach").out.strip())
+
+
+def stop_after(world: World, run: Any, kind: str, many: int) -> Any:
+    until(lambda: sum(record["kind"] == kind for record in journal(world, run)) >= many, f"{many} records {kind}")
+    world.ok("stop", run["name"])
+    return world.reaches(run["id"], "cancelled")
+
+
+def states(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]]:
+    """The digests of what each hop came to."""
+    digests = {record["state"]: record["digest"] for record in records if record["kind"] == "named"}
+    made: dict[tuple[str, int, int], set[str]] = {}
+    for record in records:
+        if record["kind"] == "hop" and record["state"] in digests:
+            made.setdefault((record["trial"], record["epoch"], record["partitions"][0]), set()).add(digests[record["state"]])
+    return made
+
+
+def test_a_stopped_study_comes_to_the_same_bits_as_one_that_was_not(linear: World) -> None:
+    linear.write("search.yaml", ONE_AT_A_TIME)
+    calm = linear.reaches(start(linear)["id"], "succeeded")
+    run = start(linear)
+    first = stop_after(linear, run, "hop", 5)
+    second = stop_after(linear, resume(linear, first["name"]), "hop", 15)  # in the middle of the second trial
+    last = resume(linear)
+    assert last["spec"]["forked_from"] == second["id"]
+    until(lambda: [record for record in journal(linear, last) if record["kind"] == "continued" and record["run"] == second["id"]], "its beginning")
+    linear.ok("rm", "-y", first["name"], second["name"])  # nothing of them is needed then
+    ended = linear.reaches(last["id"], "succeeded")
+    records = journal(linear, ended)
+    assert decisions(records) == decisions(journal(linear, calm))
+    assert states(records) == states(journal(linear, calm))
+    assert len(states(records)) == 3 * 4 * 3
+    assert all(len(found) == 1 for found in states(records).values())
+    assert Counter(record["kind"] for record in records)["hop"] <= 3 * 4 * 3 + 2, "what was under way, and nothing else"
+    assert ended["summary"] == calm["summary"]
+    assert linear.series(ended, "loss/1") == linear.series(calm, "loss/1")
+    assert linear.ok("search", "replay", ended["name"]).out.startswith("the same, bit for bit")
+
+
+def test_a_stopped_study_on_two_workers_is_replayed_to_the_bit(linear: World) -> None:
+    linear.write("search.yaml", MOP)
+    stopped = stop_after(linear, start(linear), "hop", 9)
+    ended = linear.reaches(resume(linear, stopped["name"])["id"], "succeeded")
+    assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
+    told = [(r["report"]["trial"], r["report"]["step"]) for r in journal(linear, ended) if r["kind"] == "told"]
+    assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    shown = linear.ok("search", "show", ended["name"]).out
+    assert f"continues {stopped['name']}" in shown
+    assert f"continues {stopped['name']}" in linear.ok("search", "ls", "-a").out
+    best = linear.ok("search", "show", ended["name"], "--json").json
+    assert (best["continues"], best["done"], best["resumed"]) == (stopped["name"], True, 1)
+
+
+def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: World) -> None:
+    linear.write("search.yaml", MOP)
+    done = linear.reaches(start(linear)["id"], "succeeded")
+    refused = linear.hop("search", "resume")
+    assert refused.code != 0 and "has finished" in refused.talk and "--trials" in refused.talk
+    assert "4 are no more" in linear.hop("search", "resume", "--trials", "4").talk
+    assert "4 trials were begun" in linear.hop("search", "resume", "--trials", "2").talk
+    more = linear.reaches(resume(linear, "--trials", "6")["id"], "succeeded")
+    records = journal(linear, more)
+    assert decisions(records)[: len(decisions(journal(linear, done)))] == decisions(journal(linear, done))
+    assert {record["answer"]["trial"] for record in records if record["kind"] == "asked"} == {str(n) for n in range(6)}
+    assert linear.ok("search", "replay").out.startswith("the same, bit for bit: 48 hops of 6 trials")
+    linear.write("search.yaml", MOP.replace("random", "{name: grid, points: 2}").replace("trials: 4\n", ""))
+    linear.reaches(start(linear)["id"], "succeeded")
+    assert "nothing more to propose after 2 trials" in linear.hop("search", "resume", "--trials", "6").talk
+
+
+def test_trials_that_are_runs_go_on_from_their_checkpoints(world: World) -> None:
+    world.write("train.py", TRAINS.replace("0.03", "0.15"))
+    world.write("search.yaml", SEARCH)
+    calm = world.reaches(start(world)["id"], "succeeded")
+    run = start(world)
+    live = world.hop("search", "resume", run["name"])
+    assert live.code != 0 and "has not ended" in live.talk
+    first = stop_after(world, run, "told", 3)
+    second = stop_after(world, resume(world, first["name"]), "told", 6)
+    ended = world.reaches(resume(world)["id"], "succeeded")
+    assert decisions(journal(world, ended)) == decisions(journal(world, calm))
+    assert ended["summary"] == calm["summary"]
+    for trial in range(5):
+        assert world.series(ended, f"acc/{trial}") == world.series(calm, f"acc/{trial}")
+    made = [one for study in (first, second, ended) for one in world.get("/runs", parent=study["id"])["runs"]]
+    assert {one["phase"] for one in made} <= {"succeeded", "cancelled"}
+    assert any(one["spec"]["resume"] for one in world.get("/runs", parent=second["id"])["runs"]) or any(
+        one["spec"]["resume"] for one in world.get("/runs", parent=ended["id"])["runs"]
+    )
+    assert "decides by how many trials" in world.hop("search", "resume", "--trials", "50").talk
+    assert "no study" in world.hop("search", "resume", world.detach("train.py")).talk
+
+
+def test_a_study_that_failed_goes_on_with_mended_code(linear: World) -> None:
+    linear.write("search.yaml", MOP)
+    broken = TRAINABLE.replace("def evaluate(state, partition, config):", "def evaluate(state, partition, config):\n    partition['z']")
+    linear.write("linear.py", broken)
+    failed = linear.reaches(start(linear)["id"], "failed")
+    linear.write("linear.py", TRAINABLE)
+    mended = resume(linear, failed["name"], "--code", ".", "--trials", "6")
+    ended = linear.reaches(mended["id"], "succeeded")
+    found = {trial["trial"]: trial["state"] for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]}
+    assert found == {**dict.fromkeys("0123", "failed"), "4": "completed", "5": "completed"}
