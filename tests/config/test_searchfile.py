@@ -135,6 +135,7 @@ def test_the_spec_comes_back_from_json_equal(folder: Path, text: str) -> None:
 def test_gangs_as_trials_and_a_searcher_of_ones_own(folder: Path) -> None:
     roles = "[{command: python train.py, replicas: 2}, {name: chief, command: python train.py}]"
     text = edited(TRIALS, script=None, arguments=None, replicas=None, resources=None, pool=None, roles=roles, searcher='{name: "mine.py:Mine", redraw: 0.5}')
+    (folder / "mine.py").write_text("class Mine:\n    pass\n")
     asked = read(folder, text)
     assert asked.trial is not None and [role.replicas for role in asked.trial.roles] == [2, 1]
     assert asked.study.searcher == SearcherSpec("mine.py:Mine", {"redraw": 0.5})
@@ -170,6 +171,11 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     (TRIALS, {"searcher": "{name: asha, etaa: 3}"}, "searcher.etaa: `asha` has no such option", "did you mean `eta`?"),
     (TRIALS, {"searcher": "{name: asha, eta: 1}"}, "searcher.eta: `1` is out of range", "at least 2"),
     (TRIALS, {"searcher": "{name: asha, eta: [3]}"}, "searcher.eta: `[3]` is not a single value", ""),
+    (TRIALS, {"searcher": "trian.py:Mine"}, "searcher: `trian.py` does not exist", "did you mean `train.py`?"),
+    (TRIALS, {"searcher": "train.py:Mien"}, "searcher: train.py has no `Mien`", "names there"),
+    (TRIALS, {"searcher": "{name: median, of: '../x.py:Mine'}"}, "searcher: `../x.py` is not inside the folder of the code", ""),
+    (TRIALS, {"epochs": "1"}, "search.yaml: epochs: with 1 and a lowest rung of 1", "epochs has to be at least 4"),
+    (TRIALS, {"metric": "[acc]"}, "metric: `['acc']` is not a text", "it is one text"),
     (TRIALS, {"parallel": "hop"}, "parallel: `hop` is no way to train trials", "did you mean `mop`?"),
     (TRIALS, {"workers": "3"}, "workers: it is of `parallel: mop`", "parallel: mop"),
     (TRIALS, {"dataset": "mnist"}, "dataset: it is of `parallel: mop`", "datasets: [mnist]"),

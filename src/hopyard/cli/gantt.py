@@ -14,6 +14,7 @@ from hopyard.studies.view.gantt import Gantt, strips
 _SIGNS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _IDLE = "."
 _SMALLEST = 20
+_EMPTY = "no unit of work has ended yet"
 _NAMED = 40  # trials that a picture's legend names
 
 
@@ -66,7 +67,10 @@ def _axis(span_s: float, columns: int) -> str:
 
 
 def write_png(chart: Gantt, file: Path, *, title: str) -> None:
-    """Hops coloured by trial; evaluations are hatched. Raises UsageError without matplotlib, SpecError where it cannot be written."""
+    """Hops coloured by trial; evaluations are hatched. Raises UsageError without matplotlib, SpecError where there is nothing to draw yet, or
+    the file cannot be written."""
+    if not chart.rows:
+        raise SpecError(_EMPTY, hints=("`hop search show` tells how the study stands",))
     try:
         import matplotlib
     except ImportError:
@@ -101,7 +105,7 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
 def draw(chart: Gantt) -> None:
     """To stdout; an empty chart is told on stderr."""
     if not chart.rows:
-        console.say("no unit of work has ended yet")
+        console.say(_EMPTY)
         return
     width = console.terminal_width() if console.is_terminal(sys.stdout) else 100
     console.out("\n".join(lines_of(chart, width=width)))

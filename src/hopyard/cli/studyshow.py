@@ -9,7 +9,6 @@ from hopyard.cli import console
 from hopyard.cli.address import Run, get_run
 from hopyard.cli.canvas import Curve
 from hopyard.cli.studytable import STATE_STYLE, heading, params_line, table_of
-from hopyard.config.suggest import hints_for
 from hopyard.domain.run import RunPhase
 from hopyard.errors import NotFound, SpecError
 from hopyard.sdk.client import Client
@@ -86,12 +85,17 @@ def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
     study, view = read_study(ref)
     found = view.trials.get(trial)
     if found is None:
-        raise NotFound(f"{study['name']} has no trial {trial}", hints=(*hints_for(trial, list(view.trials)), f"it has {len(view.trials)}, counted from 0"))
+        raise NotFound(f"{study['name']} has no trial {trial}", hints=(_those_there(view),))
     if as_json:
         console.out_json({"study": study["name"], **trial_data(view, found)})
         return
     for line in _trial_lines(view, found):
         console.out(line)
+
+
+def _those_there(view: StudyView) -> str:
+    count = len(view.trials)
+    return "it has no trial yet" if not count else "its only trial is 0" if count == 1 else f"its {count} trials are 0 to {count - 1}"
 
 
 def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-from hopyard.config.reader import Section
+from hopyard.config.reader import Section, shown
+from hopyard.config.suggest import hints_for
 
 
 def check_code(top: Section, key: str, path: Path, *, shown_as: str) -> ast.Module | None:
@@ -32,6 +34,36 @@ def check_code(top: Section, key: str, path: Path, *, shown_as: str) -> ast.Modu
             line = f" (line {broken.lineno})"
             hints = [f"that line reads: {broken.text.strip()}"] if broken.text and broken.text.strip() else []
         raise top.fail(key, f"{shown_as} is not Python{line}: {getattr(broken, 'msg', broken)}", *hints) from None
+
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def check_named(top: Section, key: str, text: str, folder: Path, *, functions: tuple[str, ...] = ()) -> None:
+    """What a study names: `file.py:Name`, `module:Name`, or a file alone, which then has these functions. What is a file of the code is
+    there, is Python and has the name. Raises SpecError."""
+    place, colon, name = text.partition(":")
+    if (colon and not _NAME.fullmatch(name)) or not (place.endswith(".py") or _MODULE.fullmatch(place)):
+        raise top.fail(key, f"{shown(text)} names nothing", "written file.py:Name, module:Name, or file.py alone")
+    if not place.endswith(".py"):
+        place = f"{place.replace('.', '/')}.py"
+        if not (folder / place).is_file():
+            return  # of a package that is installed
+    path = folder / place
+    if Path(place).is_absolute() or ".." in Path(place).parts:
+        raise top.fail(key, f"{shown(place)} is not inside the folder of the code", "the path counts from the folder that travels with the study")
+    if not path.is_file():
+        near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        raise top.fail(key, f"{shown(place)} does not exist", *hints_for(path.name, near, what="files there")[:2])
+    tree = check_code(top, key, path, shown_as=place)
+    names = None if tree is None else top_names(tree)
+    for one in (name,) if name else functions:
+        if names is not None and one not in names:
+            hints = hints_for(one, sorted(n for n in names if not n.startswith("_")), what="names there")
+            if not name:
+                hints = (*hints, f"or name an object or a class that is in it: {place}:Name")
+            raise top.fail(key, f"{place} has no `{one}`", *hints)
 
 
 def check_command(top: Section, key: str, command: Iterable[str], folder: Path) -> None:

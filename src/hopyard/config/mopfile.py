@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from hopyard.config.codefile import check_code, top_names
+from hopyard.config.codefile import check_named
 from hopyard.config.reader import Section, shown
 from hopyard.config.runspec import parse_dataset
 from hopyard.config.suggest import hints_for
@@ -16,8 +15,6 @@ from hopyard.domain.study import MopSpec, PartitionPlan
 WORKER = ("python", "-u", "-m", "hopyard.studies")
 PARTITION_KEYS = ("parts", "validation", "validation_from", "stratify", "columns", "files", "seed", "format")
 FORMATS = ("parquet", "npy", "npz", "images", "tar", "text")
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_NAME = re.compile(r"[^\W\d]\w*")
 _MOST_PARTS, _MOST_THREADS, _LARGEST_SEED = MAX_REPLICAS, 1024, 2**63 - 1
 
 
@@ -94,27 +91,5 @@ def _trainable(top: Section, folder: Path) -> str:
     text = top.text("trainable")
     if not text:
         raise top.fail("trainable", "missing", "what trains, with init, train and evaluate: `trainable: train.py:Digits`")
-    place, colon, name = text.partition(":")
-    if (colon and not _NAME.fullmatch(name)) or not (place.endswith(".py") or _MODULE.fullmatch(place)):
-        raise top.fail("trainable", f"{shown(text)} names nothing", "written file.py:Name, module:Name, or file.py alone")
-    if not place.endswith(".py"):
-        module = f"{place.replace('.', '/')}.py"
-        if (folder / module).is_file():
-            check_code(top, "trainable", folder / module, shown_as=module)
-        return text
-    path = folder / place
-    if Path(place).is_absolute() or ".." in Path(place).parts:
-        raise top.fail("trainable", f"{shown(place)} is not inside the folder of the code", "the path counts from the folder that travels with the study")
-    if not path.is_file():
-        near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
-        raise top.fail("trainable", f"{shown(place)} does not exist", *hints_for(path.name, near, what="files there")[:2])
-    tree = check_code(top, "trainable", path, shown_as=place)
-    names = None if tree is None else top_names(tree)
-    wanted = (name,) if name else ("init", "train")
-    for one in wanted:
-        if names is not None and one not in names:
-            hints = hints_for(one, sorted(n for n in names if not n.startswith("_")), what="names there")
-            if not name:
-                hints = (*hints, f"or name an object or a class that is in it: {place}:Name")
-            raise top.fail("trainable", f"{place} has no `{one}`", *hints)
+    check_named(top, "trainable", text, folder, functions=("init", "train"))
     return text

@@ -46,7 +46,8 @@ class Section:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise self.fail(key, f"{shown(value)} is not a text", f'write it in quotes: "{value}"')
+            hint = "it is one text" if isinstance(value, (list, dict)) else f'write it in quotes: "{value}"'
+            raise self.fail(key, f"{shown(value)} is not a text", hint)
         return value
 
     def whole(self, key: str, default: int, *, low: int, high: int) -> int:

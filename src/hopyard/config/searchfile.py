@@ -30,8 +30,7 @@ docs/search.md says all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,14 +43,13 @@ from hopyard.config.reader import Section, read_yaml, section, shown
 from hopyard.config.rolefile import read_role, read_roles
 from hopyard.config.runfile import RUN_KEYS, read_request
 from hopyard.config.runspec import RoleRequest, RunRequest, script_command
+from hopyard.config.searcherfile import check_rungs, read_searcher
 from hopyard.config.space import space_of
 from hopyard.config.studyrequest import StudyRequest, driver_role
 from hopyard.config.suggest import hints_for
-from hopyard.config.values import read_flag, read_name, read_param
+from hopyard.config.values import read_flag, read_name
 from hopyard.domain.ids import slug
-from hopyard.domain.run import ParamValue
-from hopyard.domain.rungs import rung_budgets
-from hopyard.domain.searchers import check_options, get_searcher, is_own, needs_trials
+from hopyard.domain.searchers import needs_trials
 from hopyard.domain.space import Space
 from hopyard.domain.study import CONFIG_WORDS, DEFAULT_BUDGET_PARAM, MopSpec, Parallel, SearcherSpec, StudySpec
 from hopyard.errors import SpecError
@@ -65,7 +63,6 @@ ROLE_KEYS = ("resources", "pool", "labels")
 MOP_KEYS = ("trainable", "workers", "dataset", "partitions", "deterministic", "threads", "hybrid")
 KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KEYS, *RUN_KEYS)))
 _MOST_TRIALS, _MOST_EPOCHS, _MOST_AT_A_TIME, _LARGEST_SEED = 10**6, 10**6, 4096, 2**63 - 1
-_DEFAULT_SEARCHER = "random"
 
 
 def read_searchfile(path: Path, folder: Path) -> StudyRequest:
@@ -86,7 +83,7 @@ def read_search(top: Section, *, base: Path, folder: Path, name: str) -> StudyRe
     top.only(*KEYS)
     parallel = _parallel(top)
     _check_keys(top, parallel)
-    searcher, space = read_searcher(top), _space(top)
+    searcher, space = read_searcher(top, folder), _space(top)
     spec = StudySpec(
         name=read_name(top, "name") or name,
         space=space,
@@ -103,7 +100,7 @@ def read_search(top: Section, *, base: Path, folder: Path, name: str) -> StudyRe
         tensorboard=read_flag(top, "tensorboard", default=False),
         mlflow=_mlflow(top),
     )
-    _check_rungs(top, spec)
+    check_rungs(top, spec)
     run = replace(read_request(top, (), base=base, folder=folder), label=spec.name)
     _check_params(top, run, space, parallel)
     if spec.mop is not None:
@@ -111,55 +108,6 @@ def read_search(top: Section, *, base: Path, folder: Path, name: str) -> StudyRe
     trial = replace(run, roles=_trial_roles(top, folder), label="")
     own = replace(run, roles=(driver_role(),), datasets=(), params={}, topology=None, time_limit_s=None)
     return StudyRequest(spec, own, trial)
-
-
-def read_searcher(top: Section) -> SearcherSpec:
-    """`searcher: NAME`, `searcher: {name: NAME, OPTION: VALUE}`. Raises SpecError for what no searcher has."""
-    given = top.values.get("searcher")
-    if given is None:
-        return SearcherSpec(_DEFAULT_SEARCHER)
-    if isinstance(given, str):
-        return _checked_searcher(top, given, {})
-    own = top.section("searcher")
-    name = own.text("name")
-    if not name:
-        raise top.fail("searcher", "it has no name", "for example searcher: {name: asha, eta: 4}")
-    options: dict[str, ParamValue] = {}
-    for key in own.values:
-        if key == "options":
-            inner = own.section("options")
-            options |= {one: read_param(inner, one) for one in inner.values}
-        elif key != "name":
-            options[key] = read_param(own, key)
-    return _checked_searcher(top, name, options)
-
-
-def _checked_searcher(top: Section, name: str, options: Mapping[str, ParamValue]) -> SearcherSpec:
-    with _as_in_the_file(top):
-        if not is_own(name):
-            get_searcher(name)
-            check_options(name, options)
-    return SearcherSpec(name, options)
-
-
-def _check_rungs(top: Section, spec: StudySpec) -> None:
-    """Whether the epochs of the study leave its searcher rungs to compare trials at."""
-    if is_own(spec.searcher.name):
-        return
-    options = check_options(spec.searcher.name, spec.searcher.options)
-    eta, least = options.get("eta"), options.get("min_epochs")
-    if isinstance(eta, int) and isinstance(least, int):
-        with _as_in_the_file(top):
-            rung_budgets(spec.max_epochs, least, eta)
-
-
-@contextmanager
-def _as_in_the_file(top: Section) -> Iterator[None]:
-    """The path of a SpecError is that of a spec: in a file, options stand beside the searcher's name."""
-    try:
-        yield
-    except SpecError as wrong:
-        raise SpecError(f"{top.file}: {wrong.message.replace('searcher.options.', 'searcher.', 1)}", hints=wrong.hints) from wrong
 
 
 def _parallel(top: Section) -> Parallel:

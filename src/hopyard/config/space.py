@@ -71,6 +71,8 @@ class _Reading:
         if isinstance(value, Mapping) and "when" in value:
             conditions += self._when(value["when"], name, f"{where}.when")
             value = {key: rest for key, rest in value.items() if key != "when"}
+        if value is None:
+            raise bad(where, "no range is given", f"for example {name}: loguniform(1e-5, 1e-1)", f"where it is always nothing: {name}: {{value: null}}")
         nested = _nested(value, where)
         self.add(name, domain_of(list(nested) if nested else value, where), conditions, where)
         for one, inner in (nested or {}).items():

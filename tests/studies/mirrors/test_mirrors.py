@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,16 @@ def test_a_mirror_that_breaks_is_told_of_once_and_left_out() -> None:
     _play(mirrors)
     mirrors.close()
     assert (broken.asked, said) == (1, ["curves go to MLflow no longer: ConnectionError: refused"])
+
+
+def test_a_server_that_does_not_answer_is_told_of_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and never listens
+        said: list[str] = []
+        mirrors = mirrors_of(_spec(mlflow=f"http://127.0.0.1:{closed.getsockname()[1]}"), tmp_path, said.append)
+    _play(mirrors)
+    mirrors.close()
+    (line,) = said
+    assert line.startswith("no curves go to MLflow: http://127.0.0.1:") and "\n" not in line and len(line) < 300

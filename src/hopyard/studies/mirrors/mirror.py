@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
 from hopyard.domain.study import StudySpec
+from hopyard.errors import SpecError
+
+_LONGEST = 200
 
 
 class Mirror(Protocol):
@@ -47,12 +50,12 @@ class Mirrors:
                 getattr(mirror, method)(*args, **named)
             except Exception as failed:  # somebody else's library, or its server: no reason to end a study
                 del self._mirrors[name]
-                self._say(f"curves go to {name} no longer: {type(failed).__name__}: {failed}")
+                self._say(f"curves go to {name} no longer: {_shortened(failed)}")
 
 
 def mirrors_of(spec: StudySpec, folder: Path, say: Callable[[str], None], *, study: str = "") -> Mirrors:
     """The mirrors that the study asks for. folder: where TensorBoard's files go, a folder for each trial. study: what people
-    call it. Raises SpecError where a package that is needed is not installed."""
+    call it. A server that does not answer is told of, and left out. Raises SpecError where a package that is needed is not installed."""
     found: dict[str, Mirror] = {}
     if spec.tensorboard:
         from hopyard.studies.mirrors.tensorboard import TensorBoard
@@ -61,5 +64,16 @@ def mirrors_of(spec: StudySpec, folder: Path, say: Callable[[str], None], *, stu
     if spec.mlflow:
         from hopyard.studies.mirrors.mlflow import MLflow
 
-        found["MLflow"] = MLflow(spec.mlflow, experiment=spec.name, study=study or spec.name)
+        try:
+            found["MLflow"] = MLflow(spec.mlflow, experiment=spec.name, study=study or spec.name)
+        except SpecError:
+            raise
+        except Exception as failed:  # a study does not wait for a server that only watches it
+            say(f"no curves go to MLflow: {spec.mlflow} cannot be used ({_shortened(failed)})")
     return Mirrors(found, say)
+
+
+def _shortened(failed: Exception) -> str:
+    """In a line: what HTTP libraries say of a server that is away takes many."""
+    text = f"{type(failed).__name__}: {failed}".partition("\n")[0]
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from hopyard.domain.run import ParamValue
 from hopyard.errors import SpecError
 
 _MOST = 100  # params that MLflow takes at a time
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}  # its own would hold up a study for minutes
 
 
 class MLflow:
@@ -24,6 +26,8 @@ class MLflow:
             raise SpecError(
                 "mlflow: the study's environment has no package `mlflow`", hints=("pip install mlflow-skinny", "or leave out `mlflow:`")
             ) from None
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
         self._client: Any = MlflowClient(tracking_uri=uri)
         self._study = study
         found = self._client.get_experiment_by_name(experiment)
