@@ -14,6 +14,7 @@ HopyardError
 ├── StorageFull             no space left where the bytes have to go
 ├── ServerUnavailable       no server answers, or it could not be started
 ├── StudyFailed             nothing came of a study: its trials failed
+│   └── WorkersLost         all of its workers were killed; it may go on with others
 └── EngineError
     ├── NotSupported        the engine lacks an ability
     └── LaunchFailed        the gang could not be started; nothing of it is left
@@ -97,6 +98,12 @@ class ServerUnavailable(HopyardError):
 
 class StudyFailed(HopyardError):
     code = "study_failed"
+
+
+class WorkersLost(StudyFailed):
+    """Not by what they did: an attempt with new ones may go on."""
+
+    code = "workers_lost"
 
 
 class EngineError(HopyardError):

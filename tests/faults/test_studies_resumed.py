@@ -1,4 +1,4 @@
-"""A study that was stopped, has failed or has finished goes on in a new run, exactly where it was."""
+"""A study that was stopped, has failed or has finished goes on in a new run, exactly where it was; one that lost all workers by itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from .test_studies import MOP, SEARCH, TRAINABLE, TRAINS, decisions, journal, start
-from .world import World, until
+from .world import World, kill, until
 
 ONE_AT_A_TIME = MOP.replace("workers: 2", "workers: 1\nconcurrent: 1").replace("{validation: 0.2}", "{parts: 3, validation: 0.2}").replace("trials: 4", "trials: 3")
 
@@ -132,3 +133,51 @@ def test_a_study_that_failed_goes_on_with_mended_code(linear: World) -> None:
     ended = linear.reaches(mended["id"], "succeeded")
     found = {trial["trial"]: trial["state"] for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]}
     assert found == {**dict.fromkeys("0123", "failed"), "4": "completed", "5": "completed"}
+
+
+def parents(world: World, run: Any) -> list[int]:
+    """What watches the processes of both workers."""
+    return [world.state(run, rank=rank)["child_pid"] for rank in (1, 2)]
+
+
+def told_of(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return sorted((r["report"]["trial"], r["report"]["step"]) for r in records if r["kind"] == "told")
+
+
+def test_workers_that_are_killed_come_back_and_cost_no_attempt(linear: World) -> None:
+    linear.write("search.yaml", MOP)
+    run = start(linear)
+    until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 4, "some hops")
+    for parent in parents(linear, linear.run(run["id"])):
+        kill(psutil.Process(parent).children()[0].pid)
+    ended = linear.reaches(run["id"], "succeeded")
+    assert ended["attempt"]["number"] == 1
+    records = journal(linear, ended)
+    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    joined = Counter(record["worker"] for record in records if record["kind"] == "worker" and record["event"] == "joined")
+    assert joined == {"worker-0": 2, "worker-1": 2}
+    assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
+
+
+def test_the_loss_of_all_workers_costs_an_attempt_and_nothing_else(linear: World) -> None:
+    linear.write("search.yaml", MOP)
+    run = start(linear)
+    until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 6, "some hops")
+    for parent in parents(linear, linear.run(run["id"])):
+        kill(parent)
+    ended = linear.reaches(run["id"], "succeeded")
+    assert [one["exit"]["kind"] for one in ended["attempts"]] == ["lost", "exit-code"]
+    assert "all 2 workers are gone" in ended["attempts"][0]["exit"]["reason"]
+    records = journal(linear, ended)
+    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    hops = Counter((r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"])
+    assert sum(hops.values()) <= 4 * 4 * 2 + 2, "what was under way, and nothing else"
+    assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
+
+
+def test_workers_that_are_lost_over_and_over_end_the_study_with_the_reason(linear: World) -> None:
+    linear.write("linear.py", TRAINABLE.replace("    time.sleep(0.15)", "    import os\n    os.kill(os.getppid(), 9)\n    time.sleep(60)"))
+    linear.write("search.yaml", MOP)
+    ended = linear.reaches(start(linear)["id"], "failed")
+    assert "all 2 workers are gone" in ended["exit"]["reason"] and "killed by signal 9" in ended["exit"]["reason"]
+    assert [one["exit"]["kind"] for one in ended["attempts"]] == ["lost", "lost", "lost", "exit-code"]

@@ -16,7 +16,7 @@ import pytest
 
 from hopyard.domain.points import POINT, pack_definition, pack_point, series_of
 from hopyard.domain.study import Goal
-from hopyard.errors import SpecError, StudyFailed
+from hopyard.errors import SpecError, WorkersLost
 from hopyard.sdk.checkpoints import read
 from hopyard.sdk.streams import Events
 from hopyard.studies.curves import Curves, points_of, points_shown
@@ -189,7 +189,7 @@ def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.M
     assert peers.gone() == [("worker-0", "out of memory: used 1.2 GiB of its 1.0 GiB memory")]
     assert peers.gone() == []
     peers.check_some_left(2)
-    with pytest.raises(StudyFailed, match="all 1 workers are gone: out of memory: used") as told:
+    with pytest.raises(WorkersLost, match="all 1 workers are gone: out of memory: used") as told:
         peers.check_some_left(1)
     assert "resources: {memory: 2G}" in told.value.hints[0]
 

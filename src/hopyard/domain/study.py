@@ -14,6 +14,7 @@ DEFAULT_BUDGET_PARAM = "epochs"
 CONFIG_WORDS = ("epoch", "epochs", "params", "seed", "trial")  # what a trainable's config says itself: no names for parameters
 
 
+GOES_ON = 75  # with this code a driver asks for another attempt: nothing that it did was wrong
 _AT_ONCE = 4  # trials that are runs of their own, where nobody says how many
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.study import GOES_ON
 from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, StorageFull
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
@@ -182,6 +183,8 @@ class Replica:
             say(f"tensorboard: {failed}")
         if spec.launch.study is not None and ended.kind is ExitKind.SIGNAL:
             return replace(ended, kind=ExitKind.LOST)  # a study knows where it was: the next attempt goes on from there
+        if spec.launch.study is not None and ended.kind is ExitKind.EXIT_CODE and ended.code == GOES_ON:
+            return replace(ended, kind=ExitKind.LOST, reason=ended.reason.partition(": ")[2] or ended.reason)
         return ended
 
     def _gpu_watch(self, now: float) -> list[Periodic]:

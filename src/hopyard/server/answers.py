@@ -32,6 +32,7 @@ STATUS_OF: Mapping[str, int] = {
     "not_supported": 400,
     "launch_failed": 500,
     "study_failed": 500,
+    "workers_lost": 500,
 }
 
 

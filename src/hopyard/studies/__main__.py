@@ -1,7 +1,7 @@
 """`python -m hopyard.studies`: what the replicas of a study run, each by its role.
 
-A driver's process is watched by a parent that starts it again, at the same port, when it is killed: workers connect anew, and the
-journal tells it where it was.
+Each process is watched by a parent that starts it again when it is killed. A driver is at the same port then: workers connect anew, and
+the journal tells it where it was. A worker opens its partitions again, and only its unit is repeated.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hopyard.errors import HopyardError, SpecError
 from hopyard.sdk.speak import say
 from hopyard.studies.place import VARIABLE
 
-_DRIVER = (sys.executable, "-u", "-m", "hopyard.studies.run")
-_DEATHS, _WITHIN_S = 10, 60.0  # so many in this time, and it is no accident
+_PROCESSES = {role: (sys.executable, "-u", "-m", module) for role, module in (("driver", "hopyard.studies.run"), ("worker", "hopyard.studies.worker.main"))}
+_DEATHS, _WITHIN_S = 10, {"driver": 60.0, "worker": 600.0}  # so many in this time, and it is no accident; a worker imports more
 _PR_SET_PDEATHSIG = 1
 
 
@@ -27,16 +27,12 @@ def main() -> int:
     role = os.environ.get("ROLE_NAME", "")
     if VARIABLE not in os.environ:
         raise SpecError("this process is not part of a study", hints=("`hop search search.yaml` starts one",))
-    if role == "driver":
-        return keep_alive(_DRIVER)
-    if role == "worker":
-        from hopyard.studies.worker.main import main as work
-
-        return work()
-    raise SpecError(f"a study has no role `{role}`", hints=("its roles are driver and worker",))
+    if role not in _PROCESSES:
+        raise SpecError(f"a study has no role `{role}`", hints=("its roles are driver and worker",))
+    return keep_alive(_PROCESSES[role], what=role)
 
 
-def keep_alive(command: Sequence[str]) -> int:
+def keep_alive(command: Sequence[str], *, what: str = "driver") -> int:
     """Run `command` again whenever a signal ends it that we did not pass on; its exit code. SIGTERM is passed on."""
     child: subprocess.Popen[bytes] | None = None
     asked = False
@@ -57,11 +53,11 @@ def keep_alive(command: Sequence[str]) -> int:
         if code >= 0 or asked:
             return code if code >= 0 else 128 - code
         now = time.monotonic()
-        deaths = [at for at in deaths if now - at < _WITHIN_S] + [now]
+        deaths = [at for at in deaths if now - at < _WITHIN_S[what]] + [now]
         if len(deaths) >= _DEATHS:
-            print(f"error: the study's driver was killed {len(deaths)} times within {_WITHIN_S:g} s, by signal {-code} the last time", file=sys.stderr)
+            print(f"error: the study's {what} was killed {len(deaths)} times within {_WITHIN_S[what]:g} s, by signal {-code} the last time", file=sys.stderr)
             return 128 - code
-        say(f"the study's driver was killed by signal {-code}; it goes on where it was")
+        say(f"the study's {what} was killed by signal {-code}; it goes on where it was")
 
 
 def _die_with_parent() -> None:

@@ -92,6 +92,11 @@ class Journal:
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def read(self) -> list[dict[str, Any]]:
+        """All that is in it now."""
+        with self._lock:
+            return list(read_records(_read(self._file)))
+
     def close(self) -> None:
         os.close(self._file)
 

@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hopyard.errors import StudyFailed
+from hopyard.errors import StudyFailed, WorkersLost
 
 _LOOK_EVERY_S = 1.0
 _BY_REQUEST = ("stopped", "preempted", "peer-failed")
+_KILLED = ("lost", "signal", "out-of-memory")  # in another attempt it may go better
 
 
 class Peers:
@@ -19,6 +20,7 @@ class Peers:
     def __init__(self, gang: Path, own: int) -> None:
         self._gang, self._own = gang, str(own)
         self._told: dict[str, str] = {}  # by rank, why it ended
+        self._killed = False  # whether one of them was
         self._looked_at = float("-inf")
 
     def gone(self) -> list[tuple[str, str]]:
@@ -34,19 +36,22 @@ class Peers:
             ended = _read(folder / "status.json").get("exit")
             if ended and ended["kind"] not in _BY_REQUEST and ended["code"] != 0:
                 self._told[folder.name] = str(ended["reason"])
+                self._killed |= ended["kind"] in _KILLED
                 launch = _read(folder / "spec.json").get("launch", {})
                 found.append((f"{launch.get('role', 'replica')}-{launch.get('role_rank', folder.name)}", str(ended["reason"])))
         return found
 
     def check_some_left(self, workers: int) -> None:
-        """Raises StudyFailed when all of the study's workers are among those that are gone: none of them comes back."""
+        """Raises StudyFailed when all of the study's workers are among those that are gone: none of them comes back. WorkersLost where
+        one of them was killed."""
         if len(self._told) < workers:
             return
         reasons = "; ".join(dict.fromkeys(self._told.values()))
         hints = ["`hop logs STUDY --rank 1` shows what the first of them wrote"]
         if "out of memory" in reasons:
             hints.insert(0, "give each worker more: `resources: {memory: 2G}`, or let it hold less: a smaller batch, more workers")
-        raise StudyFailed(f"all {workers} workers are gone: {reasons}", hints=tuple(hints))
+        failure = WorkersLost if self._killed else StudyFailed
+        raise failure(f"all {workers} workers are gone: {reasons}", hints=tuple(hints))
 
 
 def _read(file: Path) -> dict[str, Any]:

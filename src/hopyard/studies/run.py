@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any
 
 from hopyard.config.studyjson import study_json
-from hopyard.domain.study import Parallel
-from hopyard.errors import HopyardError
+from hopyard.domain.study import GOES_ON, Parallel
+from hopyard.errors import HopyardError, WorkersLost
 from hopyard.sdk import session
 from hopyard.sdk.api import log
 from hopyard.sdk.speak import say
@@ -32,22 +32,28 @@ from hopyard.studies.trainable.load import load_attribute
 from hopyard.studies.trainer import Ground, Trainer
 
 LEFT = 128 + signal.SIGTERM
+_RESTARTS = 3  # for want of workers, one after another without a report
 _DISK_RETRY_S = 1.0
 
 
 def main() -> int:
-    """Returns the exit code: 0 when the study has a best trial, 1 when nothing came of it, 143 when it goes on in another attempt."""
+    """Returns the exit code: 0 when the study has a best trial, 1 when nothing came of it, 143 when it was asked to go on in another
+    attempt, 75 when it asks for that itself."""
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         stopping.set()
 
     signal.signal(signal.SIGTERM, stop)
+    study: _Study | None = None
     try:
-        return 0 if _Study(find_place(), stopping.is_set).run() else LEFT
+        study = _Study(find_place(), stopping.is_set)
+        return 0 if study.run() else LEFT
     except HopyardError as error:
         if stopping.is_set():
             return LEFT
+        if study is not None and isinstance(error, WorkersLost) and study.asks_for_another_attempt(error):
+            return GOES_ON
         told = "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
         print(told, file=sys.stderr, flush=True)  # its last line that is no hint becomes the run's exit reason
         return 1
@@ -90,6 +96,20 @@ class _Study:
             mirrors.close()
             self._server.close()
         return ended
+
+    def asks_for_another_attempt(self, lost: WorkersLost) -> bool:
+        """Whether it does: not over and over without any news of a trial."""
+        before = 0
+        for record in reversed([*self._past, *self._journal.read()]):
+            if record.get("kind") == "told":
+                break
+            before += record.get("kind") == "restart"
+        if before >= _RESTARTS:
+            say(f"{before} attempts before this one ended so, and no trial reported anything in between")
+            return False
+        self._journal.write("restart", reason=lost.message)
+        print(f"{lost.message}; the study goes on with new ones", file=sys.stderr, flush=True)  # last: the attempt's exit reason
+        return True
 
     def _earlier(self) -> list[dict[str, Any]]:
         """What earlier attempts wrote. All of it has been shipped, or is lost for good."""

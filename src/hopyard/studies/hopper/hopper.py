@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
-from hopyard.errors import SpecError
+from hopyard.errors import SpecError, WorkersLost
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import WorkersToSpare
 from hopyard.studies.hopper.adopting import Adopting
@@ -109,7 +109,7 @@ class Hopper:
         self._decide()
 
     def wait(self, timeout_s: float) -> list[News]:
-        """Raises SpecError where no worker can open its data or the user's code, or none was there for long."""
+        """Raises SpecError where no worker can open its data or the user's code, or none ever came; WorkersLost where none was there for long."""
         deadline = time.monotonic() + timeout_s
         self._have_to_spare(self._room_left and self._mop.hybrid and self._reception.together)
         while not self._trials.news and not self._ground.stopping():
@@ -129,6 +129,7 @@ class Hopper:
     def close(self, *, over: bool) -> None:
         """over: the best state is saved; else all that the study would go on from."""
         self._saving.wait()
+        self._reception.leaving = not over
         self._save(leaving=not over, only_best=over)
         self._hear_out()
         self._saving.wait()
@@ -192,7 +193,8 @@ class Hopper:
         if len(self._crew):
             self._alone_since = now
         elif now - self._alone_since > self._patience.nobody_s:
-            raise SpecError(
+            failure = SpecError if self._reception.first_at is None else WorkersLost
+            raise failure(
                 f"the study has had no worker for {self._patience.nobody_s:.0f} s",
                 hints=("`hop logs STUDY --rank 1` shows what the first of them wrote",),
             )

@@ -23,7 +23,7 @@ _LOSSES = 3  # times that the worker of the same unit may be lost before the tri
 
 class Reception:
     """validates: whether there are partitions for that; else states are evaluated on the training data. began: whether trials are
-    trained yet. first_at: `time.monotonic()` of the first hello. together: whether all workers' code can train in groups."""
+    trained yet. leaving: what is saved is decided: hops that end now are done again. first_at: `time.monotonic()` of the first hello. together: whether all workers' code can train in groups."""
 
     def __init__(
         self, ledger: Ledger, crew: Crew, states: Whereabouts, orders: Orders, trials: Trials, adopting: Adopting, stragglers: Stragglers,
@@ -33,7 +33,7 @@ class Reception:
         self._adopting, self._stragglers, self._names, self._validates = adopting, stragglers, names, validates
         self._acks: dict[WorkerId, tuple[list[str], list[str]]] = {}
         self._refused: dict[WorkerId, Failed] = {}  # workers that could not open what they were told to
-        self.began, self.together = False, True
+        self.began, self.together, self.leaving = False, True, False
         self.first_at: float | None = None
 
     def take(self, event: HubEvent) -> None:
@@ -51,6 +51,8 @@ class Reception:
                 self.together = self.together and message.together
                 self.join(worker)
                 self._judge_refusals()
+            case Finished() if self.leaving:
+                self._acknowledge(worker, unit=message.unit)
             case Finished():
                 self._finished(worker, message)
             case Evaluated():

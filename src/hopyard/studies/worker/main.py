@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 from types import FrameType
 
-from hopyard.errors import SpecError
+from hopyard.errors import HopyardError, SpecError
 from hopyard.studies.link.wire import join_address
 from hopyard.studies.place import find_place
 from hopyard.studies.worker import process
@@ -33,6 +34,21 @@ def main() -> int:
     return 0
 
 
+def run() -> int:
+    """`main`, with what is wrong said as people read it."""
+    try:
+        return main()
+    except HopyardError as error:
+        for hint in error.hints:
+            print(f"hint: {hint}", file=sys.stderr)
+        print(f"error: {error.message}", file=sys.stderr, flush=True)  # last: it becomes the replica's exit reason
+        return 1
+
+
 def leave(_signal: int, _frame: FrameType | None) -> None:
     """As the replica asks for: what lies in shared memory is given back on the way out."""
     raise Leaving(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(run())
