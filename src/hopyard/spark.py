@@ -4,7 +4,7 @@
 
     study = Study(MopBackend(spark, workers=4, store="hdfs:///hopyard"), model, space={"lr": "loguniform(1e-4, 1e-1)"}, metric="acc", trials=16, epochs=5)
     summary = study.fit(frame, features=["age", "height"], labels="ill", validation=0.2)
-    summary.best.params, summary.best_state(model).model
+    summary.best.params, summary.best_model().transform(other_frame)
 
 Needs `pip install 'hopyard[spark]'`; docs/spark.md says which of Spark's settings matter.
 """
@@ -14,8 +14,9 @@ from __future__ import annotations
 import inspect
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,11 @@ from hopyard.domain.ids import slug
 from hopyard.domain.study import MopSpec, StudySpec
 from hopyard.errors import SpecError
 from hopyard.on_spark import barrier
-from hopyard.on_spark.frames import write_partitions
+from hopyard.on_spark.frames import discard, write_partitions
+from hopyard.on_spark.model import BestModel as BestModel
+from hopyard.on_spark.model import Made
+from hopyard.on_spark.slots import check_session, wait_for_slots
+from hopyard.on_spark.stores.store import Store, store_of
 from hopyard.on_spark.study import SparkStudy
 from hopyard.on_spark.summary import Summary as Summary
 
@@ -35,26 +40,36 @@ class MopBackend:
     """Where a study's workers run: tasks of one barrier stage.
 
     spark: a SparkSession. workers: tasks, each with one partition; by default as many as executors have slots for. store: the
-    folder (URL as Spark takes it) where partitions are written; by default one of the driver's disk, which executors on other
-    machines cannot read. host: the address under which executors reach the driver (spark.driver.host).
-    Raises SpecError where Spark could never start so many at once.
+    folder (URL) where partitions are written while a study runs; by default one of the driver's disk, which executors on other
+    machines cannot read. storage: of s3://, where AWS_… of this process do not say it: access_key_id, secret_access_key,
+    session_token, region, endpoint_url. host: the address under which executors reach the driver (spark.driver.host).
+    wait_s: how long executors may take to join. Raises SpecError where Spark has no room for so many at once, or the store is none.
     """
 
-    def __init__(self, spark: Any, workers: int | None = None, *, store: str | None = None, host: str | None = None) -> None:
-        context = spark.sparkContext
-        slots = _slots(context)
-        self.spark, self.workers = spark, workers or slots
-        self.host = host or context.getConf().get("spark.driver.host", "127.0.0.1")
-        if self.workers < 1:
+    def __init__(
+        self,
+        spark: Any,
+        workers: int | None = None,
+        *,
+        store: str | None = None,
+        storage: Mapping[str, str] | None = None,
+        host: str | None = None,
+        wait_s: float = 60.0,
+    ) -> None:
+        if workers is not None and workers < 1:
             raise SpecError(f"workers: {workers} is fewer than one")
-        if self.workers > slots:
-            raise SpecError(
-                f"workers: {self.workers} tasks have to run at once, and Spark has {slots} slots now",
-                hints=("more executors or cores, or fewer workers", "spark.task.cpus says how many cores a task takes"),
-            )
-        if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
-            raise SpecError("a barrier stage cannot run under dynamic allocation", hints=("set spark.dynamicAllocation.enabled=false",))
-        self.store = (store or Path(tempfile.mkdtemp(prefix="hopyard-store-")).as_uri()).rstrip("/")
+        check_session(spark)
+        self.spark, self._wait_s = spark, wait_s
+        self.host = host or spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1")
+        folder = (store or Path(tempfile.mkdtemp(prefix="hopyard-store-")).as_uri()).rstrip("/")
+        self._store = partial(store_of, spark, settings=dict(storage or {}))
+        self.store = self._store(folder).url
+        self.workers = wait_for_slots(spark, workers, wait_s=wait_s)
+
+    def folder(self, name: str) -> Store:
+        """A new one below the store, once Spark has room for the workers."""
+        wait_for_slots(self.spark, self.workers, wait_s=self._wait_s)
+        return self._store(f"{self.store}/{name}")
 
 
 class Study:
@@ -77,7 +92,7 @@ class Study:
     def fit(
         self, frame: Any, *, features: Sequence[str] | str, labels: str, validation: float = 0.2, stratify: bool = False
     ) -> Summary:
-        """Write `frame` as partitions, train, and return what came of it.
+        """Write `frame` as partitions, train, remove them, and return what came of it.
 
         features: columns that go into the model (`x`: several numbers make one matrix); labels: the column that it learns (`y`).
         validation: share of the rows kept apart for evaluation. stratify: the labels' values in equal shares everywhere.
@@ -88,10 +103,10 @@ class Study:
         columns = (features,) if isinstance(features, str) else tuple(features)
         named = isinstance(self._trainable, str)
         shipped = b"" if named else barrier.pickled(self._trainable)
+        store = backend.folder(f"{spec.name}-{uuid.uuid4().hex[:12]}")
         barrier.check_executors(backend.spark, backend.workers)
-        url = f"{backend.store}/{spec.name}-{uuid.uuid4().hex[:12]}"
         written = write_partitions(
-            frame, features=columns, label=labels, parts=backend.workers, validation=validation, seed=spec.seed, url=url, stratify=stratify
+            frame, store, features=columns, label=labels, parts=backend.workers, validation=validation, seed=spec.seed, stratify=stratify
         )
         trainable = spec.mop.trainable if named else f"{barrier.SHIPPED}:trainable"
         mop: MopSpec = replace(spec.mop, trainable=trainable, partitions=replace(spec.mop.partitions, parts=backend.workers, validation=validation))
@@ -104,11 +119,8 @@ class Study:
             host=backend.host,
             patience_s=_PATIENCE_S,
         )
-        return study.run()
-
-
-def _slots(context: Any) -> int:
-    """How many tasks Spark can run at a time, as of now."""
-    cores = int(context.defaultParallelism)
-    each = int(context.getConf().get("spark.task.cpus", "1"))
-    return max(1, cores // each)
+        try:
+            summary = study.run()
+        finally:
+            discard(store, backend.spark)
+        return replace(summary, made=Made(self._trainable, shipped, written.features, written.label, written.label_kind))

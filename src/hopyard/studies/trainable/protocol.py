@@ -52,6 +52,16 @@ class Captures(Protocol):
 
 
 @runtime_checkable
+class Predicts(Protocol):
+    """Optional. What a trained state says of rows whose target nobody knows."""
+
+    def predict(self, state: State, partition: Partition, config: Config, /) -> Any:
+        """An array with one row for each of the partition's, in its own order; what it holds as the target means nothing. Must not
+        change the state."""
+        ...
+
+
+@runtime_checkable
 class TrainsTogether(Protocol):
     """Optional. One state trained by several processes at once, each on a partition of its own, gradients averaged."""
 

@@ -126,6 +126,15 @@ class TorchTrainable:
                     totals[name] = totals.get(name, 0.0) + mean.reshape(()) * count
         return {name: float(total) / max(1, rows) for name, total in totals.items()}
 
+    def predict(self, state: TorchState, partition: Partition, config: Config) -> Any:
+        """What the module gives for each row, as NumPy has it."""
+        import torch
+
+        with chance(unit_seed(config, partition.index)), torch.no_grad():
+            state.model.eval()
+            given = [self._outputs(state.model, inputs).cpu() for inputs, _ in self._batches(partition, config, training=False)]
+        return torch.cat(given).numpy()
+
     def capture(self, state: TorchState) -> dict[str, Any]:
         """A dictionary of tensors, numbers and strings; tensors are the state's own."""
         return torch_state.capture(state)

@@ -1,0 +1,211 @@
+"""A frame as partitions: which rows go where, what is refused, and where they may lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import fs
+
+from hopyard.errors import SpecError
+from hopyard.on_spark.frames import discard, write_partitions
+from hopyard.on_spark.reading import StoredPartitions
+from hopyard.on_spark.stores.arrow import settings_of_s3
+from hopyard.on_spark.stores.store import store_of
+from tests.spark.conftest import files_of
+
+
+def frame_of(spark: Any, rows: int = 600) -> Any:
+    chance = np.random.default_rng(0)
+    x = chance.normal(size=(rows, 2))
+    data = [(float(a), float(b), float(2.0 * a - 3.0 * b), int(a > 0)) for a, b in x]
+    return spark.createDataFrame(data, "a double, b double, target double, side int")
+
+
+def _write(frame: Any, url: str, storage: dict[str, str] | None = None, **changed: Any) -> Any:
+    asked: dict[str, Any] = {"features": ["a", "b"], "label": "target", "parts": 2, "validation": 0.25, "seed": 3} | changed
+    return write_partitions(frame, store_of(frame.sparkSession, url, storage or {}), **asked)
+
+
+def _open(written: Any, part: int, kind: Any = "train") -> Any:
+    return StoredPartitions(written, None).open(part, kind)  # type: ignore[arg-type]
+
+
+def _rows(written: Any, kind: str) -> list[set[tuple[float, ...]]]:
+    opened = [_open(written, part, kind) for part in range(written.parts)]
+    return [{(float(x[0]), float(x[1]), float(y)) for x, y in zip(one["x"], one["y"], strict=True)} for one in opened]
+
+
+def test_partitions_hold_every_row_once_however_spark_holds_the_frame(spark: Any, tmp_path: Path) -> None:
+    frame = frame_of(spark)
+    one = _write(frame, (tmp_path / "one").as_uri())
+    other = _write(frame.repartition(5), str(tmp_path / "other"))
+    train, held_out = _rows(one, "train"), _rows(one, "validation")
+    assert (train, held_out) == (_rows(other, "train"), _rows(other, "validation"))
+    assert sum(map(len, [*train, *held_out])) == 600 == len(set().union(*train, *held_out))
+    assert 100 <= sum(one.validation_rows) <= 200
+    assert np.array_equal(_open(one, 0)["x"], _open(other, 0)["x"]), "the order of rows, too"
+
+
+def test_classes_are_spread_alike_where_that_is_asked(spark: Any, tmp_path: Path) -> None:
+    written = _write(frame_of(spark), (tmp_path / "w").as_uri(), label="side", validation=0.2, stratify=True)
+    shares = [float(_open(written, part, kind)["y"].mean()) for part in range(2) for kind in ("train", "validation")]
+    assert max(shares) - min(shares) < 0.03
+
+
+# -- where they lie ------------------------------------------------------------------------------------------------------
+
+
+def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(spark: Any, s3: dict[str, str], tmp_path: Path) -> None:
+    """Each task writes its file, and then fails once: what its first attempt left is on the store, and is not read."""
+    files = files_of(s3)
+    url = "s3://hop/twice/rows"
+    store = store_of(spark, url, s3)
+
+    def attempt(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        said = list(batches)
+        if TaskContext.get().attemptNumber() == 0:  # type: ignore[union-attr]
+            raise RuntimeError("this machine went away")
+        yield from said
+
+    class FailsOnce:
+        url = store.url
+        check, remove = store.check, store.remove
+
+        def write(self, frame: Any) -> Any:
+            return store.write(_Behind(frame, attempt))
+
+    written = write_partitions(frame_of(spark), FailsOnce(), features=["a", "b"], label="target", parts=2, validation=0.25, seed=3)
+    there = [one.path for one in files.get_file_info(fs.FileSelector("hop/twice/rows", recursive=True)) if one.path.endswith(".parquet")]
+    assert len(there) == 2 * len(written.chunks), "of each task, two attempts have written"
+    plain = _write(frame_of(spark), (tmp_path / "plain").as_uri())
+    assert _rows(replace(written, store=store), "train") == _rows(plain, "train")
+    discard(store, spark)
+    assert not [one for one in files.get_file_info(fs.FileSelector("hop/twice", recursive=True)) if one.is_file and one.size]
+
+
+class _Behind:
+    """A frame, one more step of which comes after whatever is mapped over it."""
+
+    def __init__(self, frame: Any, then: Any) -> None:
+        self._frame, self._then = frame, then
+
+    def mapInArrow(self, function: Any, schema: str) -> Any:
+        then = self._then
+        return self._frame.mapInArrow(lambda batches: then(function(batches)), schema)
+
+
+def test_s3_says_what_it_does_not_take(spark: Any, s3: dict[str, str]) -> None:
+    with pytest.raises(SpecError, match="SIGNATURE_DOES_NOT_MATCH") as wrong:
+        _write(frame_of(spark, 10), "s3://hop/x", s3 | {"secret_access_key": "guessed"})
+    assert "guessed" not in f"{wrong.value}{wrong.value.hints}"
+    with pytest.raises(SpecError, match="`secret` is no setting of s3"):
+        store_of(spark, "s3://hop/x", {"secret": "a"})
+    with pytest.raises(SpecError, match="no secret_access_key"):
+        settings_of_s3({"access_key_id": "a"}, {"AWS_SECRET_ACCESS_KEY": "of another key"})
+    environ = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "eu-1", "AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3"}
+    found = {"access_key_id": "a", "secret_access_key": "b", "region": "eu-2", "endpoint_url": "http://s3"}
+    assert settings_of_s3({"region": "eu-2"}, environ) == found
+    assert "b" not in repr(store_of(spark, "s3://x/y", found)).replace("s3://x/y", "").replace("ArrowStore(url='')", "")
+
+
+def test_whatever_sparks_own_client_knows(spark: Any, lake: Path) -> None:
+    """Arrow knows no viewfs:// here (it has no libhdfs): Spark writes it, and a worker fetches it as Spark would."""
+    written = _write(frame_of(spark), "viewfs://lake/data/frame")
+    assert sum(written.train_rows) + sum(written.validation_rows) == 600
+    assert [len(_open(written, part)) for part in range(2)] == list(written.train_rows)
+    assert list(lake.glob("frame/**/*.parquet"))
+    discard(written.store, spark)
+    assert not (lake / "frame").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "words", "hint"),
+    [
+        ("s3a://bucket/x", "cannot be written: .*S3AFileSystem", "s3://bucket/x needs no jars"),
+        ("nowhere://x/y", "No FileSystem for scheme", "its jar is missing"),
+        ("file:///proc/x", "file:///proc/x cannot be written", "a folder that this machine can write to"),
+    ],
+)
+def test_stores_that_are_none_are_refused_before_anything_is_computed(spark: Any, url: str, words: str, hint: str) -> None:
+    with pytest.raises(SpecError, match=words) as wrong:
+        _write(frame_of(spark, 10), url)
+    assert any(hint in one for one in wrong.value.hints)
+
+
+# -- what they hold --------------------------------------------------------------------------------------------------------
+
+
+def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml.linalg import Vectors
+
+    rows = [(Vectors.dense([n, 1.0]) if n % 2 else Vectors.sparse(2, [0], [float(n)]), [float(n), 2.0, 3.0], float(n), n) for n in range(40)]
+    frame = spark.createDataFrame(rows, ["a.vector", "list", "number", "side"])
+    written = _write(frame, (tmp_path / "v").as_uri(), features=["a.vector"], label="number", validation=0.0)
+    x, y = (np.concatenate([_open(written, part)[name] for part in range(2)]) for name in "xy")
+    assert x.shape == (40, 2)
+    assert np.array_equal(x[:, 0], y)
+    assert np.array_equal(x[:, 1], y % 2), "what a sparse vector does not say is 0"
+    lists = _write(frame, (tmp_path / "l").as_uri(), features=["list"], label="a.vector", validation=0.0)
+    assert (_open(lists, 0)["x"].shape[1:], _open(lists, 0)["y"].shape[1:]) == ((3,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"features": ["a", "nowhere"]}, "features: the frame has no column `nowhere`"),
+        ({"features": []}, "no column is named"),
+        ({"features": ["a", "a"]}, "`a` is named twice"),
+        ({"label": "a"}, "is one of the features"),
+        ({"label": "name"}, "labels: `name` holds text, not numbers"),
+        ({"label": "day"}, r"labels: `day` \(date\) holds no numbers"),
+        ({"features": ["a", "name"]}, "features: `name` holds text"),
+        ({"features": ["a", "list"]}, r"`list` \(array<double>\) is not one number a row"),
+        ({"features": ["map"]}, "of a kind that workers cannot read"),
+        ({"validation": 1.0}, "validation: 1.0 is no share"),
+        ({"validation": -0.1}, "validation: -0.1 is no share"),
+        ({"validation": float("nan")}, "validation: nan is no share"),
+        ({"features": ["gap"]}, "column `gap`: 3 of 30 rows have no value"),
+        ({"features": ["gaps"]}, "column `gaps`: 3 of 30 rows have no value"),
+        ({"features": ["ragged"]}, "column `ragged`: its vectors have from 1 to 2 elements"),
+        ({"parts": 40}, "too few for 40 partitions"),
+        ({"rows": 0}, "the frame has no rows"),
+    ],
+)
+def test_frames_that_cannot_be_learnt_from_are_refused(spark: Any, mixed: Any, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    asked = {"features": ["a"], "label": "target", "validation": 0.2, "rows": 30} | change
+    with pytest.raises(SpecError, match=words):
+        _write(mixed.where(f"number < {asked.pop('rows')}"), (tmp_path / "w").as_uri(), **asked)
+    assert not list(tmp_path.rglob("*.parquet")), "nothing stays"
+
+
+@pytest.fixture(scope="module")
+def mixed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from pyspark.ml.linalg import Vectors
+    from pyspark.sql import functions as f
+
+    rows = [(n, [float(n), None if n % 10 == 0 else 1.0], Vectors.dense([1.0] * (1 + n % 2))) for n in range(30)]
+    frame = spark.createDataFrame(rows, ["number", "gaps", "ragged"])
+    return frame.select(
+        "*",
+        f.col("number").cast("double").alias("a"),
+        f.col("number").cast("double").alias("target"),
+        f.expr("cast(number as string)").alias("name"),
+        f.expr("date '2026-11-20'").alias("day"),
+        f.expr("array(1.0D, 2.0D)").alias("list"),
+        f.expr("map('a', 1)").alias("map"),
+        f.expr("if(number % 10 = 0, null, number)").alias("gap"),
+    ).cache()
+
+
+def test_partitions_on_a_disk_that_workers_do_not_see(spark: Any, tmp_path: Path) -> None:
+    written = _write(frame_of(spark, 50), (tmp_path / "gone").as_uri())
+    discard(written.store, spark)
+    with pytest.raises(SpecError, match="cannot be read") as lacking:
+        _open(written, 0)
+    assert "a folder that all of them see" in lacking.value.hints[0]
