@@ -1,4 +1,4 @@
-"""A study that was stopped, has failed or has finished goes on in a new run, exactly where it was; one that lost all workers by itself."""
+"""A study that was stopped, has failed or has finished goes on in a new run, exactly where it was; one that lost its workers, or whose workers hang, by itself."""
 
 from __future__ import annotations
 
@@ -181,3 +181,38 @@ def test_workers_that_are_lost_over_and_over_end_the_study_with_the_reason(linea
     ended = linear.reaches(start(linear)["id"], "failed")
     assert "all 2 workers are gone" in ended["exit"]["reason"] and "killed by signal 9" in ended["exit"]["reason"]
     assert [one["exit"]["kind"] for one in ended["attempts"]] == ["lost", "lost", "lost", "exit-code"]
+
+
+HANGS = TRAINABLE.replace("    time.sleep(0.15)", "    hang(config)") + """
+def hang(config):
+    import os
+    if config.trial == "1" and config.epoch == 1 and HOW:
+        open(MARK, "a").write("x")
+        time.sleep(3600)
+"""
+
+
+def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear: World) -> None:
+    mark = str(linear.root / "mark")
+    linear.write("linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(mark)))
+    linear.write("search.yaml", MOP + "unit_timeout: 2s\n")
+    ended = linear.reaches(start(linear)["id"], "succeeded")
+    records = journal(linear, ended)
+    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    (frozen,) = [record for record in records if record["kind"] == "worker" and record["event"] == "frozen"]
+    assert "on one unit of trial 1, in epoch 2: its process is ended" in frozen["detail"]
+    rank = int(frozen["worker"].removeprefix("worker-")) + 1
+    assert "in hang" in linear.log(ended, "stderr", rank), "where it was"
+    joined = [record for record in records if record["kind"] == "worker" and record["event"] == "joined" and record["worker"] == frozen["worker"]]
+    assert len(joined) == 2
+    assert ended["attempt"]["number"] == 1
+
+
+def test_a_trial_that_always_hangs_fails_alone(linear: World) -> None:
+    linear.write("linear.py", HANGS.replace("HOW", "True").replace("MARK", repr(str(linear.root / "mark"))))
+    linear.write("search.yaml", MOP + "unit_timeout: 1s\n")
+    ended = linear.reaches(start(linear)["id"], "succeeded")
+    trials = {trial["trial"]: trial for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]}
+    assert {trial["state"] for name, trial in trials.items() if name != "1"} == {"completed"}
+    assert trials["1"]["state"] == "failed" and trials["1"]["epoch"] == 1
+    assert "it hangs, or needs a longer `unit_timeout`" in trials["1"]["error"]

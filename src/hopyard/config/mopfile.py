@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hopyard.config import units
 from hopyard.config.codefile import check_named
 from hopyard.config.reader import Section, shown
 from hopyard.config.runspec import parse_dataset
@@ -31,6 +32,7 @@ def read_mop(top: Section, folder: Path) -> MopSpec:
         deterministic=read_flag(top, "deterministic", default=True),
         threads=top.whole("threads", 0, low=1, high=_MOST_THREADS),
         hybrid=read_flag(top, "hybrid", default=True),
+        unit_timeout_s=top.amount("unit_timeout", units.parse_time) or 0.0,
     )
 
 

@@ -60,7 +60,7 @@ STUDY_KEYS = (
 )  # fmt: skip
 TRIAL_KEYS = ("command", "script", "arguments", "roles", "budget_param", "replicas")
 ROLE_KEYS = ("resources", "pool", "labels")
-MOP_KEYS = ("trainable", "workers", "dataset", "partitions", "deterministic", "threads", "hybrid")
+MOP_KEYS = ("trainable", "workers", "dataset", "partitions", "deterministic", "threads", "hybrid", "unit_timeout")
 KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KEYS, *RUN_KEYS)))
 _MOST_TRIALS, _MOST_EPOCHS, _MOST_AT_A_TIME, _LARGEST_SEED = 10**6, 10**6, 4096, 2**63 - 1
 

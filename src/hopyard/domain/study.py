@@ -61,7 +61,8 @@ class MopSpec:
     """What only MOP needs. trainable: `file.py:Name` or `module:Name` in the code: a class, an instance, or a module
     (`file.py` alone) with init, train and evaluate. dataset: the name that the run mounts. deterministic: bit for bit
     repeatable on the CPU (one thread a worker unless `threads` says otherwise). hybrid: trials fewer than workers may use several
-    workers at once."""
+    workers at once. unit_timeout_s: after so long on one hop or evaluation a worker's process is ended, and the unit repeated; 0: far
+    beyond what such units took before."""
 
     trainable: str
     workers: int
@@ -70,6 +71,7 @@ class MopSpec:
     deterministic: bool = True
     threads: int = 0
     hybrid: bool = True
+    unit_timeout_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hopyard.config.studyjson import study_of_json
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.domain.study import Goal, Parallel, StudySpec
 from hopyard.errors import SpecError
-from hopyard.server.fields import MAX_NAMES, NAME, TEXT, In, Key, Name, Param, Text, Whole
+from hopyard.server.fields import MAX_NAMES, MAX_SECONDS, NAME, TEXT, In, Key, Name, Param, Text, Whole
 
 MAX_TRIALS, MAX_VALUES = 10**6, 100_000
 _Values = Annotated[tuple[Param, ...], Meta(min_length=1, max_length=MAX_VALUES)]
@@ -82,6 +82,7 @@ class MopIn(In):
     deterministic: bool = True
     threads: Annotated[int, Meta(ge=0, le=4096)] = 0
     hybrid: bool = True
+    unit_timeout_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
 
 
 class StudyIn(In):

@@ -240,9 +240,10 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The study is over: leave."""
+    """The study is over: leave. now: whatever it is at; its process ends at once."""
 
     reason: str = ""
+    now: bool = False
 
 
 FromWorker = Hello | Ready | Finished | Named | Evaluated | Failed | Progress | Beat

@@ -20,6 +20,10 @@ class Adopting:
     def units(self) -> set[UnitId]:
         return set(self._orphans)
 
+    @property
+    def orphans(self) -> list[Orphan]:
+        return list(self._orphans.values())
+
     def add(self, doing: Doing, worker: WorkerId) -> None:
         self._orphans.setdefault(doing.unit, Orphan(doing, set())).workers.add(worker)
 

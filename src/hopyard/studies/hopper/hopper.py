@@ -71,7 +71,8 @@ class Hopper:
         each = [PartitionId(at) for at in range(parts)]
         self._coordinator = MopCoordinator(each, validation=each)
         self._orders = Orders(self._coordinator, self._crew, self._states, names, training=not self._validates)
-        self._stragglers = Stragglers(self._coordinator, self._crew, self._ledger.note)
+        self._stragglers = Stragglers(self._coordinator, self._crew, self._ledger.note, unit_timeout_s=self._mop.unit_timeout_s)
+        self._stragglers.learn_from(ground.past)
         self._trials = Trials(ground, self._ledger, self._states, adopting, self._crew, parts)
         self._adopting = adopting
         self._reception = Reception(
@@ -183,7 +184,7 @@ class Hopper:
         self._crew.take_all_seats(absent=self._waited_s(now) > self._patience.absent_s)
         for worker in self._crew.give_up(self._reads_none_of):
             self._reception.join(worker)
-        self._stragglers.check(self._orders.units.values())
+        self._stragglers.check(list(self._orders.units.values()), self._adopting.orphans)
         if not self._saving.is_running:
             self._states.keep("save", ())
         if self._saving.is_due:

@@ -134,12 +134,18 @@ class Reception:
                 self._crew.cancel(other, self._names.of(unit.number))
         del self._orders.units[unit.number]
         training = self._trials.find(unit.trial)
-        if training is not None:
-            training.losses[unit.epoch, unit.partitions] += 1
-            if training.losses[unit.epoch, unit.partitions] >= _LOSSES:
-                self._trials.fail(
-                    unit.trial, f"the worker that trained it was lost {_LOSSES} times in the same unit (out of memory?)"
+        if training is None:
+            return
+        where = unit.epoch, () if unit.frozen_s else unit.partitions  # one that hangs does so wherever it is
+        training.losses[where] += 1
+        if training.losses[where] >= _LOSSES:
+            why = f"the worker that trained it was lost {_LOSSES} times in the same unit (out of memory?)"
+            if unit.frozen_s:
+                why = (
+                    f"the worker that trained it was ended {_LOSSES} times in epoch {unit.epoch + 1}, the last time after {unit.frozen_s:.0f} s on one unit: "
+                    "it hangs, or needs a longer `unit_timeout`"
                 )
+            self._trials.fail(unit.trial, why)
 
     def _refuse(self, worker: Worker, said: Failed) -> None:
         """It cannot open its partitions or the user's code."""
@@ -189,7 +195,7 @@ class Reception:
         self._ledger.hop(said, unit.workers)
         self._trials.hopped(unit.trial, said.state)
         self._trials.facts.append(HopFinished(unit.number, said.state, said.ended_at - said.began_at))
-        self._stragglers.count(unit.workers)
+        self._stragglers.count(unit.workers, unit.trial, said.ended_at - said.began_at)
         for one in unit.finished:
             member = self._crew.find(one)
             if member is not None:

@@ -1,39 +1,85 @@
-"""Workers much slower than the others: told of once, and helped by the fastest, which opens their part too."""
+"""Workers much slower than the others: told of once, and helped by the fastest, which opens their part too. Units that take far too
+long, though their workers beat: what does them is ended."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
-from hopyard.domain.ids import WorkerId
+from hopyard.domain.ids import TrialId, WorkerId
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.roster import SLOWER
 from hopyard.studies.hopper.crew import Crew, Worker
-from hopyard.studies.hopper.units import Unit
+from hopyard.studies.hopper.units import Orphan, Unit
+from hopyard.studies.messages import End
 
 _HOPS = 6  # of each, before one is judged
 _LATE = 5.0  # times as long as expected: what is under way is late
 _LATE_S = 5.0  # and at least so long
 _EVERY_S = 1.0
+_FROZEN = 20.0  # times as long as the longest hop of the trial so far: it hangs
+_FROZEN_S = 600.0  # and at least so long
 
 
 class Stragglers:
-    def __init__(self, coordinator: MopCoordinator, crew: Crew, note: Callable[[WorkerId, str, str], None]) -> None:
-        self._coordinator, self._crew, self._note = coordinator, crew, note
+    """unit_timeout_s: how long a unit may take, 0: told from those before it."""
+
+    def __init__(
+        self, coordinator: MopCoordinator, crew: Crew, note: Callable[[WorkerId, str, str], None], *, unit_timeout_s: float = 0.0
+    ) -> None:
+        self._coordinator, self._crew, self._note, self._unit_timeout_s = coordinator, crew, note, unit_timeout_s
+        self._longest: dict[TrialId, float] = {}  # hop of each trial, in seconds
         self._hops: Counter[WorkerId] = Counter()
         self._told: dict[WorkerId, int] = {}  # the process
         self._checked_at = 0.0
 
-    def count(self, workers: Iterable[WorkerId]) -> None:
+    def count(self, workers: Iterable[WorkerId], trial: TrialId, seconds: float) -> None:
+        """They did a hop."""
         self._hops.update(workers)
+        self._longest[trial] = max(seconds, self._longest.get(trial, 0.0))
 
-    def check(self, units: Iterable[Unit]) -> None:
+    def learn_from(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """How long hops took before."""
+        for record in records:
+            if record.get("kind") == "hop":
+                self.count((), TrialId(str(record["trial"])), float(record["ended_at"]) - float(record["began_at"]))
+
+    def allowed_s(self, trial: TrialId) -> float:
+        """How long a unit of the trial may take. Where nothing is known and nobody said it, for ever: the first may have to compile."""
+        if self._unit_timeout_s:
+            return self._unit_timeout_s
+        longest = self._longest.get(trial) or max(self._longest.values(), default=0.0)
+        return max(_FROZEN * longest, _FROZEN_S) if longest else math.inf
+
+    def check(self, units: Sequence[Unit], orphans: Iterable[Orphan]) -> None:
         now = time.monotonic()
         if now - self._checked_at < _EVERY_S:
             return
         self._checked_at = now
+        for unit in units:
+            self._end_frozen(unit, unit.trial, unit.epoch, [one for one in unit.workers if one not in unit.finished], now)
+        for orphan in orphans:
+            self._end_frozen(orphan, orphan.doing.trial, orphan.doing.epoch, orphan.workers, now)
+        self._help(units, now)
+
+    def _end_frozen(self, unit: Unit | Orphan, trial: TrialId, epoch: int, workers: Iterable[WorkerId], now: float) -> None:
+        """What is ended is lost, as any worker is whose connection ends: so its unit is repeated."""
+        late = now - unit.begun_at
+        if unit.frozen_s or late <= self.allowed_s(trial):
+            return
+        unit.frozen_s = late
+        for one in workers:
+            worker = self._crew.find(one)
+            if worker is not None:
+                why = f"{late:.0f} s on one unit of trial {trial}, in epoch {epoch + 1}"
+                self._note(one, "frozen", f"{why}: its process is ended")
+                self._crew.send(worker, End(why, now=True))
+
+    def _help(self, units: Iterable[Unit], now: float) -> None:
         judged = [worker for worker in self._crew if self._hops[worker.id] >= _HOPS]
         if len(judged) < 2:
             return

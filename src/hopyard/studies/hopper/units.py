@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
@@ -11,7 +12,7 @@ from hopyard.studies.messages import Doing, Finished, UnitId
 @dataclass(slots=True, eq=False)
 class Unit:
     """epoch: of the hop; of an evaluation, the epochs that the state has done, less one. begun_at: `time.monotonic()`.
-    finished: what the members of a group said so far."""
+    finished: what the members of a group said so far. frozen_s: how long it had taken when its workers were ended for that."""
 
     number: int
     trial: TrialId
@@ -22,14 +23,17 @@ class Unit:
     training: bool
     begun_at: float
     finished: dict[WorkerId, Finished] = field(default_factory=dict)
+    frozen_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Orphan:
-    """A unit that a driver before this one asked for, and that is still under way."""
+    """A unit that a driver before this one asked for, and that is still under way. begun_at: `time.monotonic()` when that was seen."""
 
     doing: Doing
     workers: set[WorkerId]
+    begun_at: float = field(default_factory=time.monotonic)
+    frozen_s: float = 0.0
 
 
 class Names:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 from collections.abc import Mapping
 
@@ -53,3 +55,10 @@ def settle(deterministic: bool, threads: int) -> None:
         torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
         torch.utils.deterministic.fill_uninitialized_memory = False  # it costs time, and nobody should read such memory
         torch.backends.cudnn.benchmark = False
+
+
+def die(why: str) -> None:
+    """At once, from another thread than the one that trains, which cannot be stopped. Where that was is what its user needs to know."""
+    print(f"hopyard: this worker is ended: {why}. It was here:", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(sys.stderr)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -196,6 +196,8 @@ class Worker:
         except SpecError as bad:
             raise Broken(f"the driver said something that is no message: {bad}") from bad
         match message:
+            case End(reason, now=True):
+                process.die(reason)
             case Open() | Train() | Evaluate() | End():
                 self._inbox.put(message)
             case Cancel(unit):
