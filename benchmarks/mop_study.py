@@ -73,6 +73,7 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
             tell_rates(report, case, found)
             tell_space(report, case, found, data)
             tell_time(report, case, found["mop"])
+            tell_work(report, case, found["mop"], found["full_copies"])
             tell_accuracy(report, case, found["mop"], found["full_copies"])
     return report
 
@@ -149,6 +150,13 @@ def tell_time(report: Report, case: Case, mop: Sequence[Outcome]) -> None:
     report.add(f"{case.name}_mop_gap", "ms", [one.more["gap_ms"] for one in mop], note="the median pause between two units of a worker")
     report.add(f"{case.name}_mop_state", "kB", [one.more["state_bytes"] / 1e3 for one in mop], note="of a trial, model and optimiser, as it hops")
     report.add(f"{case.name}_mop_startup", "s", [one.more["startup_s"] for one in mop], note="the command's start to the first unit's beginning: PyTorch is imported in it")
+
+
+def tell_work(report: Report, case: Case, mop: Sequence[Outcome], copies: Sequence[Outcome]) -> None:
+    """The same training and the same evaluation on both sides: what each took, summed over the workers."""
+    for name, what in (("train", "training"), ("evaluate", "evaluation")):
+        ours, theirs = ([one.more[f"{name}_s"] for one in side] for side in (mop, copies))
+        report.measurements.append(ratio(f"{case.name}_{name}_time", ours, theirs, note=f"seconds of {what}, all workers together, over those with full copies"))
 
 
 def tell_accuracy(report: Report, case: Case, mop: Sequence[Outcome], sequential: Sequence[Outcome]) -> None:

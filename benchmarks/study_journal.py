@@ -48,6 +48,10 @@ class Units:
         final = [one for one in own if int(one["epoch"]) == epoch]
         return sum(float(one["metrics"][metric]) * int(one["rows"]) for one in final) / sum(int(one["rows"]) for one in final)
 
+    def seconds(self) -> dict[str, float]:
+        """Of all units of a kind together."""
+        return {"train_s": sum(map(_length, self.hops)), "evaluate_s": sum(map(_length, self.evaluations))}
+
     def shares(self) -> dict[str, float]:
         """Where the workers' time went, as shares of all of it (0 to 1), and two times in between.
 
@@ -60,9 +64,10 @@ class Units:
         edges = sum(row[0][0] - ends[0] + ends[1] - row[-1][1] for row in rows)
         gaps = [after[0] - before[1] for row in rows for before, after in itertools.pairwise(row)]
         keep = sum(float(hop["save_s"]) + float(hop["fetch_s"]) for hop in self.hops)
+        seconds = self.seconds()
         return {
-            "train_share": sum(_length(one) for one in self.hops) / whole,
-            "evaluate_share": sum(_length(one) for one in self.evaluations) / whole,
+            "train_share": seconds["train_s"] / whole,
+            "evaluate_share": seconds["evaluate_s"] / whole,
             "keep_share": keep / whole,
             "edges_share": edges / whole,
             "wait_share": (sum(gaps) - keep) / whole,

@@ -80,7 +80,7 @@ def hopper(turn: Turn, server: LocalServer) -> Outcome:
         data_bytes=units.most("data_bytes"),
         grown_bytes=units.most("grown_bytes"),
         storage_bytes=disk_bytes(max(trees, key=disk_bytes)) + disk_bytes(server.home.root / "partitions"),
-        more={"startup_s": units.began_at - began, **units.shares()},
+        more={"startup_s": units.began_at - began, **units.shares(), **units.seconds()},
     )
 
 
@@ -124,6 +124,7 @@ def full_copies(turn: Turn) -> Outcome:
         data_bytes=max(one["data_bytes"] for one in all_told),
         grown_bytes=max(one["grown_bytes"] for one in all_told),
         storage_bytes=sum(map(disk_bytes, copies)),
+        more={name: sum(one[name] for one in all_told) for name in ("train_s", "evaluate_s")},
     )
 
 

@@ -39,13 +39,16 @@ def copies(order: dict[str, Any]) -> None:
         loaded_at = time.time()
         model, optimizer = begin(networks, order["model"], params, order["seed"])
         rng = np.random.default_rng(order["seed"])
-        accuracy = 0.0
+        accuracy = train_s = evaluate_s = 0.0
         for _ in range(order["epochs"]):
+            clock = time.perf_counter()
             train_epoch(networks, model, optimizer, data, params["batch_size"], rng)
+            trained = time.perf_counter()
             right, _, rows = counts(networks, model, data).tolist()
             accuracy = right / rows
+            train_s, evaluate_s = train_s + trained - clock, evaluate_s + time.perf_counter() - trained
         tell(
-            began_at=began_at, loaded_at=loaded_at, ended_at=time.time(), accuracy=accuracy,
+            began_at=began_at, loaded_at=loaded_at, ended_at=time.time(), accuracy=accuracy, train_s=train_s, evaluate_s=evaluate_s,
             data_bytes=data.nbytes, grown_bytes=anonymous_bytes() - at_first,
         )  # fmt: skip
 
