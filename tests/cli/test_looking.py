@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hopyard.datasets.ignore import CODE
+from hopyard.datasets.walk import PATH, walk
 from hopyard.sdk.client import Client
 
 from .conftest import TRAIN
@@ -124,6 +126,7 @@ def test_pull(shell: Shell, trained: list[str]) -> None:
     assert (got / "logs" / "stdout.log").read_bytes() == b"\r0\r1\r2\r3\nmore\n"
     assert json.loads((got / "run.json").read_text())["name"] == trained[1]
     assert len(list(got.glob("checkpoint-*"))) == 1
+    assert not any(seen[PATH].startswith("got/") for seen in walk(shell.folder, CODE).files), "it does not travel with the next run from here"
     again = shell.hop("pull", trained[1], "got")
     assert (again.code, again.talk.splitlines()[0]) == (2, "error: got is not empty")
     assert shell.hop("pull", trained[0], "got", "--code", "--force").code == 0

@@ -12,10 +12,12 @@ import click
 from hopyard.cli import console
 from hopyard.cli.address import Run, get_run
 from hopyard.cli.options import last_run_argument
+from hopyard.datasets.ignore import HOPIGNORE
 from hopyard.errors import NotFound, SpecError
 from hopyard.sdk.client import Client
 
 _BLOCK = 1024 * 1024
+_KEPT_APART = "# by hop pull: what was fetched does not travel with later runs of the folder above\n*\n"
 
 
 @click.command("pull")
@@ -28,7 +30,10 @@ _BLOCK = 1024 * 1024
 @click.option("--step", type=int, metavar="N", help="Which checkpoint.")
 @click.option("--force", is_flag=True, help="Write into DEST even if it holds something; parts of the same name are replaced.")
 def pull(ref: str, dest: Path | None, code: bool, checkpoint: bool, files: bool, logs: bool, step: int | None, force: bool) -> None:
-    """Fetch code, checkpoint, files and logs of RUN into DEST (a new folder named after the run); all unless some are named."""
+    """Fetch code, checkpoint, files and logs of RUN into DEST (a new folder named after the run); all unless some are named.
+
+    A folder that is made for it has a `.hopignore`, so that what was fetched does not travel with later runs.
+    """
     from hopyard.sdk.connect import connect
 
     client = connect()
@@ -41,8 +46,11 @@ def pull(ref: str, dest: Path | None, code: bool, checkpoint: bool, files: bool,
     parts = [part for part, chosen in wanted.items() if chosen]
     saved = _checkpoint(client, run, step) if "checkpoint" in parts else None
     _check_free(dest, force)
+    made = not dest.exists()
     try:
         dest.mkdir(parents=True, exist_ok=True)
+        if made:
+            (dest / HOPIGNORE).write_text(_KEPT_APART)
     except OSError as broken:
         raise SpecError(f"{dest} cannot be made: {broken.strerror}", hints=("name another DEST",)) from broken
     for part in parts:
