@@ -146,6 +146,35 @@ if __name__ == "__main__":
     assert "no dataset `nothing`" in said["missing"]
 
 
+def test_a_finished_study_is_extended_from_python(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write(
+        "go.py",
+        """
+import json, hopyard as hop, hopyard.errors
+from model import Mean
+if __name__ == "__main__":
+    study = hop.search(Mean, space={"lr": "uniform(0.1, 0.9)"}, metric="mse", trials=2, workers=2, dataset="numbers",
+                       partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    said = []
+    for asks in ({}, {"trials": 2}):
+        try:
+            study.wait(120).resume(**asks)
+        except hop.errors.Conflict as refused:
+            said.append(refused.message)
+    more = hop.study(study.name).resume(trials=3).wait(120)
+    print(json.dumps({"refused": said, "first": study.name, "continues": more.data()["continues"], "w": float(more.best_state()["w"][0]),
+                      "same": {t.id: t.best for t in study}.items() <= {t.id: t.best for t in more}.items(), "trials": len(more.trials)}))
+""",
+    )
+    environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+    done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    assert "has finished: there is nothing left to do" in said["refused"][0] and "2 are no more" in said["refused"][1]
+    assert said["continues"] == said["first"] and said["same"] and said["trials"] == 3 and 0 < said["w"] < 3.2
+
+
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [

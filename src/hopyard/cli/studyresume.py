@@ -76,7 +76,7 @@ def _check_grows(study: StudySpec, records: Sequence[dict[str, Any]], trials: in
     except Conflict as differs:
         raise SpecError(
             f"--trials: `{name}` decides by how many trials there are to be: with {trials} in place of {study.trials} it would have decided otherwise before",
-            hints=("`random`, `tpe`, `gp` and `cmaes` can be extended; start this one anew", differs.message),
+            hints=("`random`, `median`, `tpe`, `gp` and `cmaes` can be extended; start this one anew", differs.message),
         ) from differs
     if begun < trials and searcher.ask() is SearchState.DONE:
         raise SpecError(
