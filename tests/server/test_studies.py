@@ -230,3 +230,37 @@ def test_a_gang_succeeds_with_its_essential_replicas(tmp_path: Path) -> None:
         assert refused["error"]["code"] == "does_not_fit"
 
     play(tmp_path, scene)
+
+
+def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        study = await stage.started(study=STUDY, priority=70)
+        path = f"/runs/{study['id']}/continue"
+        made = await stage.ask("POST", "/runs", trial(study), token=stage.token_of(study))
+        assert "has not ended" in (await stage.ask("POST", path, {}, status=409))["error"]["message"]
+        await stage.sync(study, [("journal", 0, b'\n{"a":1}\n')])
+        saved = await stage.ask(
+            "POST", f"/attempts/{study['id']}.1/checkpoints", {"step": 4, "manifest": await stage.put_tree({"state": b"w"}), "metrics": {}, "offsets": {}, "rank": 0}
+        )
+        await stage.finish(study, code=1)
+        await stage.until(lambda: stage_phase(stage, study, "failed"))
+        on = await stage.ask("POST", path, {"trials": 5, "id": "goes-on"}, plan=1)
+        assert (await stage.ask("POST", path, {"trials": 5, "id": "goes-on"}))["id"] == on["id"]  # a retry
+        spec = on["spec"]
+        assert (spec["forked_from"], spec["priority"], spec["study"]["continues"], spec["study"]["trials"]) == (study["id"], 70, study["id"], 5)
+        assert spec["resume"] == {"run": study["id"], "step": 4, "manifest": saved["manifest"]}
+        await stage.until(lambda: "goes-on.1" in stage.engine.launches)
+        token, other = stage.token_of(on), stage.token_of(await stage.started(study=STUDY))
+        for of in (f"/runs/{study['id']}/journal", f"/runs/{study['id']}/checkpoints", f"/runs/{made['id']}/checkpoints", f"/runs/{made['id']}"):
+            assert (await stage.send("GET", of, token=token)).status_code == 200, of
+            assert (await stage.send("GET", of, token=other)).status_code == 403, of
+        assert (await stage.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
+        assert (await stage.send("GET", f"/runs/{on['id']}/journal", token=stage.token_of(study))).status_code in (401, 403)
+        plain = await stage.started()
+        assert "no study" in (await stage.ask("POST", f"/runs/{plain['id']}/continue", {}, status=400))["error"]["message"]
+
+    play(tmp_path, scene)
+
+
+async def stage_phase(stage: Stage, run: Any, phase: str) -> bool:
+    return bool((await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == phase)

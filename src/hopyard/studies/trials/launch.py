@@ -45,8 +45,10 @@ def plan_run(study: RunId, spec: StudySpec, work: Work, source: Mapping[str, Any
     shift: from the script's epochs to the trial's, None where the checkpoint is another trial's: then its step tells."""
     step = 0 if source is None else int(source["step"])
     # A copy of another trial may have done more epochs than this one: the script counts on from those, the study from its own.
-    if shift is None:
-        shift = work.done - step if source is not None and 0 <= step <= spec.max_epochs else 0
+    if source is None:
+        shift = 0
+    elif shift is None:
+        shift = work.done - step if 0 <= step <= spec.max_epochs else 0
     last = work.budget - shift
     resume = None if source is None else {"run": source["run"], "step": step, "manifest": source["manifest"]}
     body = submission(study, spec, work, resume, last)

@@ -151,11 +151,12 @@ class TrialRuns:
         return saved[-1] if saved else None
 
     def _checkpoint_before(self, cut: Launched, done: int) -> Mapping[str, Any] | None:
-        """That of a run which was ended on the way, after no more epochs than were told; what it began with where it has none.
-        Where the script counts no epochs, the newest."""
+        """That of a run which was ended on the way, after no more epochs than were told; what it began with where it has none, nothing
+        where it was deleted. Where the script counts no epochs, the newest."""
         found = self._server.find(f"/runs/{cut.run}/checkpoints")
-        saved: list[Mapping[str, Any]] = [] if found is None else found["checkpoints"]
-        fit = [one for one in saved if one["step"] <= done - cut.shift or one["step"] > cut.last]
+        if found is None:
+            return None
+        fit = [one for one in found["checkpoints"] if one["step"] <= done - cut.shift or one["step"] > cut.last]
         return fit[-1] if fit else cut.resume
 
     def _is_ending(self, trial: TrialId) -> bool:
