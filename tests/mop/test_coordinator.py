@@ -16,6 +16,7 @@ from hopyard.mop.events import (
     Instruction,
     TrainHop,
     TrialAdmitted,
+    TrialWithdrawn,
     WorkerJoined,
     WorkersToSpare,
 )
@@ -54,6 +55,23 @@ def test_a_square_of_equal_units_is_a_latin_square() -> None:
         speeds = {WorkerId(f"w{i:02d}"): 1.0 for i in range(size)}
         for known in (True, False):
             assert play_epoch(MopCoordinator(PartitionId(i) for i in range(size)), costs, speeds, tell_times=known) == size
+
+
+def test_a_trial_goes_round_from_its_turn_whoever_was_admitted_before() -> None:
+    """As one that is taken up again without those that had come before it."""
+    everything = frozenset(PartitionId(at) for at in range(3))
+    orders = []
+    for before in ([], trials("zero")):
+        coordinator = MopCoordinator(everything)
+        for one in before:
+            coordinator.handle(one, TrialWithdrawn(one.trial))
+        coordinator.handle(TrialAdmitted(TrialId("two"), 2, "new", turn=2))
+        said, order = coordinator.handle(WorkerJoined(WorkerId("w"), everything)), []
+        while hop := next(iter(hops(said)), None):
+            order.append(hop.partitions[0])
+            said = coordinator.handle(HopFinished(hop.hop, f"after {len(order)}", 1.0))
+        orders.append(order)
+    assert orders[0] == orders[1] == [2, 0, 1] * 2
 
 
 def test_what_was_learnt_decides_who_goes_first() -> None:

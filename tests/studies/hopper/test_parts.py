@@ -14,6 +14,7 @@ from hopyard.studies.hopper.book import Book, Position
 from hopyard.studies.hopper.keeping import Keeping
 from hopyard.studies.hopper.means import weighted
 from hopyard.studies.hopper.restoring import resumed
+from hopyard.studies.hopper.stragglers import allowed_s
 from hopyard.studies.trainer import Work
 
 TRIAL = TrialId("0")
@@ -59,6 +60,14 @@ def test_a_state_goes_when_its_last_keeper_lets_it_go() -> None:
     assert keeping.keep("0", {"c"}) == ["b"]
     assert keeping.needs("a") and not keeping.needs("b")
     assert keeping.keep("best", ()) == ["a"]
+
+
+def test_a_unit_may_take_far_longer_than_those_before_it() -> None:
+    one, other = TrialId("1"), TrialId("2")
+    assert allowed_s(one, {}) == math.inf
+    assert allowed_s(one, {one: 2.0}) == 600.0, "never less than ten minutes"
+    assert allowed_s(one, {one: 60.0, other: 900.0}) == 1200.0
+    assert allowed_s(one, {other: 900.0}) == 18_000.0, "one that nobody has seen yet may be as slow as any"
 
 
 def hop(state: str, parent: str, epoch: int, *partitions: int) -> dict[str, Any]:

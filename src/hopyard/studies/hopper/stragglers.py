@@ -25,6 +25,13 @@ _FROZEN = 20.0  # times as long as the longest hop of the trial so far: it hangs
 _FROZEN_S = 600.0  # and at least so long
 
 
+def allowed_s(trial: TrialId, longest: Mapping[TrialId, float]) -> float:
+    """How long a unit of the trial may take. longest: what the longest hop of each trial took. Where nothing is known, for ever: the
+    first may have to compile."""
+    seconds = longest.get(trial) or max(longest.values(), default=0.0)
+    return max(_FROZEN * seconds, _FROZEN_S) if seconds else math.inf
+
+
 class Stragglers:
     """unit_timeout_s: how long a unit may take, 0: told from those before it."""
 
@@ -48,13 +55,6 @@ class Stragglers:
             if record.get("kind") == "hop":
                 self.count((), TrialId(str(record["trial"])), float(record["ended_at"]) - float(record["began_at"]))
 
-    def allowed_s(self, trial: TrialId) -> float:
-        """How long a unit of the trial may take. Where nothing is known and nobody said it, for ever: the first may have to compile."""
-        if self._unit_timeout_s:
-            return self._unit_timeout_s
-        longest = self._longest.get(trial) or max(self._longest.values(), default=0.0)
-        return max(_FROZEN * longest, _FROZEN_S) if longest else math.inf
-
     def check(self, units: Sequence[Unit], orphans: Iterable[Orphan]) -> None:
         now = time.monotonic()
         if now - self._checked_at < _EVERY_S:
@@ -69,7 +69,7 @@ class Stragglers:
     def _end_frozen(self, unit: Unit | Orphan, trial: TrialId, epoch: int, workers: Iterable[WorkerId], now: float) -> None:
         """What is ended is lost, as any worker is whose connection ends: so its unit is repeated."""
         late = now - unit.begun_at
-        if unit.frozen_s or late <= self.allowed_s(trial):
+        if unit.frozen_s or late <= (self._unit_timeout_s or allowed_s(trial, self._longest)):
             return
         unit.frozen_s = late
         for one in workers:
