@@ -88,6 +88,10 @@ def test_a_study_of_runs(shell: Shell) -> None:
     one = shell.hop("search", "show", "--trial", "2").text
     assert "failed" in one and "lr=9" in one and "lr is too large" in one
     assert len(shell.hop("ps", "-a", "--parent", told["study"], "--json").json) >= 3
+    best = next(trial["run_name"] for trial in told["trials"] if trial["trial"] == "1")
+    forked = shell.hop("fork", told["study"], "--checkpoint", "newest")
+    assert forked.code == 2 and f"hint: the best one is a run: `hop fork {best} --checkpoint newest`" in forked.talk
+    assert "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").talk
     refused = shell.hop("search", "gantt")
     assert refused.code != 0 and "runs of their own" in refused.talk
 
@@ -144,6 +148,21 @@ if __name__ == "__main__":
     said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     assert said["best"] == {"lr": 0.9} and 2.5 < said["w"] < 3.2 and said["done"] and len(said["table"]) == 2
     assert "no dataset `nothing`" in said["missing"]
+
+
+def test_more_trials_of_a_finished_study_are_all_that_is_trained_and_told(shell: Shell) -> None:
+    shell.write("train.py", TRIAL)
+    shell.write("search.yaml", TRIALS.replace("searcher: grid", "trials: 2").replace("[0.1, 0.5, 9.0]", '"uniform(0.1, 0.9)"'))
+    first = shell.hop("search", "search.yaml", "--json").json
+    assert (first["phase"], len(first["trials"])) == ("succeeded", 2)
+    for most in (3, 4):
+        more = shell.hop("search", "resume", "--trials", str(most))
+        assert more.code == 0, more.talk
+        told = [line for line in more.talk.splitlines() if " completed after " in line]
+        assert len(told) == 1 and f"trial {most - 1} " in told[0], more.talk
+    shown = shell.hop("search", "show", "--json").json
+    assert len(shown["trials"]) == 4 and {trial["state"] for trial in shown["trials"]} == {"completed"}
+    assert len(shell.hop("ps", "-a", "--parent", shown["study"], "--json").json) == 1
 
 
 def test_a_finished_study_is_extended_from_python(shell: Shell, numbers: str) -> None:

@@ -9,8 +9,10 @@ import pytest
 from hopyard.cli import gantt as drawing
 from hopyard.cli.search import _epochs
 from hopyard.cli.studyshow import _trial_lines
-from hopyard.cli.studytable import heading, table_of
+from hopyard.cli.studytable import heading, table_of, why_failed
 from hopyard.errors import SpecError
+from hopyard.studies.view.data import as_data
+from hopyard.studies.view.gantt import as_data as gantt_data
 from hopyard.studies.view.gantt import gantt
 from hopyard.studies.view.standing import StudyView
 from tests.studies.view.test_standing import SPEC, asked, hop, told
@@ -42,6 +44,25 @@ def test_a_trial_that_is_a_run_is_named_as_people_say_it() -> None:
     assert "run alice/mnist/12" in _trial_lines(view, view.trials["1"])
 
 
+def test_a_narrow_terminal_leaves_out_parameters_and_says_which() -> None:
+    view = StudyView.of([SPEC, *(asked(str(at), kind="sgd", learning_rate_of_the_head=0.1 * at, width=at, depth=7, decay=1e-5 * at) for at in range(3))])
+    for width in (50, 60, 80):
+        lines = table_of(view, width=width)
+        assert all(len(line) <= width for line in lines[:4]), lines
+        head = lines[0].split()
+        missing = lines[4].removeprefix("no room for ").partition(";")[0].split(", ") if len(lines) > 4 else []
+        assert len(head[5:]) + len(missing) == 5
+        assert "kind" in missing or "learning_rate…" in head, "what is the same in all trials goes first"
+    assert table_of(view)[0].split()[5:] == ["kind", "learning_rate_of_the_head", "width", "depth", "decay"]
+
+
+def test_why_a_study_failed_is_told_without_how_its_driver_said_so() -> None:
+    run = {"phase": "failed", "exit": {"reason": "replica 0: exit code 1: error: all 3 trials failed: lr is too large\nmore"}}
+    assert why_failed(run) == "all 3 trials failed: lr is too large …"
+    assert why_failed({**run, "exit": {"reason": "stopped by request"}}) == "stopped by request"
+    assert why_failed({**run, "phase": "succeeded"}) == ""
+
+
 def test_trials_in_training_are_kept_where_there_is_little_room() -> None:
     lines = table_of(_view(), limit=2)
     assert {line.split()[0] for line in lines[1:3]} == {"0", "1"}
@@ -64,6 +85,11 @@ def test_a_chart_in_the_terminal_needs_no_colour() -> None:
 def test_a_chart_as_a_picture(tmp_path: Path) -> None:
     drawing.write_png(gantt(_view()), tmp_path / "g.png", title="digits")
     assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
+    many = StudyView.of([SPEC, *(hop(n, str(n), "0", at=1.1 * n) for n in range(60))])
+    drawing.write_png(gantt(many), tmp_path / "many.png", title="many trials")
+    with pytest.raises(SpecError, match="no unit of work has ended yet"):
+        drawing.write_png(gantt(StudyView.of([SPEC])), tmp_path / "none.png", title="none")
+    assert not (tmp_path / "none.png").exists()
 
 
 @pytest.mark.parametrize(("text", "epochs"), [("3", (3, 3)), ("0-2", (0, 2)), (None, None)])
@@ -75,3 +101,10 @@ def test_epochs_are_named_by_number(text: str | None, epochs: tuple[int, int] | 
 def test_other_words_for_epochs_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="names no epochs"):
         _epochs(text)
+
+
+def test_every_name_that_programs_read_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "search.md").read_text()
+    whole, chart = as_data(_view()), gantt_data(gantt(_view()))
+    names = {*whole, *whole["trials"][0], *chart, *chart["workers"][0], *chart["workers"][0]["units"][0], *whole["counts"]}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []

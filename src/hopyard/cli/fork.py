@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from hopyard.cli.address import get_run
+from hopyard.cli.address import Run, get_run
 from hopyard.cli.options import (
     extras_option,
     gpu_memory_option,
@@ -21,6 +22,7 @@ from hopyard.cli.options import (
     where_option,
 )
 from hopyard.errors import SpecError
+from hopyard.sdk.client import Client
 
 
 @click.command("fork")
@@ -46,7 +48,10 @@ from hopyard.errors import SpecError
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
 def fork(ref: str, checkpoint: str | None, detach: bool, as_json: bool, **options: Any) -> int:
-    """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now."""
+    """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now.
+
+    A study that is forked searches anew; `hop search resume` goes on with one.
+    """
     from datetime import UTC, datetime
 
     from hopyard.cli.watch import finish
@@ -57,11 +62,32 @@ def fork(ref: str, checkpoint: str | None, detach: bool, as_json: bool, **option
     changes["checkpoint"] = _checkpoint(checkpoint)
     client = connect()
     source = client.get(f"/runs/{get_run(client, ref)['id']}")
+    if source["spec"].get("study") is not None:
+        _check_study(client, source, options["params"], checkpoint)
     roles = _roles(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     return finish(client, client.post(f"/runs/{source['id']}/fork", changes, plan=1), detach=detach, as_json=as_json)
+
+
+def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: str | None) -> None:
+    """A study that is forked searches anew, by its own file. Raises SpecError for what would change nothing of that."""
+    name = study["name"]
+    if params:
+        raise SpecError(f"--param: {name} is a study: its parameters are those of its space", hints=("change the file, and start another: `hop search search.yaml -p K=V`",))
+    if checkpoint is None:
+        return
+    from hopyard.cli.studyshow import read_journal
+    from hopyard.studies.view.standing import StudyView
+
+    best = StudyView.of(read_journal(client, study)).best()
+    hints = [f"`hop search resume {name}` goes on with all of them"]
+    if best is not None and best.run:
+        hints.insert(0, f"the best one is a run: `hop fork {best.run_name or best.run} --checkpoint newest`")
+    elif best is not None:
+        hints.append(f"the best one's state: `hop.study({name!r}).best_state()` in Python, or `hop pull {name} --checkpoint`")
+    raise SpecError(f"--checkpoint: {name} is a study, whose fork searches anew; checkpoints are of its trials", hints=hints)
 
 
 def changes_of(options: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ _IDLE = "."
 _SMALLEST = 20
 _EMPTY = "no unit of work has ended yet"
 _NAMED = 40  # trials that a picture's legend names
+_NAMED_SHARE = 0.007  # of the picture's width, that a digit of a trial's number takes
+_HATCH = "//"
+_GOLDEN = 0.618034  # steps round a circle of colours that come close to none before
 
 
 def lines_of(chart: Gantt, *, width: int) -> list[str]:
@@ -77,24 +80,31 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
         raise UsageError("drawing a PNG needs matplotlib", hints=("pip install 'hopyard[plot]'",)) from None
     matplotlib.use("Agg")
     from matplotlib import colormaps
+    from matplotlib.colors import hsv_to_rgb
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     trials = sorted({bar.trial for row in chart.rows for bar in row.bars}, key=lambda t: (int(t) if t.isdecimal() else 0, t))
-    palette = colormaps["tab20"]
-    colour = {trial: palette(at % 20) for at, trial in enumerate(trials)}
+    few = colormaps["tab20"]
+    colour = {trial: few(at) if len(trials) <= few.N else hsv_to_rgb((at * _GOLDEN % 1.0, 0.5, 0.95)) for at, trial in enumerate(trials)}
     figure = Figure(figsize=(11, 1.6 + 0.45 * len(chart.rows)), layout="constrained")
     axes = figure.subplots()
     for at, row in enumerate(chart.rows):
         for bar in row.bars:
             axes.barh(
                 at, bar.ended_at - bar.began_at, left=bar.began_at - chart.began_at, height=0.8, color=colour[bar.trial],
-                edgecolor="white", linewidth=0.3, hatch="//" if bar.kind == "evaluate" else None,
+                edgecolor="white", linewidth=0.3, hatch=_HATCH if bar.kind == "evaluate" else None,
             )  # fmt: skip
+            if bar.kind == "train" and bar.ended_at - bar.began_at > _NAMED_SHARE * (1 + len(bar.trial)) * chart.span_s:
+                axes.text((bar.began_at + bar.ended_at) / 2 - chart.began_at, at, bar.trial, ha="center", va="center", fontsize="x-small")
     axes.set_yticks(range(len(chart.rows)), [row.worker for row in chart.rows])
     axes.invert_yaxis()
-    axes.set(xlabel="seconds", title=f"{title}: {chart.idle_share:.1%} idle")
+    axes.set(xlabel="seconds", title=f"{title}: {chart.idle_share:.1%} idle", xlim=(0.0, chart.span_s or 1.0))
     named = [Patch(color=colour[trial], label=f"trial {trial}") for trial in trials[:_NAMED]]
+    if len(trials) > _NAMED:
+        named.append(Patch(visible=False, label=f"and {len(trials) - _NAMED} more"))
+    if any(bar.kind == "evaluate" for row in chart.rows for bar in row.bars):
+        named.append(Patch(facecolor="lightgrey", edgecolor="white", hatch=_HATCH, label="evaluation"))
     axes.legend(handles=named, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(named) // 12, fontsize="small", frameon=False)
     try:
         figure.savefig(file, format="png", dpi=120)

@@ -41,7 +41,7 @@ def search(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@search.command("run")
+@search.command("run", short_help="Start the study that a file describes.")
 @click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path))
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that is the same in all trials (repeatable).")
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the study.")
@@ -73,9 +73,9 @@ def run(file: Path, dry_run: bool, detach: bool, as_json: bool, **options: Any) 
 @json_option
 def ls(everything: bool, limit: int, as_json: bool) -> None:
     """List studies, the newest first: those alive, or all with -a."""
-    from hopyard.cli.address import first_line
     from hopyard.cli.ps import LIVE
     from hopyard.cli.studyresume import continued_names
+    from hopyard.cli.studytable import why_failed
     from hopyard.sdk.connect import connect
 
     phases = None if everything else ",".join(LIVE)
@@ -92,17 +92,16 @@ def ls(everything: bool, limit: int, as_json: bool) -> None:
     for each in found:
         study, summary = each["spec"]["study"], each.get("summary") or {}
         best = summary.get(study["metric"])
-        ended = first_line((each.get("exit") or {}).get("reason", "")) if each["phase"] == "failed" else ""
+        said = [f"{study['metric']} {console.number(best)}" if best is not None else "", why_failed(each), names.get(each["id"], "")]
         rows.append([
-            each["name"], study["name"], console.paint_phase(each["phase"]), study["searcher"]["name"], study["parallel"],
-            f"{summary.get('trials', 0):.0f}", "" if best is None else f"{study['metric']} {console.number(best)}",
-            console.age(console.seconds_since(each["submitted_at"])), ended or names.get(each["id"], ""),
+            each["name"], study["name"], console.paint_phase(each["phase"]), study["searcher"]["name"].rpartition(":")[2],
+            f"{summary.get('trials', 0):.0f}", console.age(console.seconds_since(each["submitted_at"])), "; ".join(filter(None, said)),
         ])  # fmt: skip
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    console.out("\n".join(console.table(["STUDY", "NAME", "PHASE", "SEARCHER", "PARALLEL", "TRIALS", "BEST", "AGE", ""], rows, right=(5, 7), width=width)))
+    console.out("\n".join(console.table(["STUDY", "NAME", "PHASE", "SEARCHER", "TRIALS", "AGE", "BEST"], rows, right=(4, 5), width=width)))
 
 
-@search.command("show")
+@search.command("show", short_help="Show how a study stands: its trials, the best first.")
 @last_study_argument()
 @click.option("--trial", metavar="N", help="One trial: its parameters, its curve, its error.")
 @json_option
@@ -119,7 +118,7 @@ def show(ref: str, trial: str | None, as_json: bool) -> None:
         show_trial(ref, trial, as_json=as_json)
 
 
-@search.command("gantt")
+@search.command("gantt", short_help="Draw which trial was on which worker when.")
 @last_study_argument()
 @click.option("--epochs", metavar="A-B", help="Only these epochs, counted from 0: 0-2, or one alone.")
 @click.option("--png", "file", type=PngFile(), metavar="FILE", help="Write a picture instead (needs matplotlib).")
@@ -144,7 +143,7 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
         drawing.draw(chart)
 
 
-@search.command("resume")
+@search.command("resume", short_help="Go on with a study that has ended.")
 @last_study_argument()
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials in all, where the searcher can propose more.")
 @click.option("--code", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER", help="Take the code of this folder in place of the study's.")
@@ -166,7 +165,7 @@ def resume(ref: str, trials: int | None, code: Path | None, detach: bool, as_jso
     return finish(client, run, detach=detach, as_json=as_json)
 
 
-@search.command("replay")
+@search.command("replay", short_help="Train trials again, and compare every state.")
 @last_study_argument()
 @click.option("--trial", "trials", multiple=True, metavar="N", help="Only this trial (repeatable).")
 @json_option

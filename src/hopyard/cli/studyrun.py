@@ -140,7 +140,7 @@ def follow(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
         from hopyard.studies.view.data import as_data
 
         now = ended or follower.run
-        console.out_json({"id": now["id"], "name": now["name"], "phase": now["phase"], **as_data(view)})
+        console.out_json({"study": now["name"], "id": now["id"], "phase": now["phase"], **as_data(view)})
     if ended is None:
         return 130
     if not as_json:

@@ -59,7 +59,6 @@ class StudyOutput(Output):
         self._screen, self._tell = screen, tell
         self._rest = b""
         self._told: set[tuple[str, Phase]] = set()
-        self._best: str | None = None
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
         if stream != "journal":
@@ -77,8 +76,7 @@ class StudyOutput(Output):
         for trial in view.trials.values():
             if trial.state in _ENDED and (trial.id, trial.state) not in self._told:
                 self._told.add((trial.id, trial.state))
-                console.say(_news(view, trial, best=best is trial and self._best != trial.id))
-        self._best = best.id if best is not None else None
+                console.say(_news(view, trial, best=best is trial))
 
 
 def _news(view: StudyView, trial: TrialView, *, best: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from hopyard.cli import console
 from hopyard.cli.address import Run, get_run
 from hopyard.cli.canvas import Curve
-from hopyard.cli.studytable import STATE_STYLE, heading, params_line, table_of
+from hopyard.cli.studytable import STATE_STYLE, heading, params_line, table_of, why_failed
 from hopyard.domain.run import RunPhase
 from hopyard.errors import NotFound, SpecError
 from hopyard.sdk.client import Client
@@ -56,7 +56,7 @@ def show_study(ref: str, *, as_json: bool) -> None:
     if as_json:
         console.out_json({"study": study["name"], "phase": study["phase"], **as_data(view)})
         return
-    console.out(f"{study['name']}  {console.paint_phase(study['phase'])}" + (f": {study['exit']['reason']}" if study.get("exit") and study["phase"] == "failed" else ""))
+    console.out(f"{study['name']}  {console.paint_phase(study['phase'])}" + (f": {why}" if (why := why_failed(study)) else ""))
     console.out("\n".join(heading(view)))
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     rows = table_of(view, width=width)
@@ -75,7 +75,7 @@ def _importance(view: StudyView) -> list[str]:
         return []
     longest = max(map(len, found))
     bars = [f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip() for name, share in found.items()]
-    return ["", "importance of parameters (how much of the metric's spread each explains)", *bars]
+    return ["", "importance of parameters (what decides whether a trial is among the best)", *bars]
 
 
 def show_trial(ref: str, trial: str, *, as_json: bool) -> None:

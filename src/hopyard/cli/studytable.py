@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
 from hopyard.cli import console
+from hopyard.cli.address import Run, first_line
 from hopyard.studies.standing import Phase
 from hopyard.studies.view.standing import StudyView, TrialView
 
@@ -16,7 +18,9 @@ STATE_STYLE = {
     Phase.STOPPED: "dim",
     Phase.FAILED: "red",
 }
-_LONGEST_VALUE = 18
+_LONGEST_VALUE, _LONGEST_HEAD = 18, 14
+_FEWEST_WORDS = 24  # columns that an error has at least
+_HOW_IT_SAYS_SO = re.compile(r"^(replica \d+: )?exit code \d+: (error: )?")  # of the driver, whose last line is why the study failed
 
 
 def heading(view: StudyView) -> list[str]:
@@ -36,35 +40,66 @@ def heading(view: StudyView) -> list[str]:
 
 
 def table_of(view: StudyView, *, limit: int | None = None, width: int | None = None, stream: Any = None) -> list[str]:
-    """The trials, the best first, at most `limit` of them; those in training are never left out for others."""
+    """The trials, the best first, at most `limit` of them; those in training are never left out for others. Parameters for which `width` has
+    no room are named below."""
     trials = view.ranked()
     if not trials:
         return []
     shown = _most_wanted(trials, limit)
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
-    placed = any(trial.where or trial.run for trial in trials)
-    head = ["TRIAL", "STATE", "EPOCH", view.metric or "VALUE", "BEST", *["ON"] * placed, *names, ""]
-    rows = [_row(trial, names, placed=placed, stream=stream or sys.stdout) for trial in shown]
-    if not any(row[-1] for row in rows):
-        head, rows = head[:-1], [row[:-1] for row in rows]
-    lines = console.table(head, rows, right=(0, 2, 3, 4), width=width)
+    placed, words = any(map(_place, shown)), any(map(_words, shown))
+    head = ["TRIAL", "STATE", "EPOCH", view.metric or "VALUE", "BEST", *["ON"] * placed]
+    rows = [_row(trial, placed=placed, stream=stream or sys.stdout) for trial in shown]
+    kept = names if width is None else _that_fit(names, shown, width - _width(head, rows) - (_FEWEST_WORDS if words else 0))
+    heads = [*head, *(kept if width is None else map(_heading, kept)), *[""] * words]
+    rows = [[*row, *(_value_of(trial, name) for name in kept), *[_words(trial)] * words] for row, trial in zip(rows, shown, strict=True)]
+    lines = console.table(heads, rows, right=(0, 2, 3, 4), width=width)
+    if len(kept) < len(names):
+        lines.append(f"no room for {', '.join(name for name in names if name not in kept)}; `hop search show --trial N` has all")
     if len(shown) < len(trials):
         lines.append(f"… and {len(trials) - len(shown)} more; `hop search show STUDY` lists all")
     return lines
 
 
-def _row(trial: TrialView, names: list[str], *, placed: bool, stream: Any) -> list[str]:
-    on = trial.run_name or trial.run or ("+".join(trial.where) if trial.state is Phase.TRAINING else "")
-    words = trial.error.splitlines()[0] if trial.error else f"from trial {trial.start_from}" if trial.start_from else ""
+def _width(head: list[str], rows: list[list[str]]) -> int:
+    return sum(max(map(console.shown_width, column)) + 2 for column in zip(head, *rows, strict=True))
+
+
+def _that_fit(names: list[str], trials: list[TrialView], room: int) -> list[str]:
+    """At least one. Those that are the same in all trials go first, then the last ones."""
+    kept = list(names)
+    same = [name for name in names if len({_value_of(trial, name) for trial in trials}) == 1]
+    for name in (*reversed(same), *(name for name in reversed(names) if name not in same)):
+        if len(kept) == 1 or sum(max(len(_heading(one)), *(len(_value_of(trial, one)) for trial in trials)) + 2 for one in kept) <= room:
+            break
+        kept.remove(name)
+    return kept
+
+
+def _heading(name: str) -> str:
+    return name if len(name) <= _LONGEST_HEAD else name[: _LONGEST_HEAD - 1] + "…"
+
+
+def _place(trial: TrialView) -> str:
+    return trial.run_name or trial.run or ("+".join(trial.where) if trial.state is Phase.TRAINING else "")
+
+
+def _words(trial: TrialView) -> str:
+    return trial.error.splitlines()[0] if trial.error else f"from trial {trial.start_from}" if trial.start_from else ""
+
+
+def _value_of(trial: TrialView, name: str) -> str:
+    return value_text(trial.params[name]) if name in trial.params else ""
+
+
+def _row(trial: TrialView, *, placed: bool, stream: Any) -> list[str]:
     return [
         trial.id,
         console.paint(trial.state.value, STATE_STYLE[trial.state], stream),
         f"{trial.epoch}/{trial.budget}" if trial.budget else str(trial.epoch),
         console.number(trial.value) if trial.value is not None else "",
         console.number(trial.best) if trial.best is not None else "",
-        *[on] * placed,
-        *(value_text(trial.params[name]) if name in trial.params else "" for name in names),
-        words,
+        *[_place(trial)] * placed,
     ]
 
 
@@ -84,3 +119,8 @@ def params_line(params: dict[str, Any]) -> str:
 def value_text(value: Any) -> str:
     text = console.number(value) if isinstance(value, float) else str(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def why_failed(study: Run) -> str:
+    """In one line; "" where it did not fail."""
+    return _HOW_IT_SAYS_SO.sub("", first_line((study.get("exit") or {}).get("reason", ""))) if study["phase"] == "failed" else ""
