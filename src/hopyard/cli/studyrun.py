@@ -126,7 +126,7 @@ def follow(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
 
     view = StudyView()
     screen = StudyScreen(view)
-    output = StudyOutput(screen, tell=not as_json)
+    output = StudyOutput(screen, tell=not as_json, continues=run["spec"]["study"].get("continues", ""))
     follower = Follower(client, run, output=output, line=screen, streams=("stderr", "journal"), rank=0)
     try:
         ended = until_the_end(follower, screen)

@@ -9,7 +9,7 @@ from hopyard.cli import console
 from hopyard.cli.output import Output
 from hopyard.cli.statusline import StatusLine
 from hopyard.cli.studytable import heading, table_of
-from hopyard.studies.journal import read_records
+from hopyard.studies.journal import CONTINUED, read_records
 from hopyard.studies.standing import Phase
 from hopyard.studies.view.standing import StudyView, TrialView
 
@@ -52,11 +52,12 @@ class StudyScreen(StatusLine):
 
 
 class StudyOutput(Output):
-    """Takes the driver's streams: the journal goes into `screen.view`, all else to stderr."""
+    """Takes the driver's streams: the journal goes into `screen.view`, all else to stderr. continues: the run of the study
+    that this one continues, with whose journal its own begins: what ended in that is no news."""
 
-    def __init__(self, screen: StudyScreen, *, tell: bool) -> None:
+    def __init__(self, screen: StudyScreen, *, tell: bool, continues: str = "") -> None:
         super().__init__(screen, replicas=1, all_to_stderr=True)
-        self._screen, self._tell = screen, tell
+        self._screen, self._tell, self._before = screen, tell, continues
         self._rest = b""
         self._told: set[tuple[str, Phase]] = set()
 
@@ -67,7 +68,10 @@ class StudyOutput(Output):
         whole, _, self._rest = (self._rest + data).rpartition(b"\n")
         for record in read_records(whole):
             self._screen.view.take(record)
-        if self._tell and not self._screen.drawing:
+            if record.get("kind") == CONTINUED and record["run"] == self._before:
+                self._told.update((trial.id, trial.state) for trial in self._screen.view.trials.values() if trial.state in _ENDED)
+                self._before = ""
+        if self._tell and not self._before and not self._screen.drawing:
             self._tell_news()
 
     def _tell_news(self) -> None:

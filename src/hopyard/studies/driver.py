@@ -98,6 +98,8 @@ class Driver:
                 self._note(event)
             if record.get("kind") == CONTINUED:
                 self._failed_before = self.standing.count(Phase.FAILED)
+            elif record.get("kind") == "done":
+                self._last = {}
             elif record.get("kind") == "failed":
                 self._errors[TrialId(record["trial"])] = str(record["error"])
             elif record.get("kind") == "reached":

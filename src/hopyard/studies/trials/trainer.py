@@ -16,7 +16,7 @@ from hopyard.domain.run import RunPhase
 from hopyard.errors import Conflict, HopyardError, NotFound, ServerUnavailable
 from hopyard.studies.journal import CONTINUED
 from hopyard.studies.server import StudyServer
-from hopyard.studies.trainer import Ground, News, TrialFailed, Work
+from hopyard.studies.trainer import Ground, News, Reached, TrialFailed, Work
 from hopyard.studies.trials.child import Child
 from hopyard.studies.trials.launch import Launched, counts_epochs, plan_run, submission
 
@@ -67,6 +67,9 @@ class TrialRuns:
         known = self._newest.get(work.trial)
         if work.resumed and known is not None and known.budget == work.budget:
             self._submit(work, known, submission(self._run, self._spec, work, known.resume, known.last))
+            return
+        if work.resumed and work.trial in self._left and self._left[work.trial].budget == work.budget:
+            self._news.append(Reached(work.trial, work.budget))  # the last thing that the study which this one continues has seen
             return
         self._waiting[work.trial] = work
         if known is not None and known.run not in self._children and work.trial not in self._left:
