@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -11,10 +11,9 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
-from hopyard.scheduler.cycle.promises import SOON, outranks
+from hopyard.scheduler.cycle.promises import outranks
 from hopyard.scheduler.cycle.scene import Scene
-from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.hope import Hope
+from hopyard.scheduler.cycle.soon import SOON
 from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
@@ -25,30 +24,6 @@ SEARCH = 4  # looks: to find out who of those that may be asked suffice takes ab
 GONE = timedelta(seconds=STOPS_IN_S[0] + 1)  # whoever was asked to make room is expected to have left by then
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
-
-
-class _Soon:
-    """What there is room for once these have gone, as things stood when that was first looked at. last_s: when the last of them has."""
-
-    def __init__(self, scene: Scene, gone: Sequence[Placement], last_s: float) -> None:
-        self._scene, self._gone, self.last_s = scene, gone, last_s
-        self._hope = Hope(scene.capacity, gone)
-        self._capacity: Capacity | None = None
-
-    def holds(self, gang: Gang) -> bool:
-        if not self._gone or not self._hope.holds(gang):
-            return False
-        if self._capacity is None:
-            self._capacity = self._scene.capacity.copy()
-            self._capacity.give_back_all(self._gone)
-        return self._capacity.place(gang, score="first-fit") is not None and self._allowed(gang)
-
-    def _allowed(self, gang: Gang) -> bool:
-        if self._scene.accounts.refusal(gang) is None:
-            return True
-        accounts = self._scene.accounts.copy()
-        accounts.credit_all(self._gone)
-        return accounts.refusal(gang) is None
 
 
 class Asking:
@@ -68,7 +43,6 @@ class Asking:
         snapshot = scene.snapshot
         self.looks = min(max(EFFORT // max(len(snapshot.nodes) + len(snapshot.running), 1), LOOKS[0]), LOOKS[1])
         self._lazy: Preemptor | None = None
-        self._soon: _Soon | None = None
 
     def make_way(self) -> None:
         """Runs in the way of a reservation that begins soon are asked to leave in time."""
@@ -132,11 +106,9 @@ class Asking:
         scene = self._scene
         if scene.timeline.expected_at(gang.id) is not None:
             return self._surely_soon(gang)
-        if self._soon is None:
-            self._soon = _Soon(scene, *scene.standing.future.gone_by(SOON.total_seconds()))
-        if not self._soon.holds(gang.sized([role.fewest for role in gang.roles])):
+        if not scene.soon.holds(gang.sized([role.fewest for role in gang.roles])):
             return False
-        self._see_again(scene.now + timedelta(seconds=self._soon.last_s))
+        self._see_again(scene.now + timedelta(seconds=scene.soon.last_s))
         return True
 
     def _surely_soon(self, gang: Gang) -> bool:

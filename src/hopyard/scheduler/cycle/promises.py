@@ -11,13 +11,12 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue
 from hopyard.scheduler.cycle.line import Line
+from hopyard.scheduler.cycle.soon import SOON
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.predict import Expected
-from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.timeline import Timeline
 
 PROMISES = 8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
-SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # whoever was asked to make room has left by then
 LATE = "late is also who goes before it, run"
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 

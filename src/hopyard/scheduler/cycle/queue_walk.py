@@ -12,6 +12,9 @@ from hopyard.scheduler.cycle.line import Kind, Leaf, Rank, Shape, Waiting
 from hopyard.scheduler.fairness.accounts import Accounts
 
 Entry = tuple[datetime, GangId, int, Kind, list[Gang]]
+Held = Callable[
+    [QueueName, str, Shape, int], bool
+]  # whether those of this queue, user, shape and priority are passed over for now
 
 
 class QueueWalk:
@@ -23,13 +26,14 @@ class QueueWalk:
         leaf: Leaf,
         accounts: Accounts,
         over_all: set[Shape],
-        held: Callable[[QueueName, str, Shape], bool],
+        held: Held,
     ) -> None:
         self.queue, self._leaf, self._accounts, self._over_all, self._held = queue, leaf, accounts, over_all, held
         self.over: set[Shape] = set()
         self.full: Set[Shape] = frozenset()
         self.over_users: set[tuple[str, Shape]] = set()
         self._ranks: list[Rank] = sorted(leaf.ranks, reverse=True)
+        self._at = 0  # the priority at which the walk is
         self._users: list[UserEntry] = []
         self._head: Gang | None = None
 
@@ -46,7 +50,7 @@ class QueueWalk:
     def passes(self, user: str, shape: Shape) -> bool:
         if shape in self.full or shape in self.over or shape in self._over_all or (user, shape) in self.over_users:
             return True
-        return self._held(self.queue, user, shape)
+        return self._held(self.queue, user, shape, self._at)
 
     def head(self) -> Gang | None:
         if self._head is None or self.stale():
@@ -80,7 +84,9 @@ class QueueWalk:
                 heappop(self._users)
             if not self._ranks:
                 return None
-            self._users = self._begin(self._leaf.ranks[self._ranks.pop()])
+            rank = self._ranks.pop()
+            self._at = -rank[0]
+            self._users = self._begin(self._leaf.ranks[rank])
 
     def _begin(self, users: dict[str, Waiting]) -> list[UserEntry]:
         key = self._accounts.user_key

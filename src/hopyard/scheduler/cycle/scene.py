@@ -11,6 +11,7 @@ from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.promises import Promises
+from hopyard.scheduler.cycle.soon import Soon
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, expect
@@ -34,6 +35,7 @@ class Scene:
         self.placed: dict[GangId, Placement] = {}
         self.alone: dict[GangId, Verdict] = {}
         self.on_start: list[Callable[[Placement], None]] = []
+        self._soon: Soon | None = None
         self._expected: dict[tuple[Shape, QueueName, str, str, float | None], Expected] = {}
 
     def close(self) -> Capacity:
@@ -42,6 +44,14 @@ class Scene:
         for placement in self.placed.values():
             self.capacity.give_back(placement)
         return after
+
+    @property
+    def soon(self) -> Soon:
+        """What ends soon anyway."""
+        if self._soon is None:
+            self._soon = Soon(self.standing.future, self.capacity, self.accounts)
+            self.on_start.append(self._soon.starts)
+        return self._soon
 
     def gang(self, gang: GangId) -> Gang:
         """One that waits."""

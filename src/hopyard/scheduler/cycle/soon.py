@@ -1,0 +1,51 @@
+"""What there will be room for, and who may use it, once what ends soon anyway has ended."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hopyard.domain.gang import Gang, Placement
+from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.hope import Hope
+from hopyard.scheduler.timeline.future import STOPS_IN_S, Future
+
+SOON = timedelta(seconds=STOPS_IN_S[1] + 1)  # whoever was asked to make room has left by then
+
+
+class Soon:
+    """Of one turn. Runs count as gone that will have ended by SOON even where they take as long as can be expected.
+
+    last_s: in how many seconds the last of them has.
+    """
+
+    def __init__(self, future: Future, capacity: Capacity, accounts: Accounts) -> None:
+        """capacity, accounts: as they are now, with what starts in this turn."""
+        self._gone, self.last_s = future.gone_by(SOON.total_seconds())
+        self._now = capacity
+        self._accounts = accounts.copy()
+        self._accounts.credit_all(self._gone)
+        self._hope: Hope | None = None
+        self._capacity: Capacity | None = None
+
+    def starts(self, placement: Placement) -> None:
+        """It may use so much less. Where it is does not matter: room is looked for as things stood when that was first done."""
+        self._accounts.charge(placement)
+
+    def allows(self, gang: Gang) -> bool:
+        """Whether its queue and its user may use what it asks for by then."""
+        return bool(self._gone) and self._accounts.refusal(gang) is None
+
+    def holds(self, gang: Gang) -> bool:
+        """Whether it may start by then, and there is room."""
+        return self.allows(gang) and self._fits(gang)
+
+    def _fits(self, gang: Gang) -> bool:
+        if self._hope is None:
+            self._hope = Hope(self._now, self._gone)
+        if not self._hope.holds(gang):
+            return False
+        if self._capacity is None:
+            self._capacity = self._now.copy()
+            self._capacity.give_back_all(self._gone)
+        return self._capacity.place(gang, score="first-fit") is not None
