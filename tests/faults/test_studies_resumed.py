@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from .test_studies import MOP, SEARCH, TRAINABLE, TRAINS, decisions, journal, start
+from .test_studies import MOP, SEARCH, TRAINABLE, TRAINS, decisions, journal, process_of, start
 from .world import World, kill, until
 
 ONE_AT_A_TIME = MOP.replace("workers: 2", "workers: 1\nconcurrent: 1").replace("{validation: 0.2}", "{parts: 3, validation: 0.2}").replace("trials: 4", "trials: 3")
@@ -34,7 +34,7 @@ def resume(world: World, *words: str) -> Any:
 def stop_after(world: World, run: Any, kind: str, many: int) -> Any:
     until(lambda: sum(record["kind"] == kind for record in journal(world, run)) >= many, f"{many} records {kind}")
     world.ok("stop", run["name"])
-    return world.reaches(run["id"], "cancelled")
+    return world.reaches(run["id"], "stopping", "cancelled")  # one that is being stopped is waited for
 
 
 def states(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]]:
@@ -206,6 +206,20 @@ def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear
     joined = [record for record in records if record["kind"] == "worker" and record["event"] == "joined" and record["worker"] == frozen["worker"]]
     assert len(joined) == 2
     assert ended["attempt"]["number"] == 1
+
+
+def test_a_unit_that_hangs_is_ended_though_its_driver_was_killed(linear: World) -> None:
+    mark = linear.root / "mark"
+    linear.write("linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(str(mark))))
+    linear.write("search.yaml", MOP + "unit_timeout: 5s\n")
+    run = start(linear)
+    until(mark.exists, "a unit that hangs")
+    kill(process_of(linear, run, "driver"))
+    ended = linear.reaches(run["id"], "succeeded")
+    records = journal(linear, ended)
+    assert sum(record["kind"] == "worker" and record["event"] == "frozen" for record in records) == 1
+    assert sum(record["kind"] == "hopper" for record in records) == 2, "two drivers"
+    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
 
 
 def test_a_trial_that_always_hangs_fails_alone(linear: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,16 +21,21 @@ from hopyard.domain.trial import Asked, Proposal, SearchState
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.sdk.client import Client
 
+_LOOK_EVERY_S = 0.2
+
 
 def resume(client: Client, study: Run, *, trials: int | None = None, code: Path | None = None) -> tuple[Client, Run]:
     """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place of the study's code.
 
-    Raises Conflict where it has not ended, or has finished and no more trials are asked for; SpecError where its searcher cannot
+    One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no more trials are asked for; SpecError where its searcher cannot
     propose more.
     """
     from hopyard.cli.submit import post
     from hopyard.datasets.pack import CODE, pack
 
+    while study["phase"] == "stopping":
+        time.sleep(_LOOK_EVERY_S)
+        study = client.get(f"/runs/{study['id']}")
     if trials is not None:
         _check_grows(study_of_json(study["spec"]["study"]), read_journal(client, study), trials)
     body: dict[str, Any] = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "trials": trials}
