@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hopyard.cli.studyrun import searcher_here
 from hopyard.cli.studyshow import get_study, read_journal
 from hopyard.cli.submit import submit
 from hopyard.config.searchfile import search_of
@@ -190,6 +191,7 @@ def search(what: str | type | Callable[..., Any] | None = None, /, *, name: str 
     asked = search_of({**_what(what, code, hops=settings.get("parallel") == "mop" or "workers" in settings), **settings}, code, where="hop.search", name=slug(name or code.name, fallback="search"))
     if name is not None:
         asked = replace(asked, study=replace(asked.study, name=slug(name, fallback="search")), run=replace(asked.run, label=slug(name, fallback="search")))
+    searcher_here(asked.study, where="hop.search")
     client, run = submit(asked.run, code, spec=asked.spec)
     return Study(client, run)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hopyard.cli import gantt as drawing
 from hopyard.cli.search import _epochs
+from hopyard.cli.studyrun import searcher_here
 from hopyard.cli.studyshow import _trial_lines
 from hopyard.cli.studytable import heading, table_of, why_failed
+from hopyard.config.searchfile import search_of
+from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
 from hopyard.studies.view.data import as_data
 from hopyard.studies.view.gantt import as_data as gantt_data
@@ -108,3 +113,18 @@ def test_every_name_that_programs_read_is_on_the_page() -> None:
     whole, chart = as_data(_view()), gantt_data(gantt(_view()))
     names = {*whole, *whole["trials"][0], *chart, *chart["workers"][0], *chart["workers"][0]["units"][0], *whole["counts"]}
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+def test_what_a_searcher_cannot_work_with_is_refused_here_and_what_it_needs_elsewhere_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("")
+
+    def study(**more: Any) -> StudySpec:
+        return search_of({"metric": "acc", "script": "train.py", "space": {"lr": "uniform(0, 1)"}, **more}, tmp_path).study
+
+    with pytest.raises(SpecError, match=r"^search\.yaml: space\.lr: a grid does not know how many points"):
+        searcher_here(study(searcher="grid"), where="search.yaml")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    for name in ("tpe", "bohb", {"name": "median", "of": "tpe"}):
+        assert searcher_here(study(searcher=name, trials=3, epochs=9)) is None, "the study's own environment may have it"
+    (tmp_path / "mine.py").write_text("class Mine: ...\nraise SystemExit\n")
+    assert searcher_here(study(searcher={"name": "median", "of": "mine.py:Mine"}, trials=3)) is None, "nobody's code is run here"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from hopyard.cli import console
 from hopyard.cli.canvas import COLOURS, nice_ticks, tick_text
@@ -86,7 +87,7 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
 
     trials = sorted({bar.trial for row in chart.rows for bar in row.bars}, key=lambda t: (int(t) if t.isdecimal() else 0, t))
     few = colormaps["tab20"]
-    colour = {trial: few(at) if len(trials) <= few.N else hsv_to_rgb((at * _GOLDEN % 1.0, 0.5, 0.95)) for at, trial in enumerate(trials)}
+    colour: dict[str, Any] = {trial: few(at) if len(trials) <= few.N else hsv_to_rgb((at * _GOLDEN % 1.0, 0.5, 0.95)) for at, trial in enumerate(trials)}
     figure = Figure(figsize=(11, 1.6 + 0.45 * len(chart.rows)), layout="constrained")
     axes = figure.subplots()
     for at, row in enumerate(chart.rows):

@@ -134,6 +134,8 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
     if study["spec"]["study"]["parallel"] != "mop" and not view.bars:
         raise SpecError(f"the trials of {study['name']} are runs of their own, so no worker is shared", hints=(f"hop ps -a --parent {study['name']} lists them",))
     chart = chart_of(view, epochs=_epochs(epochs))
+    if epochs is not None and view.bars and not chart.rows:
+        raise SpecError(f"--epochs: no unit of {epochs} has ended", hints=(f"there are epochs 0 to {max(bar.epoch for bar in view.bars)}",))
     if as_json:
         console.out_json({"study": study["name"], **as_data(chart)})
     elif file is not None:

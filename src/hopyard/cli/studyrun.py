@@ -29,7 +29,6 @@ from hopyard.sdk.client import Client
 from hopyard.studies.view.standing import StudyView
 
 _PREVIEWED = 10
-_OPTUNAS = ("bohb", "cmaes", "gp", "tpe")  # what they need may be in the study's environment alone
 
 
 def request_of(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyRequest:
@@ -66,7 +65,7 @@ def preview(file: Path, options: Mapping[str, Any], *, as_json: bool) -> None:
 
     folder = Path.cwd()
     study = request_of(file, folder, options).study
-    searcher = build(study, lambda text: load_attribute(text, folder))
+    searcher = searcher_here(study, where=str(file)) or build(study, lambda text: load_attribute(text, folder))
     proposals: list[Proposal] = []
     while len(proposals) < _PREVIEWED and isinstance(proposal := searcher.ask(), Proposal):
         proposals.append(proposal)
@@ -86,7 +85,7 @@ def start(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool
     asked = request_of(file, folder, options)
     if folder == Path("/"):
         raise SpecError("the current folder is /: the whole machine would be packed", hints=("cd into the folder of the code; it travels with the study",))
-    searcher_here(asked.study)
+    searcher_here(asked.study, where=str(file))
     client, run = submit(asked.run, folder, spec=asked.spec)
     return finish(client, run, detach=detach, as_json=as_json)
 
@@ -103,18 +102,25 @@ def finish(client: Client, run: dict[str, Any], *, detach: bool, as_json: bool) 
     return follow(client, run, as_json=as_json)
 
 
-def searcher_here(study: StudySpec) -> Searcher | None:
+def searcher_here(study: StudySpec, *, where: str = "") -> Searcher | None:
     """Its searcher, so that what that cannot work with (a grid without end, say) is refused here; None where it needs what only the
-    study's environment may have. Raises SpecError."""
-    from importlib.util import find_spec
-
+    study's environment may have. where: what the study was read from. Raises SpecError."""
     from hopyard.domain.searchers import is_own
+    from hopyard.searchers.optuna_model import LacksPackage
     from hopyard.searchers.registry import build
-    from hopyard.studies.trainable.load import load_attribute
 
-    if is_own(study.searcher.name) or (study.searcher.name in _OPTUNAS and not find_spec("optuna")):
+    if any(map(is_own, (study.searcher.name, str(study.searcher.options.get("of", ""))))):
         return None
-    return build(study, lambda text: load_attribute(text, Path.cwd()))
+    try:
+        return build(study, _no_own)
+    except LacksPackage:
+        return None
+    except SpecError as wrong:
+        raise SpecError(f"{where}: {wrong.message}" if where else wrong.message, hints=wrong.hints) from wrong
+
+
+def _no_own(text: str) -> Any:
+    raise AssertionError(f"`{text}` is looked up where the study runs")
 
 
 def follow(client: Client, run: dict[str, Any], *, as_json: bool) -> int:

@@ -68,11 +68,14 @@ def show_study(ref: str, *, as_json: bool) -> None:
 
 def _importance(view: StudyView) -> list[str]:
     """What the parameters matter; nothing where that cannot be told."""
-    from hopyard.studies.view.data import importance_of
+    from importlib.util import find_spec
+
+    from hopyard.studies.view.data import enough_results, importance_of
 
     found = importance_of(view)
     if not found:
-        return []
+        lacking = enough_results(view) and find_spec("optuna") is None
+        return ["", "hint: what its parameters matter is told where Optuna is installed: pip install 'hopyard[search]'"] if lacking else []
     longest = max(map(len, found))
     bars = [f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip() for name, share in found.items()]
     return ["", "importance of parameters (what decides whether a trial is among the best)", *bars]

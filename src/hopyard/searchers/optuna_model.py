@@ -24,17 +24,20 @@ Params = dict[str, ParamValue]
 MakeSampler = Callable[[Any, int], Any]  # optuna, seed -> sampler
 
 
+class LacksPackage(SpecError):
+    """A searcher that needs a package which is not installed here; it may be where the study runs."""
+
+
 def load_optuna(searcher: str, *others: str) -> Any:
-    """The module `optuna`. Raises SpecError where it, or one of `others` that this searcher needs too, is not installed."""
+    """The module `optuna`. Raises LacksPackage where it, or one of `others` that this searcher needs too, is not installed."""
     for name in ("optuna", *others):
         try:
             found = import_module(name)
         except ImportError as missing:
             hint = "PyTorch for your machine: https://pytorch.org" if name == "torch" else "pip install 'hopyard[search]'"
             where = "it is needed where the study's driver runs: name it in the study's requirements too"
-            raise SpecError(
-                f"searcher.name: `{searcher}` needs the package {name}, which is not installed", hints=(hint, where)
-            ) from missing
+            told = f"searcher.name: `{searcher}` needs the package {name}, which is not installed"
+            raise LacksPackage(told, hints=(hint, where)) from missing
         if name == "optuna":
             optuna = found
     return optuna

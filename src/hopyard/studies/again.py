@@ -41,9 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _again(asked)
     except HopyardError as error:
-        for hint in error.hints:
-            print(f"hint: {hint}", file=sys.stderr)
-        print(f"error: {error.message}", file=sys.stderr)
+        print("\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]), file=sys.stderr)
         return 1
 
 
@@ -58,7 +56,7 @@ def _again(asked: argparse.Namespace) -> int:
     trainable = load(spec.mop.trainable, code)
     process.settle(spec.mop.deterministic, spec.mop.threads)  # the user's code may be what imported PyTorch
     with tempfile.TemporaryDirectory(prefix="hopyard-partitions-") as cache:
-        partitions = data_of_folder(data, Path(cache))(spec.mop.partitions)
+        partitions = data_of_folder(data, Path(cache), dataset=spec.mop.dataset)(spec.mop.partitions)
         opened: dict[tuple[PartitionId, Kind], Partition] = {}
 
         def open_partition(index: PartitionId, kind: Kind) -> Partition:
@@ -95,7 +93,7 @@ def _replayed(records: Sequence[Record], spec: StudySpec, trials: Sequence[Trial
 def _spec(records: Sequence[Record]) -> StudySpec:
     said = next((record["spec"] for record in records if record.get("kind") == "study"), None)
     if said is None:
-        raise SpecError("the journal does not say of which study it is")
+        raise SpecError("the study has not begun: there is nothing to train again", hints=("`hop search show` tells how it stands",))
     spec = study_of_json(said)
     if spec.mop is None:
         raise SpecError("the trials of this study are runs of their own", hints=("`hop fork RUN` runs one of them again",))

@@ -55,15 +55,24 @@ def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
 def importance_of(view: StudyView) -> dict[str, float]:
     """How much each parameter decides whether a trial is among the best, as shares, the largest first; empty where that cannot be told: too few
     results, all alike, or no Optuna here."""
-    results = [(trial.params, trial.best) for trial in view.trials.values() if trial.best is not None]
-    names = {name for params, _ in results for name in params}
-    if len(results) < max(_ENOUGH, 2 * len(names)) or len({value for _, value in results}) < 2:
+    if not enough_results(view):
         return {}
     from hopyard.config.studyjson import space_of_json
     from hopyard.domain.study import Goal
     from hopyard.searchers.importance import importance
 
     try:
-        return dict(importance(space_of_json(view.spec["space"]), results, goal=Goal(view.spec["goal"])))
+        return dict(importance(space_of_json(view.spec["space"]), _results(view), goal=Goal(view.spec["goal"])))
     except HopyardError:
         return {}
+
+
+def enough_results(view: StudyView) -> bool:
+    """Whether it can be told what the parameters matter."""
+    results = _results(view)
+    names = {name for params, _ in results for name in params}
+    return len(results) >= max(_ENOUGH, 2 * len(names)) and len({value for _, value in results}) > 1
+
+
+def _results(view: StudyView) -> list[tuple[dict[str, Any], float]]:
+    return [(trial.params, trial.best) for trial in view.trials.values() if trial.best is not None]
