@@ -29,11 +29,12 @@ from hopyard.on_spark.frames import discard, write_partitions
 from hopyard.on_spark.model import BestModel as BestModel
 from hopyard.on_spark.model import Made
 from hopyard.on_spark.slots import check_session, wait_for_slots
-from hopyard.on_spark.stores.store import Store, store_of
+from hopyard.on_spark.stores.choose import store_of
+from hopyard.on_spark.stores.store import Store
 from hopyard.on_spark.study import SparkStudy
 from hopyard.on_spark.summary import Summary as Summary
 
-_PATIENCE_S = 600.0
+_PATIENCE_S = 300.0  # without any worker
 
 
 class MopBackend:

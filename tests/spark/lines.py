@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,3 +28,29 @@ class Lines:
     def evaluate(self, state: dict[str, Any], partition: Any, config: Any) -> dict[str, float]:
         x, y = partition["x"].astype(float), partition["y"].astype(float)
         return {"mse": float(np.mean((x @ state["w"] - y) ** 2))}
+
+    def predict(self, state: dict[str, Any], partition: Any, config: Any) -> Any:
+        return partition["x"].astype(float) @ state["w"]
+
+
+class Waiting(Lines):
+    """Goes on from its first epoch when there is a file `go`."""
+
+    def __init__(self, go: Path) -> None:
+        self.go = go
+
+    def train(self, state: dict[str, Any], partition: Any, config: Any) -> dict[str, Any]:
+        while config.epoch and not self.go.exists():
+            time.sleep(0.01)
+        return super().train(state, partition, config)
+
+
+class Seeing(Lines):
+    """state["seen"]: the GPUs of each worker that it was on, and whether PyTorch could have looked before."""
+
+    def init(self, config: Any) -> dict[str, Any]:
+        return {**super().init(config), "seen": []}
+
+    def train(self, state: dict[str, Any], partition: Any, config: Any) -> dict[str, Any]:
+        state["seen"] = [*state["seen"], f"{os.environ['CUDA_VISIBLE_DEVICES']} {'torch' in sys.modules}"]
+        return super().train(state, partition, config)

@@ -14,7 +14,7 @@ from hopyard.errors import SpecError
 from hopyard.on_spark.frames import discard, write_partitions
 from hopyard.on_spark.reading import StoredPartitions
 from hopyard.on_spark.stores.arrow import settings_of_s3
-from hopyard.on_spark.stores.store import store_of
+from hopyard.on_spark.stores.choose import store_of
 from tests.spark.conftest import files_of
 
 

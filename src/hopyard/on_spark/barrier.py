@@ -35,25 +35,28 @@ class Post:
 
 
 class Stage:
-    """One barrier stage on a thread of its own, from the first task's start to the last one's end."""
+    """One barrier stage at a time on a thread of its own, from the first task's start to the last one's end.
+
+    failed: what ended it, if it ended badly; None says that somebody has seen to it.
+    """
 
     def __init__(self, spark: Any, post: Post, *, workers: int) -> None:
         self._spark, self._post, self.workers = spark, post, workers
         self._group = f"hopyard-{uuid.uuid4().hex[:12]}"
-        self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="hopyard-spark-stage", daemon=True)
+        self.failed: BaseException | None = None
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Raises RuntimeError while it runs."""
+        if self.is_running:
+            raise RuntimeError("the stage runs")
+        self.failed = None
+        self._thread = threading.Thread(target=self._run, name="hopyard-spark-stage", daemon=True)
         self._thread.start()
 
     @property
-    def error(self) -> BaseException | None:
-        """What ended the stage, if it ended badly."""
-        return self._failed
-
-    @property
     def is_running(self) -> bool:
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     @property
     def tasks(self) -> int:
@@ -65,6 +68,8 @@ class Stage:
 
     def end(self, timeout_s: float) -> None:
         """Wait for the workers to leave; after `timeout_s` Spark cancels them."""
+        if self._thread is None:
+            return
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._spark.sparkContext.cancelJobGroup(self._group)
@@ -79,7 +84,7 @@ class Stage:
             stage = context.parallelize(range(self.workers), self.workers).barrier()
             stage.mapPartitions(lambda numbers: work(numbers, post)).collect()
         except BaseException as failed:
-            self._failed = failed
+            self.failed = failed
 
 
 def check_executors(spark: Any, workers: int) -> None:

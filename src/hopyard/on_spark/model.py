@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,8 @@ class BestModel:
         for name in (prediction, *(() if raw is None else (raw,))):
             if name in frame.columns:
                 raise SpecError(f"the frame has a column `{name}` already", hints=("transform(frame, prediction=…) names another",))
-        sent = frame.sparkSession.sparkContext.broadcast((made, self._bytes, self._config))
+        light = replace(made, trainable=None) if made.shipped else made  # the object itself is of files that executors do not have
+        sent = frame.sparkSession.sparkContext.broadcast((light, self._bytes, self._config))
         predict = arrow_udf(partial(_predicted, sent), "array<double>", ArrowUDFType.SCALAR_ITER)
         columns = (as_array_of(frame[quoted(name)], frame.schema[name].dataType).alias(name) for name in made.features)
         told = frame.withColumn(raw or _RAW, predict(f.struct(*columns)))

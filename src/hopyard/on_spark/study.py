@@ -59,7 +59,6 @@ class SparkStudy:
         hopper = open_hopper(self._ground(journal, past, secret, driver), scratch_of(secret))
         post = Post(f"{self._host}:{hopper.port}", secret, spec, self._written, self._trainable, self._patience_s)
         stage = Stage(self._spark, post, workers=spec.mop.workers if spec.mop is not None else 1)
-        stage.start()
         ended = False
         try:
             ended = driver.run(Watched(hopper, stage, self._spark, _say, patience_s=self._patience_s))

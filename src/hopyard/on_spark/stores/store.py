@@ -1,15 +1,12 @@
-"""What a store must do, and which one a URL means."""
+"""What a store must do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hopyard.errors import SpecError
-
 SPLIT, PART = "hop_split", "hop_part"  # columns of a frame that is to be written, and the names of folders
-ARROW = ("file", "s3", "gs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +41,3 @@ class Store(Protocol):
     def remove(self, spark: Any, /) -> None:
         """The folder, with all that is in it."""
         ...
-
-
-def store_of(spark: Any, url: str, settings: Mapping[str, str]) -> Store:
-    """file, s3 and gs go through Arrow's own clients, on executors as here; all else through Spark's Hadoop client. settings: of S3
-    (`arrow.SETTINGS`). Raises SpecError for a URL that is none, or settings that nobody reads."""
-    from hopyard.on_spark.stores import arrow, hadoop
-
-    if ":" not in url:
-        url = hadoop.qualified(spark, url)
-    scheme = url.partition(":")[0]
-    if scheme == "s3":
-        return arrow.ArrowStore(url, arrow.settings_of_s3(settings))
-    if settings:
-        raise SpecError(f"storage: {scheme}:// takes no settings", hints=("they are those of s3://", "Hadoop's own: spark.hadoop.… before the session is made"))
-    if scheme in ARROW:
-        return arrow.ArrowStore(url, {})
-    return hadoop.HadoopStore(url, hadoop.configuration(spark))
