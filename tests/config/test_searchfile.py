@@ -205,6 +205,8 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     (MOP, {"partitions": "{parts: 3}"}, "partitions.parts: 3 partitions for 4 workers", "parts: 4"),
     (MOP, {"partitions": "{validation: 1}"}, "partitions.validation: `1` is not a share", "validation: 0.2"),
     (MOP, {"partitions": "{validation: 0.2, validation_from: held}"}, "partitions.validation_from: a share of the rows", ""),
+    (MOP, {"partitions": "{validation: '0.2'}"}, "partitions.validation: `0.2` is a text", "validation: 0.2`"),
+    (TRIALS, {"script": "../train.py"}, "script: `../train.py` is not inside the folder of the code", ""),
     (MOP, {"partitions": "{stratified: label}"}, "partitions: there is no key `stratified`", "did you mean `stratify`?"),
     (MOP, {"partitions": "{format: parket}"}, "partitions.format: there is no format `parket`", "did you mean `parquet`?"),
     (MOP, {"partitions": "{columns: [x, x]}"}, "partitions.columns.1: `x` is named twice", ""),

@@ -51,11 +51,10 @@ def check_named(top: Section, key: str, text: str, folder: Path, *, functions: t
         if not (folder / place).is_file():
             return  # of a package that is installed
     path = folder / place
-    if Path(place).is_absolute() or ".." in Path(place).parts:
-        raise top.fail(key, f"{shown(place)} is not inside the folder of the code", "the path counts from the folder that travels with the study")
+    check_inside(top, key, place)
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
-        raise top.fail(key, f"{shown(place)} does not exist", *hints_for(path.name, near, what="files there")[:2])
+        raise top.fail(key, f"{shown(place)} does not exist", *hints_for(path.name, near, what="files there")[:1])
     tree = check_code(top, key, path, shown_as=place)
     names = None if tree is None else top_names(tree)
     for one in (name,) if name else functions:
@@ -64,6 +63,12 @@ def check_named(top: Section, key: str, text: str, folder: Path, *, functions: t
             if not name:
                 hints = (*hints, f"or name an object or a class that is in it: {place}:Name")
             raise top.fail(key, f"{place} has no `{one}`", *hints)
+
+
+def check_inside(top: Section, key: str, place: str) -> None:
+    """Only the folder of the code travels with a study. Raises SpecError."""
+    if Path(place).is_absolute() or ".." in Path(place).parts:
+        raise top.fail(key, f"{shown(place)} is not inside the folder of the code", "the path counts from the folder that travels with the study")
 
 
 def check_command(top: Section, key: str, command: Iterable[str], folder: Path) -> None:

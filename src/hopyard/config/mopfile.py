@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from hopyard.config import units
@@ -16,6 +17,7 @@ from hopyard.domain.study import MopSpec, PartitionPlan
 WORKER = ("python", "-u", "-m", "hopyard.studies")
 PARTITION_KEYS = ("parts", "validation", "validation_from", "stratify", "columns", "files", "seed", "format")
 FORMATS = ("parquet", "npy", "npz", "images", "tar", "text")
+_NUMBER = re.compile(r"[-+]?\d*\.?\d+%?")
 _MOST_PARTS, _MOST_THREADS, _LARGEST_SEED = MAX_REPLICAS, 1024, 2**63 - 1
 
 
@@ -70,6 +72,8 @@ def _plan(top: Section, workers: int) -> PartitionPlan:
 
 def _share(given: Section) -> float:
     value = given.values.get("validation")
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        raise given.fail("validation", f"{shown(value)} is a text", f"a share of the rows is a number, without quotes: `validation: {value.strip()}`")
     if value is None or isinstance(value, str):  # a text is the folder or file that holds it
         return 0.0
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:

@@ -202,5 +202,5 @@ def script_command(script: str, arguments: Iterable[str], *, folder: Path) -> tu
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
         problem = "is a folder" if path.is_dir() else "does not exist"
-        raise SpecError(f"{script} {problem}", hints=hints_for(path.name, near, what="scripts there")[:2])
+        raise SpecError(f"{script} {problem}", hints=hints_for(path.name, near, what="scripts there")[:1])
     return ("python", "-u", script, *arguments)
