@@ -13,8 +13,10 @@ from hopyard.datasets.partitions.partition import Partition, in_memory
 from hopyard.datasets.partitions.split import split
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import SpecError
+from hopyard.studies.states import chance
 from hopyard.studies.states.decode import decode
 from hopyard.studies.states.encode import encode
+from hopyard.studies.trainable import torch_state
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.load import load
 from hopyard.studies.trainable.torch_state import TorchState
@@ -99,7 +101,15 @@ SCHEDULES = {
 }
 
 
+@pytest.fixture(params=["as it is", "without memory"])
+def built(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the modules of these tests are built to be filled, which are all small."""
+    if request.param == "without memory":
+        monkeypatch.setattr(torch_state, "_FEW_BYTES", 0)
+
+
 @pytest.mark.parametrize("kind", SCHEDULES)
+@pytest.mark.usefixtures("built")
 @pytest.mark.filterwarnings("error")
 def test_hopping_changes_no_bit(parts: list[Partition], kind: str) -> None:
     trainable = made(**SCHEDULES[kind])
@@ -117,6 +127,17 @@ def test_it_learns_and_evaluates(parts: list[Partition]) -> None:
     outputs = state.model(torch.from_numpy(parts[0]["x"]))
     assert told["loss"] == pytest.approx(float(F.cross_entropy(outputs.detach(), torch.from_numpy(parts[0]["y"]))), rel=1e-5)
     assert bits(trainable, state) == before
+
+
+def test_seeding_is_pytorchs_own() -> None:
+    before = chance.take()
+    try:
+        torch.manual_seed(5)
+        expected = torch.rand(3), torch.get_rng_state()
+        chance.seed_torch(torch, 5)
+        assert torch.equal(torch.rand(3), expected[0]) and torch.equal(torch.get_rng_state(), expected[1])
+    finally:
+        chance.put_back(before)
 
 
 def test_a_schedule_steps_once_an_epoch(parts: list[Partition]) -> None:
@@ -217,6 +238,7 @@ def net_without_norm(config: Config) -> Any:
     return nn.Linear(4, 2)
 
 
+@pytest.mark.usefixtures("built")
 def test_tied_weights_stay_tied(parts: list[Partition]) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -234,6 +256,7 @@ def test_tied_weights_stay_tied(parts: list[Partition]) -> None:
     assert bits(trainable, trainable.train(there, parts[1], config)) == bits(trainable, trainable.train(state, parts[1], config))
 
 
+@pytest.mark.usefixtures("built")
 def test_tensors_beside_the_state_dict_are_made_again(parts: list[Partition]) -> None:
     class Projects(nn.Module):
         def __init__(self) -> None:

@@ -295,3 +295,37 @@ def test_a_loader_in_another_process_does_not_speak_for_the_worker(workers: Work
         driver.train(("a", 0))
         driver.expect(Finished, "a")
     assert not [message for _, message in driver.heard if isinstance(message, Progress) or message == "closed"]
+
+
+COLLECTS = """
+import gc
+
+class Later:
+    pass
+
+def init(config):
+    return {"n": 0}
+
+def train(state, partition, config):
+    kept.append(Later())
+    return {"n": len(kept)}
+
+def evaluate(state, partition, config):
+    return {"watched": sum(one is kept for one in gc.get_objects()), "later": sum(isinstance(one, Later) for one in gc.get_objects()), "frozen": gc.get_freeze_count()}
+
+kept = []
+kept.append(kept)
+"""
+
+
+def test_what_was_imported_is_not_collected_again_and_again(workers: Workers, drive: Drives) -> None:
+    workers.code(COLLECTS)
+    driver = drive()
+    joined(workers, driver, "a")
+    state = ""
+    for _ in range(2):
+        driver.train(("a", 0), state=state)
+        state = driver.expect(Finished, "a").state
+    driver.evaluate("a", 0, state)
+    seen = driver.expect(Evaluated, "a").metrics
+    assert seen["frozen"] > 10_000 and (seen["watched"], seen["later"]) == (0, 1)  # that of the first unit is kept as well

@@ -15,6 +15,7 @@ from hopyard.errors import SpecError
 
 Kind = Literal["train", "validation"]
 Source = str | tuple[str, ...]
+_ORDERS = 2  # that are kept: some trials are an epoch behind others
 
 
 class Partition:
@@ -47,6 +48,7 @@ class Partition:
         self._refused: set[str] = set()  # columns that once did not fit: asking again costs time, and answers must not change
         self._root = self  # of a view, whose it is: they share what memory there may be
         self._views: dict[tuple[tuple[str, Source], ...], Partition] = {}
+        self._orders: dict[int, Array] = {}  # by seed, the last few
 
     @property
     def of(self) -> int:
@@ -135,8 +137,14 @@ class Partition:
             yield {name: array[at] for name, array in whole.items()} if there else self._reader.take(at, wanted)
 
     def order(self, seed: int | None) -> Array | None:
-        """The positions in the order in which `batches(size, seed)` goes through them; None: 0, 1, 2, …"""
-        return None if seed is None else epoch_order(len(self), seed, self._reader.blocks, self._window)
+        """The positions in the order in which `batches(size, seed)` goes through them, not to be written to; None: 0, 1, 2, …"""
+        if seed is None:
+            return None
+        if seed not in self._orders:  # many trials in turn go through it in the same order
+            made = epoch_order(len(self), seed, self._reader.blocks, self._window)
+            made.flags.writeable = False
+            self._orders = dict([*self._orders.items(), (seed, made)][-_ORDERS:])
+        return self._orders[seed]
 
     def items(self) -> Iterator[dict[str, Any]]:
         """Row by row in the partition's own order, with no more in memory than a window of them."""

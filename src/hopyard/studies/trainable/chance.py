@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hopyard.datasets.partitions.order import seed_of
-from hopyard.sdk.state import put_chance, take_chance
+from hopyard.studies.states import chance as generators
 from hopyard.studies.trainable.config import Config
 
 
@@ -27,12 +27,12 @@ def shuffle_seed(config: Config, partition: int) -> int:
 @contextmanager
 def chance(seed: int) -> Iterator[None]:
     """The generators of Python, NumPy and PyTorch begin at `seed`; after the block they are as they were before."""
-    before = take_chance()
+    before = generators.take()
     begin(seed)
     try:
         yield
     finally:
-        put_chance(before)
+        generators.put_back(before)
 
 
 def begin(seed: int) -> None:
@@ -41,4 +41,4 @@ def begin(seed: int) -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
+        generators.seed_torch(torch, seed)

@@ -11,6 +11,7 @@ from typing import Any
 
 from hopyard.errors import SpecError
 
+_FEW_BYTES = 256 * 1024  # of weights: their first values are made faster than they are left out
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -115,11 +116,13 @@ def _merged(fresh: Any, kept: Any) -> Any:
 # -- building without filling ----------------------------------------------------------------------------------------
 
 
-def built_empty(build: Callable[[], Any]) -> Any:
+def built_empty(build: Callable[[], Any], captured: Mapping[str, Any]) -> Any:
     """What `build` makes, to be filled from a state: where that can be, its tensors without memory and first values, which take
-    longer than all else. A module that keeps tensors beside its state dict, or that looks at values, is built in full."""
+    longer than all else where they are not few. A module that keeps tensors beside its state dict, or that looks at values, is built in full."""
     import torch
 
+    if sum(getattr(tensor, "nbytes", 0) for tensor in captured["model"].values()) < _FEW_BYTES:
+        return build()
     try:
         with torch.device("meta"):
             model = build()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hopyard.sdk.state import put_chance, take_chance
+from hopyard.studies.states import chance
 from hopyard.studies.trainable.chance import begin
 from hopyard.studies.trainable.protocol import Reduce, average
 
@@ -28,9 +28,9 @@ class Streams:
         if self._states[at] is None:
             begin(self._seeds[at])
         else:
-            put_chance(self._states[at])
+            chance.put_back(self._states[at])
         yield
-        self._states[at] = take_chance()
+        self._states[at] = chance.take()
 
 
 def gradients(model: Any, passes: Sequence[Callable[[], Any]], streams: Streams, reduce: Reduce) -> None:

@@ -142,7 +142,7 @@ class TorchTrainable:
     def restore(self, captured: Mapping[str, Any], config: Config) -> TorchState:
         """A state that lies in the tensors of `captured`, which is nobody else's any more; what the config has changed since holds."""
         with chance(unit_seed(config, None)):
-            model = torch_state.built_empty(lambda: self.model(config))
+            model = torch_state.built_empty(lambda: self.model(config), captured)
             torch_state.fill_model(model, captured)
             state = self._made(model, config)
             state.steps, state.epoch = int(captured["steps"]), int(captured["epoch"])

@@ -71,7 +71,8 @@ class Worker:
         self._line = Line(address, secret, self, patience_s=patience_s)
         self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._stop, self._progressed)
         self._namer = Namer(shelf, self._named, self._bench.at_work)
-        self._seen: set[str] = set()
+        self._seen: set[str] = set()  # trials
+        self._done: set[type[Train | Evaluate]] = set()  # kinds of units
         self._last_progress = 0.0
         self._lost = ""
 
@@ -107,6 +108,7 @@ class Worker:
                 self._trainable = load(order.trainable, self._code)
                 self._trainable_of = order.trainable
                 process.settle(order.deterministic, order.threads)
+                process.keep_what_is_there()
             self._opened.change(order.plan, order.train, order.validation)
         except (Exception, SystemExit) as bad:
             log.warning("partitions could not be opened: %s", bad)
@@ -142,6 +144,9 @@ class Worker:
             self._failed(order.unit, bad)
         finally:
             self._meetings.end(order.unit)
+        if type(order) not in self._done:  # libraries import a part of themselves when they are first used
+            self._done.add(type(order))
+            process.keep_what_is_there()
 
     def _failed(self, unit: str, bad: BaseException) -> None:
         if self._inbox.is_cancelled:
