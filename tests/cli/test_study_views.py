@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from hopyard.cli import console
 from hopyard.cli import gantt as drawing
 from hopyard.cli.search import _epochs
 from hopyard.cli.studyrun import searcher_here
+from hopyard.cli.studyscreen import StudyScreen
 from hopyard.cli.studyshow import _trial_lines
 from hopyard.cli.studytable import heading, table_of, why_failed
 from hopyard.config.searchfile import search_of
@@ -59,6 +61,16 @@ def test_a_narrow_terminal_leaves_out_parameters_and_says_which() -> None:
         assert len(head[5:]) + len(missing) == 5
         assert "kind" in missing or "learning_rate…" in head, "what is the same in all trials goes first"
     assert table_of(view)[0].split()[5:] == ["kind", "learning_rate_of_the_head", "width", "depth", "decay"]
+
+
+def test_no_line_of_the_screen_is_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(console, "paint", lambda text, *_: f"\x1b[31m{text}\x1b[0m")
+    view = StudyView.of([SPEC, *(asked(str(at), learning_rate=0.1 * at, a_long_name_of_a_parameter="x" * 90) for at in range(9))])
+    view.take({"kind": "failed", "trial": "2", "error": "ValueError: " + "too large " * 20, "traceback": ""})
+    view.take(told("1", 1, 0.75))
+    lines = StudyScreen(view)._lines({})
+    assert len(lines) == 13 and all(console.shown_width(line) < 60 for line in lines), lines
 
 
 def test_why_a_study_failed_is_told_without_how_its_driver_said_so() -> None:

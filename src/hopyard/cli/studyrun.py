@@ -12,7 +12,7 @@ from typing import Any
 from hopyard.cli import console
 from hopyard.cli.address import address, exit_code, standing
 from hopyard.cli.studyshow import as_line, get_study, read_journal
-from hopyard.cli.studytable import heading, params_line, table_of
+from hopyard.cli.studytable import heading, params_line, table_of, why_failed
 from hopyard.config import params as pairs
 from hopyard.config.home import Home
 from hopyard.config.runspec import parse_standing
@@ -155,11 +155,13 @@ def follow(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
 
 
 def _last_words(ended: dict[str, Any], view: StudyView) -> None:
-    if view.trials:
+    trained = any(trial.epoch or trial.error for trial in view.trials.values())
+    if trained:
         console.out("\n".join(heading(view)))
         console.out("\n".join(table_of(view, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)))
-    reason = f": {ended['exit']['reason']}" if ended.get("exit") and ended["phase"] != "succeeded" else ""
-    console.say(f"{ended['name']} {ended['phase']}{reason}; {as_line(view)}" if view.trials else f"{ended['name']} {ended['phase']}{reason}")
+    why = why_failed(ended) or ((ended.get("exit") or {}).get("reason", "") if ended["phase"] == "cancelled" else "")
+    said = [f"{ended['name']} {ended['phase']}" + (f": {why}" if why else ""), as_line(view) if trained else "nothing was trained"]
+    console.say("; ".join(said))
     best = view.best()
     if best is not None and ended["phase"] == "succeeded":
         console.say(f"hop search show {ended['name']} --trial {best.id}   tells more of the best")

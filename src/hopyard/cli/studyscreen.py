@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -13,6 +14,7 @@ from hopyard.studies.journal import CONTINUED, read_records
 from hopyard.studies.standing import Phase
 from hopyard.studies.view.standing import StudyView, TrialView
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ENDED = (Phase.COMPLETED, Phase.STOPPED, Phase.FAILED)
 
 
@@ -90,4 +92,5 @@ def _news(view: StudyView, trial: TrialView, *, best: bool) -> str:
 
 
 def _cut(line: str, columns: int) -> str:
-    return line if console.shown_width(line) <= columns or "\x1b" in line else line[: columns - 1] + "…"
+    """A line that wraps would be two, and could not be erased. One that is too long loses its colours."""
+    return line if console.shown_width(line) <= columns else _COLOUR.sub("", line)[: columns - 1] + "…"
