@@ -256,6 +256,8 @@ def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
             assert (await stage.send("GET", of, token=other)).status_code == 403, of
         assert (await stage.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
         assert (await stage.send("GET", f"/runs/{on['id']}/journal", token=stage.token_of(study))).status_code in (401, 403)
+        forked = await stage.ask("POST", f"/runs/{on['id']}/fork", {})
+        assert (forked["spec"]["study"]["continues"], forked["spec"]["resume"]) == ("", None)  # a fork searches anew
         plain = await stage.started()
         assert "no study" in (await stage.ask("POST", f"/runs/{plain['id']}/continue", {}, status=400))["error"]["message"]
 

@@ -98,6 +98,7 @@ def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         topology=spec.topology if change.topology is None else msgspec.convert(change.topology, Topology, from_attributes=True),
         roles=spec.roles if change.roles is None else tuple(_role(role) for role in change.roles),
         forked_from=source.id,
+        study=None if spec.study is None else {**spec.study, "continues": ""},  # it searches anew
         parent=None,
         resume=resume,
     )
