@@ -75,7 +75,7 @@ class MopBackend:
 
 class Study:
     """A search by model hopper parallelism. trainable: an object or class with init, train and evaluate (docs/trainables.md), sent to the
-    executors; or text such as `"digits.py:Mlp"` that executors can import.
+    executors; or text such as `"digits:Mlp"`, of a module that executors can import (spark.submit.pyFiles).
 
     settings: as of a search.yaml: space, metric, goal, searcher, trials, epochs, concurrent, seed, deterministic, threads, hybrid,
     tensorboard, mlflow. folder: on the driver's disk, for the journal and saved states; a study that was broken off goes on where

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that lives for a minute need not optimise
 SOURCES = str(Path(__file__).resolve().parents[2] / "src")
 
 
@@ -45,6 +46,9 @@ def session(master: str, folder: Path, **conf: str) -> Iterator[Any]:
         "spark.executor.memory": "512m",
         "spark.driver.memory": "512m",
         "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": QUICK,
+        "spark.executor.extraJavaOptions": QUICK,
         **conf,
     }
     for name, value in settings.items():
@@ -133,7 +137,8 @@ def standalone(java: None, tmp_path: Path) -> Iterator[str]:
 
     home = Path(pyspark.__file__).parent
     (port,) = _free_ports(1)
-    env = {**os.environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work"), "PYSPARK_PYTHON": sys.executable}
+    daemons = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK}
+    env = {**os.environ, **daemons, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work"), "PYSPARK_PYTHON": sys.executable}
     address = f"spark://127.0.0.1:{port}"
     log = (tmp_path / "spark.log").open("wb")
 

@@ -27,9 +27,9 @@ from tests.spark.test_frames import frame_of
 WEIGHTS = np.array([2.0, -3.0])
 
 
-def _study(spark: Any, tmp_path: Path, trainable: Any = Lines, workers: int = 2, **settings: Any) -> Study:
+def _study(spark: Any, tmp_path: Path, trainable: Any = Lines, workers: int = 2, store: str = "", storage: Any = None, **settings: Any) -> Study:
     known = {"space": {"lr": [0.0, 0.001, 0.2, 9.0]}, "metric": "mse", "goal": "min", "searcher": "grid", "epochs": 2} | settings
-    backend = MopBackend(spark, workers=workers, wait_s=60 if workers == 2 else 0, store=(tmp_path / "store").as_uri())
+    backend = MopBackend(spark, workers=workers, wait_s=60 if workers == 2 else 0, store=store or (tmp_path / "store").as_uri(), storage=storage)
     return Study(backend, trainable, folder=tmp_path / "study", **known)
 
 
@@ -64,8 +64,8 @@ def test_more_workers_than_slots_are_refused(spark: Any) -> None:
         MopBackend(spark, workers=9, wait_s=0)
 
 
-def test_an_executor_that_is_killed_costs_no_trial(spark: Any, tmp_path: Path) -> None:
-    """The stage begins again when Spark has another executor; the trials go on from their states that are left."""
+def test_an_executor_that_is_killed_costs_no_trial(spark: Any, s3: dict[str, str], tmp_path: Path) -> None:
+    """The partitions lie on S3. The stage begins again when Spark has another executor; the trials go on from their states that are left."""
     go, journal = tmp_path / "go", tmp_path / "study" / "journal"
     victim = spark.sparkContext.parallelize([0], 1).map(lambda _: psutil.Process().parent().parent().pid).first()
     assert psutil.Process(victim).name() == "java"
@@ -78,14 +78,15 @@ def test_an_executor_that_is_killed_costs_no_trial(spark: Any, tmp_path: Path) -
 
     with ThreadPoolExecutor() as beside:
         killed = beside.submit(kill)
-        study = _study(spark, tmp_path, Waiting(go), space={"lr": [0.001, 0.2]}, epochs=3)
+        study = _study(spark, tmp_path, Waiting(go), store="s3://hop/studies", storage=s3, space={"lr": [0.001, 0.2]}, epochs=3)
         summary = study.fit(frame_of(spark), features=["a", "b"], labels="target")
         killed.result()
     assert {(trial.state.value, trial.epoch) for trial in summary.trials} == {("completed", 3)}
     assert np.allclose(summary.best_state()["w"], WEIGHTS, atol=1e-3)
 
 
-def test_a_stage_that_waits_for_slots_says_so(spark: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_waits_for_slots_says_so(spark: Any, lake: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partitions lie where only Spark's own client gets them."""
     monkeypatch.setattr(watched, "_SAY_S", 0.5)
     running, leave = tmp_path / "running", tmp_path / "leave"
 
@@ -103,7 +104,7 @@ def test_a_stage_that_waits_for_slots_says_so(spark: Any, tmp_path: Path, capsys
     with ThreadPoolExecutor() as beside:
         taken = beside.submit(lambda: spark.sparkContext.parallelize([0], 1).foreach(occupy))
         _until(running.exists)
-        study = _study(spark, tmp_path, space={"lr": [0.2]}, hybrid=False)
+        study = _study(spark, tmp_path, store="viewfs://lake/data/studies", space={"lr": [0.2]}, hybrid=False)
         fitted = beside.submit(study.fit, frame_of(spark), features=["a", "b"], labels="target")
         try:
             _until(is_said)
@@ -111,6 +112,7 @@ def test_a_stage_that_waits_for_slots_says_so(spark: Any, tmp_path: Path, capsys
             leave.touch()
         taken.result()
         assert fitted.result().best.params == {"lr": 0.2}
+    assert list(lake.glob("studies")), "it was there"
 
 
 def test_a_study_without_slots_ends_with_what_it_needs(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

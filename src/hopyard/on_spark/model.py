@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +60,9 @@ class BestModel:
 
         Computed by executors when the frame is; a row without a value fails there. Raises SpecError for columns that there are not.
         """
+        import pyarrow as pa
         from pyspark.sql import functions as f
-        from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+        from pyspark.sql.pandas.functions import arrow_udf
 
         made = self._made
         for name in made.features:
@@ -73,9 +73,14 @@ class BestModel:
                 raise SpecError(f"the frame has a column `{name}` already", hints=("transform(frame, prediction=…) names another",))
         light = replace(made, trainable=None) if made.shipped else made  # the object itself is of files that executors do not have
         sent = frame.sparkSession.sparkContext.broadcast((light, self._bytes, self._config))
-        predict = arrow_udf(partial(_predicted, sent), "array<double>", ArrowUDFType.SCALAR_ITER)
+
+        def predict(batches: Any) -> Any:
+            return _predicted(sent, batches)
+
+        predict.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}  # by which Spark knows what to give it
+        computed: Any = arrow_udf
         columns = (as_array_of(frame[quoted(name)], frame.schema[name].dataType).alias(name) for name in made.features)
-        told = frame.withColumn(raw or _RAW, predict(f.struct(*columns)))
+        told = frame.withColumn(raw or _RAW, computed(predict, "array<double>")(f.struct(*columns)))
         values = told[quoted(raw or _RAW)]
         largest = (f.array_position(values, f.array_max(values)) - 1).cast("double")
         several = f.raise_error(f.lit("the model gives several numbers a row, and the label is one: transform(…, raw=…) takes them all"))
