@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -219,6 +220,22 @@ def test_what_cannot_be_is_told_before_any_training() -> None:
     assert "pip install 'hopyard[search]'" in missing.value.hints
     with pytest.raises(SpecError, match=r"searcher.options.startup: `0` is out of range"):
         open_searcher("tpe", startup=0)
+
+
+def test_a_gaussian_process_is_warm_before_the_first_trial_begins() -> None:
+    """Else trials that end wait for what its first proposal imports; what it proposes is the same."""
+    code = (
+        "import sys\n"
+        "from tests.searchers.test_optuna_searchers import *\n"
+        "searcher = open_searcher('gp')\n"
+        "print('torch' in sys.modules, end=' ')\n"
+        "searcher.ask(); before = set(sys.modules)\n"
+        "play(searcher)\n"
+        "print('torch' in before, len([name for name in set(sys.modules) - before if name.startswith(('optuna', 'torch', 'scipy'))]))\n"
+    )
+    pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.stdout == "False True 0\n", done.stdout + done.stderr
 
 
 def test_without_optuna_the_rest_of_the_program_works() -> None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from hopyard.domain.run import ParamValue
@@ -29,18 +30,19 @@ class LacksPackage(SpecError):
 
 
 def load_optuna(searcher: str, *others: str) -> Any:
-    """The module `optuna`. Raises LacksPackage where it, or one of `others` that this searcher needs too, is not installed."""
+    """The module `optuna`. Raises LacksPackage where it, or one of `others` that this searcher needs too, is not installed; those are
+    not imported before they are used, for PyTorch takes seconds."""
     for name in ("optuna", *others):
         try:
-            found = import_module(name)
+            if name != "optuna" and find_spec(name) is None:
+                raise ImportError(name)
+            found = import_module("optuna")
         except ImportError as missing:
             hint = "PyTorch for your machine: https://pytorch.org" if name == "torch" else "pip install 'hopyard[search]'"
             where = "it is needed where the study's driver runs: name it in the study's requirements too"
             told = f"searcher.name: `{searcher}` needs the package {name}, which is not installed"
             raise LacksPackage(told, hints=(hint, where)) from missing
-        if name == "optuna":
-            optuna = found
-    return optuna
+    return found
 
 
 @contextmanager
@@ -76,6 +78,7 @@ class OptunaModel:
     know no conditions); else only those that do.
 
     No proposal is made twice, where there is another: an equal seed would give an equal result. within: what the sampler is asked in.
+    slow_start: its first proposal in a process takes much longer than the next ones.
     """
 
     def __init__(
@@ -88,11 +91,13 @@ class OptunaModel:
         make: MakeSampler,
         joint: bool = False,
         within: Callable[[], AbstractContextManager[None]] = nullcontext,
+        slow_start: bool = False,
     ) -> None:
         self._optuna, self._space, self._seed, self._startup = optuna, space, seed, startup
         self._axes = axes(space)
         self._distributions = {name: axis.distribution(optuna) for name, axis in self._axes.items()}
         self._within = within
+        self._make, self._cold = make, slow_start
         self._joint = joint or not is_conditional(space)
         self._asked: dict[int, tuple[int, dict[str, float]]] = {}  # trial -> Optuna's number of it, and where it lies
         self._seen: set[tuple[Any, ...]] = set()
@@ -104,6 +109,8 @@ class OptunaModel:
     def propose(self, number: int) -> Params | None:
         """The params of the trial of that number, for which `finish` is called later; None where every configuration of the
         space was proposed already."""
+        if self._cold:
+            self._warm_up()
         if self.completed < self._startup or not self._axes:
             return self._drawn(number)
         with quiet(self._optuna), self._within():
@@ -114,6 +121,21 @@ class OptunaModel:
                     return self._begun(number, trial.number, params, places)
                 self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         return self._drawn(number)
+
+    def _warm_up(self) -> None:
+        """A proposal that nobody wants, by another sampler: what is imported and compiled for the first one takes a second or more, for
+        which trials that end would have to wait later. Now none has begun."""
+        self._cold = False
+        if not self._axes:
+            return
+        state = self._optuna.trial.TrialState.COMPLETE
+        with quiet(self._optuna), self._within():
+            study = self._optuna.create_study(direction="minimize", sampler=self._make(self._optuna, 0))
+            for number in range(max(self._startup, 2)):
+                places = self._places(number, draw(self._space, self._seed, number))
+                known = {name: self._distributions[name] for name in places}
+                study.add_trial(self._optuna.trial.create_trial(params=places, distributions=known, state=state, value=float(number)))
+            self._suggested(study.ask())
 
     def finish(self, number: int, loss: float | None, *, stopped_at: int | None = None) -> None:
         """What came of it: its loss; None where it has none. stopped_at: the epoch at which it was stopped with that loss: it

@@ -66,7 +66,7 @@ class GaussianProcess(ModelSearcher):
             return optuna.samplers.GPSampler(seed=chance, n_startup_trials=startup)
 
         optuna = load_optuna("gp", "scipy", "torch")
-        model = OptunaModel(optuna=optuna, space=space, seed=seed, startup=startup, make=make, joint=True, within=one_thread)
+        model = OptunaModel(optuna=optuna, space=space, seed=seed, startup=startup, make=make, joint=True, within=one_thread, slow_start=True)
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed, model=model)
 
 
