@@ -88,6 +88,7 @@ def test_a_study_of_runs(shell: Shell) -> None:
     one = shell.hop("search", "show", "--trial", "2").text
     assert "failed" in one and "lr=9" in one and "lr is too large" in one
     assert len(shell.hop("ps", "-a", "--parent", told["study"], "--json").json) >= 3
+    assert re.search(r"run \S+/\d+$", shell.hop("search", "show", "--trial", "0").text, re.MULTILINE), "named as people say it"
     best = next(trial["run_name"] for trial in told["trials"] if trial["trial"] == "1")
     forked = shell.hop("fork", told["study"], "--checkpoint", "newest")
     assert forked.code == 2 and f"hint: the best one is a run: `hop fork {best} --checkpoint newest`" in forked.talk
@@ -203,15 +204,31 @@ if __name__ == "__main__":
         ("search.yaml", "workers: 0\n", "workers"),
         ("search.yaml", "trainable: nothing.py:Mean\n", "nothing.py"),
         ("search.yaml", "searcher: {name: asha, ata: 4}\n", "eta"),
+        ("search.yaml", "trainable: broken.py:Mean\n", "search.yaml: trainable: broken.py is not Python (line 2)"),
+        ("search.yaml", "searcher: broken.py:Mine\ntrials: 3\n", "search.yaml: searcher: broken.py is not Python (line 2)"),
+        ("search.yaml", "space: {lr: 'uniform(0, 1)'}\n", "search.yaml: space.lr: a grid does not know how many points"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(shell: Shell, file: str, change: str, words: str) -> None:
     shell.write("model.py", MODEL)
+    shell.write("broken.py", "raise SystemExit\nclass Mean\n")
     key = change.partition(":")[0]
     shell.write("search.yaml", "\n".join(line for line in MOP.splitlines() if not line.startswith(f"{key}:")) + "\n" + change)
     refused = shell.hop("search", file)
     assert refused.code == 2 and words in refused.talk
-    assert "study root" not in refused.talk
+    assert "study " not in refused.talk
+
+
+def test_code_that_cannot_be_imported_is_told_once_before_anything_trains(shell: Shell, numbers: str) -> None:
+    shell.write("deep.py", "import no_such_package.inner\n")
+    shell.write("model.py", "import deep\n" + MODEL)
+    shell.write("search.yaml", MOP)
+    done = shell.hop("search", "search.yaml")
+    assert done.code == 1 and done.text == "", "there is no table of trials that never began"
+    assert done.talk.count("ModuleNotFoundError") == 2, "as it happened, and as why the study failed"
+    assert '  File "deep.py", line 1, in <module>' in done.talk and str(shell.folder) not in done.talk
+    assert "hint: name `no_such_package` in the study's `requirements:`" in done.talk
+    assert done.talk.splitlines()[-1].endswith(" failed: ModuleNotFoundError: No module named 'no_such_package'; nothing was trained")
 
 
 def test_ctrl_c_leaves_the_study_alone_and_says_where_to_look(shell: Shell) -> None:
