@@ -98,6 +98,13 @@ def test_errors_of_the_users_own_come_with_their_traceback(code: Path) -> None:
     assert told.value.message.startswith("`broken.py` cannot be imported:\n  File ")
     assert '  File "broken.py", line 2, in deep' in told.value.message and told.value.message.endswith("ZeroDivisionError: division by zero")
     assert "importlib" not in told.value.message
+    (code / "asks.py").write_text("from hopyard.domain.ids import check_name\ncheck_name('a b', what='--name')\n")
+    with pytest.raises(SpecError) as told:
+        load("asks.py:X", code)
+    refused = told.value.message.splitlines()
+    assert refused[:3] == ["`asks.py` cannot be imported:", '  File "asks.py", line 2, in <module>', "    check_name('a b', what='--name')"]
+    assert refused[-1].startswith("--name: ") and "hopyard" not in told.value.message
+    assert told.value.hints, "ours come with theirs"
     (code / "needs.py").write_text("import no_such_package\n")
     with pytest.raises(SpecError, match="No module named 'no_such_package'") as told:
         load("needs:X", code)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from hopyard.errors import SpecError
+from hopyard.errors import HopyardError, SpecError
 
 if TYPE_CHECKING:  # a searcher of the user's is loaded where there may be no NumPy
     from hopyard.studies.trainable.protocol import Trainable
@@ -97,7 +97,7 @@ def _of_file(where: str, path: Path, folder: Path) -> ModuleType:
 
 
 def _failed(where: str, bad: Exception, folder: Path) -> SpecError:
-    hints: tuple[str, ...] = ()
+    hints: tuple[str, ...] = bad.hints if isinstance(bad, HopyardError) else ()
     if isinstance(bad, ModuleNotFoundError) and bad.name:
         package = bad.name.partition(".")[0]
         hints = (
@@ -109,7 +109,7 @@ def _failed(where: str, bad: Exception, folder: Path) -> SpecError:
 
 def told(bad: BaseException, folder: Path) -> str:
     """The traceback as the user would see it had he run the file in the folder of the code: from his first own line on, and his files
-    by their paths there."""
+    by their paths there. Of what we refuse ourselves, where he asked for it and why, not how we came to it."""
     frames = traceback.extract_tb(bad.__traceback__)
     code = folder.resolve()
     own = [Path(frame.filename).is_relative_to(code) for frame in frames]
@@ -117,6 +117,11 @@ def told(bad: BaseException, folder: Path) -> str:
     for frame in kept:
         if Path(frame.filename).is_relative_to(code):
             frame.filename = str(Path(frame.filename).relative_to(code))
+    if isinstance(bad, HopyardError):
+        while kept and not own[-1]:
+            own.pop()
+            kept.pop()
+        return "".join([*traceback.format_list(kept), bad.message])
     lines = traceback.format_list(kept)
     if isinstance(bad, SyntaxError) and bad.filename and Path(bad.filename).is_relative_to(code):
         bad.filename = str(Path(bad.filename).relative_to(code))
