@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from hopyard.studies.states.decode import decode
 from hopyard.studies.states.encode import encode
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.keras_trainable import KerasTrainable
+from hopyard.studies.trainable.protocol import average
 
 pytest.importorskip("torch", reason="the backend is PyTorch here")
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -124,3 +127,68 @@ def test_a_model_may_come_compiled_with_a_schedule(parts: list[Partition]) -> No
 def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         made(**changed).init(Config({"lr": 0.1}))
+
+
+# -- several workers on one state ----------------------------------------------------------------------------------------
+
+
+def test_together_is_one_step_on_the_mean_of_the_gradients() -> None:
+    """Against gradients by hand: of half the squared error of a line, with SGD."""
+    draws = np.random.Generator(np.random.PCG64(3))
+    xs = [draws.normal(size=(6, 2)).astype(np.float32) for _ in range(2)]
+    rows = [in_memory({"x": x, "y": (x @ [1.0, -2.0]).astype(np.float32)[:, None]}, index=at, peers=(6, 6)) for at, x in enumerate(xs)]
+    line = KerasTrainable(
+        model=lambda config: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)]),
+        optimizer=lambda config: keras.optimizers.SGD(0.1),
+        loss="mean_squared_error",
+        batch_size=6,
+    )
+    config = Config({})
+    state = line.init(config)
+    weights = state["weights"][0].copy()
+    gradients = [2 * x.T @ (x @ weights - part["y"]) / 6 for x, part in zip(xs, rows, strict=True)]
+    trained = line.train_together(state, rows, config, lambda arrays: arrays)
+    assert np.allclose(trained["weights"][0], weights - 0.1 * (gradients[0] + gradients[1]) / 2, atol=1e-6)
+
+
+def test_of_one_partition_it_is_train(parts: list[Partition]) -> None:
+    """Dropout and all, where the batches are the same: 30 rows, 10 at a time."""
+    config, alone = Config({"lr": 0.02}), in_memory({name: parts[0][name] for name in "xy"}, index=0, peers=(30,))
+    one, other = made(batch_size=10), made(batch_size=10)
+    together = one.train_together(one.init(config), [alone], config, lambda arrays: arrays)
+    apart = other.train(other.init(config), alone, config)
+    assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(together["weights"], apart["weights"], strict=True))
+
+
+@pytest.mark.parametrize("group", [(0, 1), (1,)])
+def test_together_one_process_does_what_several_do(parts: list[Partition], group: tuple[int, ...]) -> None:
+    """Each worker by itself, with a reduce that waits for the others, against one process with all partitions: bit for bit."""
+    config, together = Config({"lr": 0.02}), [parts[at] for at in group]
+    gate, turn = threading.Barrier(len(together)), threading.Lock()
+    offered: dict[int, Any] = {}
+
+    def worker(at: int) -> bytes:
+        own = normed()
+
+        def reduce(arrays: Any) -> Any:
+            offered[at] = arrays
+            turn.release()
+            gate.wait()
+            means = average([offered[n] for n in range(len(together))])
+            gate.wait()
+            turn.acquire()
+            return means
+
+        with turn:  # workers are processes; here they take turns in one
+            return bits(own.train_together(own.init(config), [together[at]], config, reduce))
+
+    with ThreadPoolExecutor() as pool:
+        states = set(pool.map(worker, range(len(together))))
+    whole = normed()
+    assert states == {bits(whole.train_together(whole.init(config), together, config, lambda arrays: arrays))}
+
+
+def normed() -> KerasTrainable:
+    """Without dropout: threads of one process share its generators."""
+    layers = keras.layers
+    return made(model=lambda config: keras.Sequential([keras.Input((4,)), layers.Dense(8), layers.BatchNormalization(), layers.Dense(2)]))

@@ -6,6 +6,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hopyard.datasets.partitions.arrays import Array, np
@@ -14,6 +15,9 @@ from hopyard.errors import SpecError
 from hopyard.studies.trainable.chance import chance, shuffle_seed, unit_seed
 from hopyard.studies.trainable.columns import Inputs, named
 from hopyard.studies.trainable.config import Config
+from hopyard.studies.trainable.keras_together import Together
+from hopyard.studies.trainable.protocol import Reduce
+from hopyard.studies.trainable.torch_together import Streams
 
 _KEPT_MODELS = 4  # building and tracing one takes longer than many a unit
 _EVALUATED_ROWS = 512  # at a time
@@ -26,6 +30,7 @@ class _Built:
 
     model: Any
     rate: float | None
+    together: Together
 
     @property
     def variables(self) -> tuple[list[Any], list[Any]]:
@@ -74,6 +79,22 @@ class KerasTrainable:
         with chance(unit_seed(config, partition.index)):
             for inputs, targets in self._batches(partition, config, training=True):
                 built.model.train_on_batch(inputs, targets)
+        return _taken(built)
+
+    def train_together(self, state: State, partitions: Sequence[Partition], config: Config, reduce: Reduce) -> State:
+        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches are as equal as can be, so
+        that partitions of different size make as many steps. What layers count while they train (running means) is averaged too. A
+        `train_step` of the model's own is not called."""
+        built = self._filled(state, config)
+        if self.schedule is not None:
+            built.model.optimizer.learning_rate = self.schedule(config.epoch, config)
+        steps = min(-(-max(partitions[0].peers) // self._size(config)), *partitions[0].peers)
+        streams = Streams([unit_seed(config, partition.index) for partition in partitions])
+        with chance(unit_seed(config, partitions[0].index)):
+            batches = [self._batches(partition, config, training=True, steps=steps) for partition in partitions]
+            following = [partial(next, own) for own in batches]
+            for _ in range(steps):
+                built.together.step(following, streams, reduce)
         return _taken(built)
 
     def evaluate(self, state: State, partition: Partition, config: Config) -> dict[str, float]:
@@ -132,15 +153,19 @@ class KerasTrainable:
                 model.compile(optimizer=self.optimizer(config), loss=self.loss, metrics=list(self.metrics))
             model.optimizer.build(model.trainable_variables)
         scheduled = isinstance(getattr(model.optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule)
-        return _Built(model, None if scheduled else float(model.optimizer.learning_rate))
+        return _Built(model, None if scheduled else float(model.optimizer.learning_rate), Together(keras, model))
 
-    def _batches(self, partition: Partition, config: Config, *, training: bool) -> Iterator[tuple[Any, Any]]:
+    def _size(self, config: Config) -> int:
         size = self.batch_size if self.batch_size is not None else config.get("batch_size", 32)
         if not isinstance(size, int) or size < 1:
             raise SpecError(f"batch_size is {size!r}", hints=("a whole number of rows, at least 1",))
+        return size
+
+    def _batches(self, partition: Partition, config: Config, *, training: bool, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
+        size = self._size(config)
         data = partition if self.transform is not None else named(partition, self.inputs, self.target)
         seed = shuffle_seed(config, partition.index) if training else None
-        for batch in data.batches(size if training else _EVALUATED_ROWS, seed):
+        for batch in data.batches(size if training else _EVALUATED_ROWS, seed, steps=steps):
             yield self.transform(batch, config, training) if self.transform is not None else (_as_inputs(batch["x"]), batch["y"])
 
 
