@@ -256,3 +256,15 @@ def test_data_that_cannot_be_split_ends_the_study_at_once_with_the_reason(shell:
     ended = shell.hop("search", "search.yaml", "--json")
     assert ended.code == 1 and ended.json["phase"] == "failed"
     assert "no column `colour`" in ended.talk
+
+
+def test_a_study_of_runs_stands_on_the_board_of_their_data_by_its_metric(shell: Shell, numbers: str) -> None:
+    """The driver reads none of the data; some of its trials are paused for good in the end."""
+    shell.write("train.py", TRIAL + "assert hop.dataset_path('numbers')\n")
+    shell.write("search.yaml", TRIALS.replace("searcher: grid", "searcher: {name: halving, eta: 2}\ndatasets: [numbers]").replace("9.0", "0.3, 0.2"))
+    done = shell.hop("search", "search.yaml", "--trials", "4", "--json")
+    assert done.code == 0, done.talk
+    board = shell.hop("board", "numbers", "--metric", "acc", "--json").json
+    assert done.json["study"] in [row["name"] for row in board["rows"]]
+    told = shell.hop("info", done.json["study"]).text
+    assert "numbers" in told and "progress    trial 4/4" in told

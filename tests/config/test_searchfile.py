@@ -88,7 +88,7 @@ def test_each_trial_a_run(folder: Path) -> None:
     assert (study.trials, study.concurrent, study.max_epochs, study.seed, study.budget_param) == (50, 4, 27, 7, "rounds")
     assert (study.tensorboard, study.mlflow, study.mop, study.trial) == (True, "http://mlflow.example.com:5000", None, None)
     assert [role.name for role in run.roles] == ["driver"]
-    assert (run.project, run.label, run.queue, run.priority, run.datasets, run.params, run.time_limit_s) == ("mnist", "digits", "research", 70, (), {}, None)
+    assert (run.project, run.label, run.queue, run.priority, run.datasets, run.params, run.time_limit_s) == ("mnist", "digits", "research", 70, (("mnist", 3),), {}, None)
     assert trial is not None
     (role,) = trial.roles
     assert role.command == ("python", "-u", "train.py", "--fast", "3")

@@ -169,6 +169,8 @@ def test_boards_choose_metric_and_direction_and_break_ties_by_time() -> None:
     assert [row.run.name.number for row in rank_runs(upside_down, runs).rows] == [1, 4]
     assert rank_runs(upside_down, runs, metric="acc").higher_is_better  # the dataset's direction is that of its own metric
     assert rank_runs(plain, []).metric == ""
+    studies = [run(5, 0, trials=9, trials_failed=0, acc=0.7), run(6, 1, trials=12, trials_failed=12), run(7, 2, trials=3, trials_failed=0, acc=0.9)]
+    assert [row.run.name.number for row in rank_runs(plain, studies).rows] == [7, 5], "a study counts its trials, which is no result"
 
 
 def test_a_watch_is_rung_and_forgotten() -> None:

@@ -106,7 +106,7 @@ def read_search(top: Section, *, base: Path, folder: Path, name: str) -> StudyRe
     if spec.mop is not None:
         return StudyRequest(spec, _mop_run(top, run, spec.mop))
     trial = replace(run, roles=_trial_roles(top, folder), label="")
-    own = replace(run, roles=(driver_role(),), datasets=(), params={}, topology=None, time_limit_s=None)
+    own = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
     return StudyRequest(spec, own, trial)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.launch import Launch, ReplicaLaunch, Restore
-from hopyard.domain.run import Run
+from hopyard.domain.run import Run, RunSpec
+from hopyard.domain.study import Parallel
 from hopyard.interfaces.run_store import RunStore
 
 
@@ -43,7 +44,7 @@ class Composer:
                         server_url=self._url,
                         token=token,
                         code=spec.code,
-                        datasets=spec.datasets,
+                        datasets=() if is_search_alone(spec) else spec.datasets,
                         params=spec.params,
                         tags=spec.tags,
                         env=spec.env,
@@ -67,3 +68,8 @@ class Composer:
                 return Restore(step, checkpoint.manifest)
         resume = run.spec.resume
         return Restore(step, resume.manifest) if resume is not None and resume.step == step else None
+
+
+def is_search_alone(spec: RunSpec) -> bool:
+    """Whether the run is a study whose trials are runs of their own. It names their data, and stands on its boards; they read it."""
+    return spec.study is not None and spec.study.get("parallel") == Parallel.TRIALS

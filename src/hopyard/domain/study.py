@@ -11,6 +11,7 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 
 DEFAULT_BUDGET_PARAM = "epochs"
+TALLIES = ("trials", "trials_failed")  # what a study's summary counts, beside the best value of its metric
 CONFIG_WORDS = ("epoch", "epochs", "params", "seed", "trial")  # what a trainable's config says itself: no names for parameters
 
 

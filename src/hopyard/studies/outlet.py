@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
-from hopyard.domain.study import StudySpec
+from hopyard.domain.study import TALLIES, StudySpec
 from hopyard.domain.trial import Proposal
 from hopyard.studies.curves import Curves
 from hopyard.studies.standing import Phase, Standing
@@ -41,6 +41,7 @@ class Outlet:
         self._spec, self._curves, self._mirror = spec, curves, mirror
         self._summarise, self._progress, self._look = summarise, progress, look
         self._said: dict[str, float] = {}
+        self._ended = -1
         self._said_at = 0.0
 
     def began(self, proposal: Proposal) -> None:
@@ -63,19 +64,22 @@ class Outlet:
             self._said_at = now
             self.summarise(standing)
 
-    def summarise(self, standing: Standing) -> None:
-        ended = len(standing.trials) - len(standing.training()) - standing.count(Phase.PAUSED)
-        values: dict[str, float] = {"trials": len(standing.trials), "trials_failed": standing.count(Phase.FAILED)}
+    def summarise(self, standing: Standing, *, over: bool = False) -> None:
+        """over: trials that are paused will never go on."""
+        ended = len(standing.trials) - len(standing.training()) - (0 if over else standing.count(Phase.PAUSED))
+        values: dict[str, float] = dict(zip(TALLIES, (len(standing.trials), standing.count(Phase.FAILED)), strict=True))
         if standing.best is not None:
             values[self._spec.metric] = standing.best.value
         if values != self._said:
             self._said = values
             self._summarise(values)
+        if ended != self._ended:
+            self._ended = ended
             self._progress(ended, self._spec.trials)
 
-    def close(self, standing: Standing) -> None:
+    def close(self, standing: Standing, *, over: bool) -> None:
         """The study is over, or goes on in another attempt."""
-        self.summarise(standing)
+        self.summarise(standing, over=over)
         best = standing.best
         if best is not None:
             params = ", ".join(f"{name}={value}" for name, value in best.params.items())

@@ -92,7 +92,7 @@ class _Study:
             ended = driver.run(trainer)
         finally:
             trainer.close(over=ended)
-            outlet.close(driver.standing)
+            outlet.close(driver.standing, over=ended)
             mirrors.close()
             self._server.close()
         return ended

@@ -10,6 +10,7 @@ from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import RunId
 from hopyard.domain.ranking import higher_is_better, sort_key
 from hopyard.domain.run import Run
+from hopyard.domain.study import TALLIES
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import RunStore, Summarised
 
@@ -48,7 +49,7 @@ def rank_runs(dataset: Dataset, runs: Sequence[Summarised], *, metric: str = "",
 
 
 def most_used(runs: Sequence[Summarised]) -> str:
-    counts = Counter(name for run in runs for name in run.summary)
+    counts = Counter(name for run in runs for name in run.summary if name not in TALLIES)  # how many trials a study made is no result
     return min(counts, key=lambda name: (-counts[name], name), default="")
 
 
