@@ -46,6 +46,15 @@ def test_fewer_trials_than_workers_go_in_groups(tmp_path: Path) -> None:
         assert all(len(hop["workers"]) == len(hop["partitions"]) for hop in groups)
 
 
+def test_workers_whose_code_cannot_train_in_groups_are_put_into_none(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [({}, 3)], unit_s=0.05) as cluster:
+        cluster.drive()
+        for at in range(cluster.workers):
+            cluster.join(f"w{at}", together=False)
+        cluster.finish()
+        assert all(len(hop["workers"]) == 1 for hop in cluster.of_kind("hop"))
+
+
 def test_fewer_workers_than_promised_share_all_partitions(tmp_path: Path) -> None:
     patience = {"gather_s": 0.5, "absent_s": 1.0, "grace_s": 0.3, "silent_s": 2.0, "nobody_s": 20.0, "save_s": 100.0}
     with Cluster(tmp_path, EIGHT[:3], workers=3, parts=6, patience=patience) as cluster:

@@ -118,7 +118,7 @@ class ToyWorker:
             return
         self.train, self.validation = order.train, order.validation
         counts = tuple(map(toy.rows, order.train)), tuple(map(toy.rows, order.validation))
-        self.tell(Ready(self.train, self.validation, *counts), None)
+        self.tell(Ready(self.train, self.validation, *counts, together=self.said.get("together", True)), None)
 
     def do(self, order: Train | Evaluate) -> None:
         try:

@@ -112,13 +112,12 @@ class Hopper:
     def wait(self, timeout_s: float) -> list[News]:
         """Raises SpecError where no worker can open its data or the user's code, or none ever came; WorkersLost where none was there for long."""
         deadline = time.monotonic() + timeout_s
-        self._have_to_spare(self._room_left and self._mop.hybrid and self._reception.together)
         while not self._trials.news and not self._ground.stopping():
-            self._decide()
+            self._spare_and_decide()
             left = deadline - time.monotonic()
             for event in self._hub.wait(min(max(left, 0.0), _TICK_S)):
                 self._reception.take(event)
-            self._decide()
+            self._spare_and_decide()
             self._tick()
             if left <= 0:
                 break
@@ -162,6 +161,11 @@ class Hopper:
         self._reception.acknowledge()
         self._states.drop_unkept()
         self._orders.hint()
+
+    def _spare_and_decide(self) -> None:
+        """Whether workers' code can train in groups is known once they are ready: each time before anybody is put into one."""
+        self._have_to_spare(self._room_left and self._mop.hybrid and self._reception.together)
+        self._decide()
 
     def _have_to_spare(self, spare: bool) -> None:
         if spare is not self._spare:
