@@ -243,6 +243,16 @@ def test_code_that_is_not_python_is_found_without_running_it(folder: Path, text:
     assert refused.value.hints == ("that line reads: def init(config)",)
 
 
+def test_code_beside_the_file_but_not_in_the_current_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "other.py").write_text("def init(config): ...\n")
+    for text, key in ((edited(TRIALS, script="other.py"), "script"), (edited(MOP, trainable="other.py:init"), "trainable")):
+        (folder / "search.yaml").write_text(text)
+        with pytest.raises(SpecError, match=rf"{key}: `other\.py` does not exist in the current folder") as refused:
+            read_searchfile(folder / "search.yaml", tmp_path / "elsewhere")
+        assert refused.value.hints == (f"it lies beside search.yaml: cd {folder}, and start the study there",)
+
+
 def test_code_for_a_newer_python_than_this_is_left_to_that_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "newer.py").write_text("a new statement\n")
     assert read(folder, edited(TRIALS, script="newer.py", python='"3.99"')).trial

@@ -55,7 +55,7 @@ def search(ctx: click.Context) -> None:
 def run(file: Path, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
     """Start the study that FILE describes, and follow it until it ends.
 
-    The folder of FILE is packed and travels with the study. Ctrl-C leaves the study alone and stops following.
+    The current folder is packed and travels with the study; scripts and trainables are named from there. Ctrl-C leaves the study alone and stops following.
     """
     from hopyard.cli.studyrun import preview, start
 

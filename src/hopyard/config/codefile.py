@@ -52,6 +52,7 @@ def check_named(top: Section, key: str, text: str, folder: Path, *, functions: t
             return  # of a package that is installed
     path = folder / place
     check_inside(top, key, place)
+    check_not_beside(top, key, place, folder)
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
         raise top.fail(key, f"{shown(place)} does not exist", *hints_for(path.name, near, what="files there")[:1])
@@ -69,6 +70,14 @@ def check_inside(top: Section, key: str, place: str) -> None:
     """Only the folder of the code travels with a study. Raises SpecError."""
     if Path(place).is_absolute() or ".." in Path(place).parts:
         raise top.fail(key, f"{shown(place)} is not inside the folder of the code", "the path counts from the folder that travels with the study")
+
+
+def check_not_beside(top: Section, key: str, place: str, folder: Path) -> None:
+    """The code is the current folder, wherever the search file lies. Raises SpecError for a file that lies beside that one only."""
+    beside = Path(top.file).parent
+    if beside != Path() and not (folder / place).is_file() and (beside / place).is_file():
+        hint = f"it lies beside {Path(top.file).name}: cd {beside}, and start the study there"
+        raise top.fail(key, f"{shown(place)} does not exist in the current folder, which is the code that travels with the study", hint)
 
 
 def check_command(top: Section, key: str, command: Iterable[str], folder: Path) -> None:

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.config import mopfile
-from hopyard.config.codefile import check_command, check_inside
+from hopyard.config.codefile import check_command, check_inside, check_not_beside
 from hopyard.config.goals import read_goal
 from hopyard.config.params import check_key
 from hopyard.config.reader import Section, read_yaml, section, shown
@@ -206,6 +206,7 @@ def _trial_roles(top: Section, folder: Path) -> tuple[RoleRequest, ...]:
         script = top.text("script")
         words = _arguments(top)
         check_inside(top, "script", script)
+        check_not_beside(top, "script", script, folder)
         values["command"] = list(top.checked("script", lambda: script_command(script, words, folder=folder)))
     elif top.has("arguments"):
         raise top.fail("arguments", "they belong to a script", "write them in the command")
