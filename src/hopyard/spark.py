@@ -62,7 +62,8 @@ class MopBackend:
         check_session(spark)
         self.spark, self._wait_s = spark, wait_s
         self.host = host or spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1")
-        folder = (store or Path(tempfile.mkdtemp(prefix="hopyard-store-")).as_uri()).rstrip("/")
+        self._own = tempfile.TemporaryDirectory(prefix="hopyard-store-")  # goes with this object
+        folder = store.rstrip("/") if store else Path(self._own.name).as_uri()
         self._store = partial(store_of, spark, settings=dict(storage or {}))
         self.store = self._store(folder).url
         self.workers = wait_for_slots(spark, workers, wait_s=wait_s)

@@ -9,7 +9,7 @@ from hopyard.errors import SpecError
 
 _NUMBERS = ("ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "BooleanType", "DecimalType")
 _WHOLE = ("ByteType", "ShortType", "IntegerType", "LongType", "BooleanType")
-_INDEXER = "StringIndexer(inputCol=`{0}`, outputCol=`{0}_index`) of pyspark.ml.feature makes numbers of it"
+_INDEXER = "StringIndexer(inputCol='{0}', outputCol='{0}_index') of pyspark.ml.feature makes numbers of it"
 
 
 def check_columns(frame: Any, features: Sequence[str], label: str) -> None:

@@ -60,8 +60,13 @@ def settings_of_slots(spark: Any) -> tuple[str, ...]:
     """What decides how many there are, as it is set."""
     conf = spark.sparkContext.getConf()
     cpus = conf.get("spark.task.cpus", "1")
-    hints = ["more executors or cores (spark.executor.instances, spark.executor.cores, spark.cores.max), or fewer workers", f"spark.task.cpus={cpus}: cores that each task takes"]
+    more = "more cores (master local[8])" if spark.sparkContext.master.startswith("local[") else "more executors or cores (spark.executor.instances, spark.executor.cores, spark.cores.max)"
+    hints = [
+        f"{more}, or fewer workers",
+        f"spark.task.cpus={cpus}: cores that each task takes",
+    ]
     gpus = conf.get("spark.task.resource.gpu.amount", "")
     if gpus:
-        hints.append(f"spark.task.resource.gpu.amount={gpus}, spark.executor.resource.gpu.amount={conf.get('spark.executor.resource.gpu.amount', '0')}: GPUs that each task takes, and that each executor has")
+        each = conf.get("spark.executor.resource.gpu.amount", "0")
+        hints.append(f"spark.task.resource.gpu.amount={gpus}, spark.executor.resource.gpu.amount={each}: GPUs that each task takes, and that each executor has")
     return tuple(hints)
