@@ -83,6 +83,28 @@ def test_a_stopped_study_on_two_workers_is_replayed_to_the_bit(linear: World) ->
     assert (best["continues"], best["done"], best["resumed"]) == (stopped["name"], True, 1)
 
 
+def test_nothing_is_lost_with_a_study_that_ended_before_it_had_begun(linear: World) -> None:
+    linear.write("search.yaml", MOP)
+    first = stop_after(linear, start(linear), "told", 4)
+    linear.reaches(first["id"], "cancelled")
+    linear.write("sleep.py", "import time\ntime.sleep(3600)\n")
+    full = linear.reaches(linear.detach("sleep.py", "--cpus", "4"), "running")
+    waits = resume(linear, first["name"])
+    linear.ok("stop", waits["name"])
+    assert linear.reaches(waits["id"], "cancelled")["attempts"] == []
+    last = resume(linear, waits["name"])
+    linear.ok("stop", full["name"])
+    records = journal(linear, linear.reaches(last["id"], "succeeded"))
+    mark = next(at for at, record in enumerate(records) if record["kind"] == "continued")
+    assert records[:mark] == journal(linear, first)
+    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    full = linear.reaches(linear.detach("sleep.py", "--cpus", "4"), "running")
+    late = resume(linear, waits["name"])
+    linear.ok("rm", "-y", first["name"])
+    linear.ok("stop", full["name"])
+    assert "was deleted before this one had begun" in linear.reaches(late["id"], "failed")["exit"]["reason"]
+
+
 def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: World) -> None:
     linear.write("search.yaml", MOP)
     done = linear.reaches(start(linear)["id"], "succeeded")

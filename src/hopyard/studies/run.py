@@ -7,14 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hopyard.config.studyjson import study_json
 from hopyard.domain.study import GOES_ON, Parallel
-from hopyard.errors import HopyardError, WorkersLost
+from hopyard.errors import HopyardError, StudyFailed, WorkersLost
 from hopyard.sdk import session
 from hopyard.sdk.api import log
 from hopyard.sdk.speak import say
@@ -64,7 +64,8 @@ class _Study:
         self._place, self._stopping = place, stopping
         self._server = StudyServer(place.folder, stopping=stopping, say=say)
         self._journal = Journal(place.streams / STREAM, wait=self._wait_for_disk)
-        self._past: list[Mapping[str, Any]] = [*self._earlier(), *self._journal.past]
+        self._before = self._earlier()
+        self._past: list[Mapping[str, Any]] = [*self._before, *self._journal.past]
         if place.spec.continues:
             self._take_over(place.spec.continues)
         self._session = session.current()
@@ -100,8 +101,8 @@ class _Study:
     def asks_for_another_attempt(self, lost: WorkersLost) -> bool:
         """Whether it does: not over and over without any news of a trial."""
         before = 0
-        for record in reversed([*self._past, *self._journal.read()]):
-            if record.get("kind") == "told":
+        for record in reversed([*self._before, *self._journal.read()]):
+            if record.get("kind") in ("told", CONTINUED):
                 break
             before += record.get("kind") == "restart"
         if before >= _RESTARTS:
@@ -119,14 +120,29 @@ class _Study:
     def _take_over(self, study: str) -> None:
         """Copy the journal of the study that this one continues, which may be deleted then; or the rest of it, where a driver was killed
         meanwhile: nothing else is written before."""
-        if any(record.get("kind") == CONTINUED and record["run"] == study for record in self._past):
+        if _has_taken_over(self._past, study):
             return
-        for record in self._records_of(study)[len(self._past) :]:
+        name, records = self._left_by(study)
+        for record in records[len(self._past) :]:
             self._journal.copy(record)
             self._past.append(record)
-        mark = {"run": study, "name": self._server.get(f"/runs/{study}")["name"]}
+        mark = {"run": study, "name": name}
         self._journal.write(CONTINUED, **mark)
         self._past.append({"kind": CONTINUED, **mark})
+
+    def _left_by(self, study: str) -> tuple[str, list[dict[str, Any]]]:
+        """The name and the journal of a study that has ended; the journal of the one that it was to continue, where it ended before it had
+        all of that. Raises StudyFailed where one was deleted."""
+        found = self._server.find(f"/runs/{study}")
+        if found is None:
+            raise StudyFailed(
+                "the study that this one continues was deleted before this one had begun",
+                hints=("`hop search FILE.yaml` searches anew",),
+            )
+        records, before = self._records_of(study), found["spec"]["study"].get("continues")
+        if before and not _has_taken_over(records, before):
+            records = self._left_by(before)[1]
+        return str(found["name"]), records
 
     def _records_of(self, run: str, **only: int) -> list[dict[str, Any]]:
         data = b""
@@ -204,6 +220,10 @@ class _Study:
         say(f"the study waits: its journal cannot be written ({failed.strerror})", once="journal")
         time.sleep(_DISK_RETRY_S)
         return not self._stopping()
+
+
+def _has_taken_over(records: Iterable[Mapping[str, Any]], study: str) -> bool:
+    return any(record.get("kind") == CONTINUED and record["run"] == study for record in records)
 
 
 def _log(values: Mapping[str, float], /, *, step: int) -> None:
