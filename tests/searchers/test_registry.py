@@ -68,6 +68,8 @@ def built(name: str, options: Mapping[str, ParamValue] | None = None, *, trials:
         ("pbt", {"factor": float("nan")}, "searcher.options.factor: `nan` is not a number", ""),
         ("asha", {"min_epochs": 10}, "searcher.options.min_epochs: 10 epochs at the lowest rung are more than max_epochs, 9", ""),
         ("asha", {"min_epochs": 4}, "max_epochs: with 9 and a lowest rung of 4 there is no rung", "at least 12"),
+        ("bayes", {}, "searcher.name: unknown searcher `bayes`", "did you mean `tpe`?"),
+        ("successive_halving", {}, "searcher.name: unknown searcher `successive_halving`", "did you mean `halving`?"),
         ("median", {"of": "ahsa"}, "searcher.options.of: unknown searcher `ahsa`", "did you mean `asha`?"),
         ("median", {"of": "median"}, "searcher.options.of: `median` wraps another searcher itself", ""),
         ("median", {"of": "asha", "eeta": 3}, "searcher.options.eeta: `median` has no such option", "did you mean `eta`?"),

@@ -163,6 +163,13 @@ SEARCHERS: Mapping[str, SearcherKind] = {
 }
 
 
+_ELSEWHERE = {  # what other programs call them, letters and digits alone
+    "bayes": "tpe", "bayesian": "tpe", "bayesopt": "gp", "bo": "gp", "gaussianprocess": "gp", "hyperopt": "tpe", "optuna": "tpe", "cma": "cmaes",
+    "sha": "halving", "successivehalving": "halving", "gridsearch": "grid", "randomsearch": "random", "medianstopping": "median", "population": "pbt",
+    "populationbasedtraining": "pbt", "ashascheduler": "asha", "asynchyperband": "asha",
+}  # fmt: skip
+
+
 def is_own(name: str) -> bool:
     """Whether it names a user's own searcher (`module:attribute`, `file.py:attribute`), not a built-in one."""
     return ":" in name
@@ -172,7 +179,9 @@ def get_searcher(name: str, path: str = "searcher.name") -> SearcherKind:
     """The built-in one of that name. Raises SpecError, naming `path` and the closest."""
     if name not in SEARCHERS:
         own = "or one of your own: `file.py:Name`, `package.module:Name`"
-        raise SpecError(f"{path}: unknown searcher `{name}`", hints=(*hints_for(name, SEARCHERS, what="searchers"), own))
+        meant = _ELSEWHERE.get("".join(letter for letter in name.lower() if letter.isalnum()))
+        hints = (f"did you mean `{meant}`?", *hints_for("", SEARCHERS, what="searchers")) if meant else hints_for(name, SEARCHERS, what="searchers")
+        raise SpecError(f"{path}: unknown searcher `{name}`", hints=(*hints, own))
     return SEARCHERS[name]
 
 
