@@ -172,6 +172,7 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     (TRIALS, {"searcher": "{name: asha, eta: 1}"}, "searcher.eta: `1` is out of range", "at least 2"),
     (TRIALS, {"searcher": "{name: asha, eta: [3]}"}, "searcher.eta: `[3]` is not a single value", ""),
     (TRIALS, {"searcher": "trian.py:Mine"}, "searcher: `trian.py` does not exist", "did you mean `train.py`?"),
+    (MOP, {"trainable": "examples/train.py:Digits"}, "trainable: `examples/train.py` does not exist", "did you mean `train.py`? Paths count from the current folder"),
     (TRIALS, {"searcher": "train.py:Mien"}, "searcher: train.py has no `Mien`", "names there"),
     (TRIALS, {"searcher": "{name: median, of: '../x.py:Mine'}"}, "searcher: `../x.py` is not inside the folder of the code", ""),
     (TRIALS, {"epochs": "1"}, "search.yaml: epochs: with 1 and a lowest rung of 1", "epochs has to be at least 4"),

@@ -54,8 +54,7 @@ def check_named(top: Section, key: str, text: str, folder: Path, *, functions: t
     check_inside(top, key, place)
     check_not_beside(top, key, place, folder)
     if not path.is_file():
-        near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
-        raise top.fail(key, f"{shown(place)} does not exist", *hints_for(path.name, near, what="files there")[:1])
+        raise top.fail(key, f"{shown(place)} does not exist", *_near(path, folder))
     tree = check_code(top, key, path, shown_as=place)
     names = None if tree is None else top_names(tree)
     for one in (name,) if name else functions:
@@ -64,6 +63,14 @@ def check_named(top: Section, key: str, text: str, folder: Path, *, functions: t
             if not name:
                 hints = (*hints, f"or name an object or a class that is in it: {place}:Name")
             raise top.fail(key, f"{place} has no `{one}`", *hints)
+
+
+def _near(path: Path, folder: Path) -> tuple[str, ...]:
+    """Hints for a file that is not there."""
+    if path.parent != folder and (folder / path.name).is_file():
+        return (f"did you mean `{path.name}`? Paths count from the current folder",)
+    there = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+    return hints_for(path.name, there, what="files there")[:1]
 
 
 def check_inside(top: Section, key: str, place: str) -> None:
