@@ -39,6 +39,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "as-it-is": (script(epochs="epochs=5"), "trials: 2\nsearcher: grid\n"),
     "no-steps": (script(log="hop.log(acc=measure(state['done']))"), "trials: 3\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
     "own": (script(), "trials: 2\nepochs: 2\nsearcher: mine.py:Mine\n"),
+    "uneven": (script(log="hop.log(acc=state['done'], step=epoch)"), "trials: 2\nepochs: 6\nsearcher: mine.py:Uneven\n"),
 }  # fmt: skip
 OWN = """
 from hopyard.domain.trial import Proposal, SearchState, Verdict
@@ -50,6 +51,20 @@ class Mine:
         self.asked += 1
         return Proposal(str(self.asked - 1), {"lr": 0.01 * self.asked}, self.budget)
     def tell(self, report): return Verdict.CONTINUE
+class Uneven:  # trial 1 copies one that is ahead of it, and then goes on with its own
+    PLAN = [("0", 4, None), ("1", 2, None), ("1", 4, "0"), ("1", 6, "1")]
+    def __init__(self, **_):
+        self.asked = self.reached = 0
+    def ask(self):
+        if self.asked == len(self.PLAN): return SearchState.DONE
+        if self.asked > self.reached: return SearchState.WAIT
+        trial, budget, origin = self.PLAN[self.asked]
+        self.asked += 1
+        return Proposal(trial, {"lr": 0.01}, budget, origin)
+    def tell(self, report):
+        if report.step < self.PLAN[self.asked - 1][1]: return Verdict.CONTINUE
+        self.reached += 1
+        return Verdict.PAUSE if self.asked < len(self.PLAN) else Verdict.CONTINUE
 """
 FILE = """
 name: {name}
@@ -161,6 +176,10 @@ def test_a_population_copies_and_goes_on_from_checkpoints(studies: dict[str, Fou
         assert (None if record["resume"] is None else source[record["resume"]["run"]]) == wanted
     for trial in map(str, range(4)):
         assert [step for step, _ in study.told(trial)] == [1, 2, 3]
+
+
+def test_a_copy_of_one_that_was_ahead_goes_on_for_all_of_its_epochs(studies: dict[str, Found]) -> None:
+    assert studies["uneven"].told("1") == [(1, 1), (2, 2), (3, 5), (4, 6), (5, 7), (6, 8)]
 
 
 def test_a_script_that_does_not_hear_of_its_budget_is_stopped_there(studies: dict[str, Found]) -> None:

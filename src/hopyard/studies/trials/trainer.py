@@ -114,13 +114,13 @@ class TrialRuns:
             if self._is_busy(trial) or self._is_busy(source_of, reached=True) or self._is_ending(trial):
                 continue  # what it goes on from is still being written
             del self._waiting[trial]
-            cut, shift = self._cut.pop(trial, None), 0 if source_of == trial else None
+            cut, left = self._cut.pop(trial, None), self._left.get(source_of)
             if cut is not None:
                 source, shift = self._checkpoint_before(cut, work.done), cut.shift
-            elif work.start_from is None and trial not in self._left:
-                source = None
+            elif work.start_from is None and left is None:
+                source, shift = None, None
             else:
-                source = self._checkpoint(self._left.get(source_of))
+                source, shift = self._checkpoint(left), left.shift if left is not None and source_of == trial else None
             launched, body = plan_run(self._run, self._spec, work, source, shift=shift)
             fields = {"run": launched.run, "budget": launched.budget, "last": launched.last, "shift": launched.shift, "resume": launched.resume}
             self._ground.journal.write("run", trial=trial, **fields)
