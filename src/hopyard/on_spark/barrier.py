@@ -59,8 +59,8 @@ class Stage:
         return self._thread is not None and self._thread.is_alive()
 
     @property
-    def tasks(self) -> int:
-        """How many of them run now: all, or none yet."""
+    def active(self) -> int:
+        """How many workers run now: all, or none yet."""
         tracker = self._spark.sparkContext.statusTracker()
         found = [tracker.getJobInfo(one) for one in tracker.getJobIdsForGroup(self._group)]
         stages = [tracker.getStageInfo(stage) for one in found if one is not None for stage in one.stageIds]

@@ -69,7 +69,7 @@ class Watched:
     def _look(self) -> None:
         """A barrier stage that finds too few free slots waits without a word."""
         now = self._looked_at = time.monotonic()
-        if self._stage.tasks:
+        if self._stage.active:
             self._ran_at, self._said = now, False
             return
         idle_s = now - self._ran_at
