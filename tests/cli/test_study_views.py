@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -13,11 +16,13 @@ from hopyard.cli import gantt as drawing
 from hopyard.cli.search import _epochs
 from hopyard.cli.studyrun import searcher_here
 from hopyard.cli.studyscreen import StudyScreen
-from hopyard.cli.studyshow import _trial_lines
+from hopyard.cli.studyshow import _trial_lines, read_journal
 from hopyard.cli.studytable import heading, table_of, why_failed
 from hopyard.config.searchfile import search_of
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
+from hopyard.sdk.client import Client
+from hopyard.studies.journal import encode_record
 from hopyard.studies.view.data import as_data
 from hopyard.studies.view.gantt import as_data as gantt_data
 from hopyard.studies.view.gantt import gantt
@@ -49,6 +54,29 @@ def test_a_trial_that_is_a_run_is_named_as_people_say_it() -> None:
         view.take(record)
     assert " alice/mnist/12 " in table_of(view)[1]
     assert "run alice/mnist/12" in _trial_lines(view, view.trials["1"])
+
+
+def test_a_journal_is_read_to_its_end_however_little_the_server_sends_at_a_time() -> None:
+    journal = b"\n" + b"".join(encode_record({"kind": "note", "n": number}) for number in range(50))
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            offset = int(parse_qs(urlsplit(self.path).query).get("offset", ["0"])[0])
+            part = journal[offset : offset + 100]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(part)))
+            self.end_headers()
+            self.wfile.write(part)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = Client(f"http://127.0.0.1:{server.server_port}", "token")
+        found = read_journal(client, {"id": "study"})
+        client.close()
+        server.shutdown()
+    assert [record["n"] for record in found] == list(range(50))
 
 
 def test_a_narrow_terminal_leaves_out_parameters_and_says_which() -> None:

@@ -32,9 +32,14 @@ def get_study(client: Client, ref: str) -> Run:
 
 
 def read_journal(client: Client, study: Run) -> list[dict[str, Any]]:
-    """All records of the study, over all its attempts."""
-    with client.open("GET", f"/runs/{study['id']}/journal") as answer:
-        return list(read_records(answer.read()))
+    """All records of the study, over all its attempts. The server sends so much of them at a time."""
+    data = b""
+    while True:
+        with client.open("GET", f"/runs/{study['id']}/journal", query={"offset": len(data)}) as answer:
+            part = answer.read()
+        if not part:
+            return list(read_records(data))
+        data += part
 
 
 def read_study(ref: str) -> tuple[Run, StudyView]:

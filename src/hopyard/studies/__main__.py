@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from hopyard.errors import HopyardError, SpecError
 from hopyard.sdk.speak import say
@@ -44,9 +45,10 @@ def keep_alive(command: Sequence[str], *, what: str = "driver") -> int:
             child.send_signal(number)
 
     signal.signal(signal.SIGTERM, pass_on)
+    die_too = partial(_die_with_parent, os.getpid())
     deaths: list[float] = []
     while True:
-        child = subprocess.Popen(command, preexec_fn=_die_with_parent)  # noqa: PLW1509 - one thread, and nothing but a system call
+        child = subprocess.Popen(command, preexec_fn=die_too)  # noqa: PLW1509 - one thread, and nothing but system calls
         if asked:  # before there was anybody to pass it on to
             child.terminate()
         code = child.wait()
@@ -60,9 +62,11 @@ def keep_alive(command: Sequence[str], *, what: str = "driver") -> int:
         say(f"the study's {what} was killed by signal {-code}; it goes on where it was")
 
 
-def _die_with_parent() -> None:
-    """A driver whose parent was killed is nobody's."""
+def _die_with_parent(parent: int) -> None:
+    """A driver or worker whose parent was killed is nobody's."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the kernel knew that this one goes with it
 
 
 if __name__ == "__main__":
