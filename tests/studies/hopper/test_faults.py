@@ -113,12 +113,14 @@ def test_where_nobody_can_open_the_data_the_study_ends(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_open_the_data_is_left_out(tmp_path: Path) -> None:
-    with Cluster(tmp_path, SIX) as cluster:
+    with Cluster(tmp_path, SIX, patience={**QUICK, "gather_s": 60.0}) as cluster:
         cluster.drive()
         cluster.join("w1")
         cluster.until(lambda: cluster.of_kind("worker"))
         cluster.join("w0", cannot_open=True)
+        cluster.until(lambda: any(note["event"] == "cannot open" for note in cluster.of_kind("worker")))
         cluster.join("w2")
+        cluster.join("w3")
         cluster.finish()
         events = [note["event"] for note in cluster.of_kind("worker") if note["worker"] == "w0"]
         assert events == ["joined", "cannot open", "lost"]
