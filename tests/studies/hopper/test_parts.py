@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
+from hopyard.domain.study import PartitionPlan
+from hopyard.mop.coordinator import MopCoordinator
 from hopyard.studies.hopper import seats
 from hopyard.studies.hopper.book import Book, Position
+from hopyard.studies.hopper.crew import Crew, Patience
 from hopyard.studies.hopper.keeping import Keeping
 from hopyard.studies.hopper.means import weighted
 from hopyard.studies.hopper.restoring import resumed
-from hopyard.studies.hopper.stragglers import allowed_s
+from hopyard.studies.hopper.stragglers import Stragglers, allowed_s
+from hopyard.studies.hopper.units import Unit
+from hopyard.studies.link.hub import Came, Closed, Hub
+from hopyard.studies.messages import Hello, Open, to_head
 from hopyard.studies.trainer import Work
 
 TRIAL = TrialId("0")
@@ -68,6 +76,30 @@ def test_a_unit_may_take_far_longer_than_those_before_it() -> None:
     assert allowed_s(one, {one: 2.0}) == 600.0, "never less than ten minutes"
     assert allowed_s(one, {one: 60.0, other: 900.0}) == 1200.0
     assert allowed_s(one, {other: 900.0}) == 18_000.0, "one that nobody has seen yet may be as slow as any"
+
+
+def test_who_hangs_is_ended_once_it_is_there_to_be_told() -> None:
+    notes: list[tuple[str, str]] = []
+    hub = Hub(b"secret", host="127.0.0.1")
+    try:
+        crew = Crew(
+            hub, count=1, parts=1, patience=Patience(), opening=lambda parts: Open((), (), "", PartitionPlan(1), "", True, 1),
+            note=lambda worker, event, _: notes.append((worker, event)),
+        )  # fmt: skip
+        there = Came(1, to_head(Hello(WorkerId("w"), 7, "here", "shelf", "127.0.0.1:1")), b"")
+        crew.take(there)
+        crew.take(Closed(1, "its connection broke"))
+        stragglers = Stragglers(MopCoordinator([PartitionId(0)], validation=[]), crew, lambda worker, event, _: notes.append((worker, event)), unit_timeout_s=5.0)
+        unit = Unit(1, TRIAL, 0, (PartitionId(0),), (WorkerId("w"),), "", True, time.monotonic() - 8.0)
+        stragglers.check([unit], [])
+        assert (notes, unit.frozen_s) == ([("w", "joined")], 0.0)
+        crew.take(replace(there, connection=2))
+        for taken_s, told in ((8.0, 1), (12.0, 1), (20.0, 2)):
+            unit.begun_at, stragglers._checked_at = time.monotonic() - taken_s, 0.0
+            stragglers.check([unit], [])
+            assert notes.count(("w", "frozen")) == told, "not at every look, but again where it goes on"
+    finally:
+        hub.close()
 
 
 def hop(state: str, parent: str, epoch: int, *partitions: int) -> dict[str, Any]:

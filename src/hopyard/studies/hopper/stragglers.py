@@ -67,14 +67,15 @@ class Stragglers:
         self._help(units, now)
 
     def _end_frozen(self, unit: Unit | Orphan, trial: TrialId, epoch: int, workers: Iterable[WorkerId], now: float) -> None:
-        """What is ended is lost, as any worker is whose connection ends: so its unit is repeated."""
+        """What is ended is lost, as any worker is whose connection ends: so its unit is repeated. Who is away is not told, and who goes on all the
+        same is told again once it took twice as long."""
         late = now - unit.begun_at
-        if unit.frozen_s or late <= (self._unit_timeout_s or allowed_s(trial, self._longest)):
+        if late <= max(self._unit_timeout_s or allowed_s(trial, self._longest), 2 * unit.frozen_s):
             return
-        unit.frozen_s = late
         for one in workers:
             worker = self._crew.find(one)
-            if worker is not None:
+            if worker is not None and worker.connection is not None:
+                unit.frozen_s = late
                 why = f"{late:.0f} s on one unit of trial {trial}, in epoch {epoch + 1}"
                 self._note(one, "frozen", f"{why}: its process is ended")
                 self._crew.send(worker, End(why, now=True))
