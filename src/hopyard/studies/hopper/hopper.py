@@ -35,6 +35,7 @@ from hopyard.studies.states.shelf import Shelf
 from hopyard.studies.trainer import Ground, News, Work
 
 _TICK_S = 0.1
+_PAUSE_S = 0.005  # without news: a unit that was asked for has begun
 _LAST_WORDS_S = 3.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -82,6 +83,7 @@ class Hopper:
         self._pending: list[Work] = []
         self._room_left = self._spare = False
         self._ticked_at, self._alone_since = 0.0, time.monotonic()
+        self._owing_since: float | None = None  # acknowledgements, drops and hints
 
     # -- the Trainer ------------------------------------------------------------------------------------------------
 
@@ -115,19 +117,26 @@ class Hopper:
         while not self._trials.news and not self._ground.stopping():
             self._spare_and_decide()
             left = deadline - time.monotonic()
-            for event in self._hub.wait(min(max(left, 0.0), _TICK_S)):
+            events = self._hub.wait(min(max(left, 0.0), _TICK_S if self._owing_since is None else _PAUSE_S))
+            for event in events:
                 self._reception.take(event)
             self._spare_and_decide()
+            if events:
+                self._owing_since = self._owing_since or time.monotonic()
+            if not events or time.monotonic() - (self._owing_since or 0.0) > _TICK_S:
+                self._follow_up()
             self._tick()
             if left <= 0:
                 break
         news, self._trials.news = self._trials.news, []
         if news:
             self._have_to_spare(False)
+            self._follow_up()
         return news
 
     def close(self, *, over: bool) -> None:
         """over: the best state is saved; else all that the study would go on from."""
+        self._follow_up()
         self._saving.wait()
         self._reception.leaving = not over
         self._save(leaving=not over, only_best=over)
@@ -158,6 +167,11 @@ class Hopper:
         while self._trials.facts and self._reception.began:
             facts, self._trials.facts = self._trials.facts, []
             self._orders.give(self._coordinator.handle(*facts), self._trials.by_id, self._ground.spec.seed)
+            self._owing_since = self._owing_since or time.monotonic()
+
+    def _follow_up(self) -> None:
+        """All that may wait until who was told to begin has begun: before that it is in the way, most of all where both share a processor."""
+        self._owing_since = None
         self._reception.acknowledge()
         self._states.drop_unkept()
         self._orders.hint()
