@@ -264,5 +264,28 @@ def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_trial_is_submitted_again_though_what_it_goes_on_from_was_deleted(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        study = await stage.started(study=STUDY)
+        made = await stage.ask("POST", "/runs", trial(study), token=stage.token_of(study))
+        await stage.until(lambda: f"{made['id']}.1" in stage.engine.launches)
+        saved = {"step": 4, "manifest": await stage.put_tree({"state": b"w"}), "metrics": {}, "offsets": {}, "rank": 0}
+        await stage.ask("POST", f"/attempts/{made['id']}.1/checkpoints", saved)
+        for run in (made, study):
+            await stage.finish(run, code=1)
+            await stage.until(lambda run=run: stage_phase(stage, run, "failed"))
+        on = await stage.ask("POST", f"/runs/{study['id']}/continue", {"id": "goes-on"}, plan=1)
+        await stage.until(lambda: "goes-on.1" in stage.engine.launches)
+        resume = {"run": made["id"], "step": 4, "manifest": saved["manifest"]}
+        body, token = trial(on, resume=resume), stage.token_of(on)
+        goes_on = await stage.ask("POST", "/runs", body, token=token)
+        await stage.ask("DELETE", f"/runs/{study['id']}")
+        assert (await stage.ask("POST", "/runs", body, token=token))["id"] == goes_on["id"]
+        for other in (trial(on, 1, resume=resume), {**body, "spec": {**body["spec"], "resume": {**resume, "step": 5}}}):
+            assert (await stage.send("POST", "/runs", other, token=token)).status_code == 403
+
+    play(tmp_path, scene)
+
+
 async def stage_phase(stage: Stage, run: Any, phase: str) -> bool:
     return bool((await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == phase)

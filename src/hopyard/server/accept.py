@@ -122,7 +122,10 @@ async def _pin(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[Dataset
     for at, ref in enumerate(refs):
         version = await store.version(ref.name, ref.version)
         if ref.manifest is not None and ref.manifest != version.manifest:
-            raise SpecError(f"datasets.{at}.manifest: it is not that of `{ref.name}`, version {version.number}")
+            raise SpecError(
+                f"datasets.{at}.manifest: it is not that of `{ref.name}`, version {version.number}",
+                hints=("the version that was meant was deleted: push the same data again, or take another version",),
+            )
         pinned.append(DatasetRef(ref.name, version.number, version.manifest))
     return tuple(pinned)
 

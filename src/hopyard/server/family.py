@@ -62,8 +62,9 @@ class Parents:
         return found
 
 
-async def as_trial(runs: RunStore, caller: Caller, spec: RunSpec) -> tuple[RunSpec, str]:
+async def as_trial(runs: RunStore, caller: Caller, spec: RunSpec, run_id: str | None) -> tuple[RunSpec, str]:
     """The spec of a trial's run as it is accepted, and whose run it is: it waits where its study waited, as its user.
+    run_id: as it asked for; that of a run which was accepted before is a retry.
 
     Raises Forbidden unless the caller is a live study that submits one of its own trials.
     """
@@ -81,13 +82,24 @@ async def as_trial(runs: RunStore, caller: Caller, spec: RunSpec) -> tuple[RunSp
     strange = [field.name for field in fields(RunSpec) if field.name not in _OWN and getattr(spec, field.name) != getattr(trial, field.name)]
     if strange or not _same_data(spec.datasets, trial.datasets):
         raise Forbidden(f"a trial of {study.name} differs from what the study said it is: {', '.join(strange) or 'datasets'}")
-    if spec.resume is not None:
+    if spec.resume is not None and not await _was_accepted(runs, study, spec.resume, run_id):
         await _check_resume(runs, study, spec.resume)
     return replace(spec, datasets=trial.datasets, queue=study.spec.queue, priority=study.spec.priority), study.name.user
 
 
 def _same_data(given: Sequence[DatasetRef], said: Sequence[DatasetRef]) -> bool:
     return [ref.name for ref in given] == [ref.name for ref in said]
+
+
+async def _was_accepted(runs: RunStore, study: Run, resume: ResumeFrom, run_id: str | None) -> bool:
+    """Whether it is a retry: what the trial goes on from may be deleted since."""
+    if run_id is None:
+        return False
+    try:
+        there = (await runs.get(RunId(run_id))).spec
+    except NotFound:
+        return False
+    return there.parent == study.id and there.resume == resume
 
 
 async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:

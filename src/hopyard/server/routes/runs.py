@@ -86,7 +86,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         spec, user = to_spec(ask.body.spec), ask.caller.user
         if ask.caller.run is not None or spec.parent is not None:
-            spec, user = await as_trial(parts.runs, ask.caller, spec)
+            spec, user = await as_trial(parts.runs, ask.caller, spec, ask.body.id)
         run = await accept(parts, spec, user=user, run_id=ask.body.id)
         if spec.parent is not None and (await parts.runs.get(spec.parent)).phase.final:  # it ended meanwhile, and looked for its trials
             await parts.controller.stop(run.id)
