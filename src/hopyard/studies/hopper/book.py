@@ -65,7 +65,7 @@ Result = tuple[Mapping[str, float], int]  # metrics, rows
 
 
 class Book:
-    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`, `worker` and `hopper`; made to be fed as they are written.
+    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`, `worker`, `hopper` and `continued`; made to be fed as they are written.
 
     left: by trial, the state that an ended trial was left with, to go on from or to be copied; trials without one are not there.
     """
@@ -125,6 +125,8 @@ class Book:
                 self.digests[str(record["state"])] = str(record["digest"])
             case "hopper":
                 self.starts += 1
+            case "continued":
+                self.present.clear()  # they were another run's
 
     def _hop(self, record: Record) -> None:
         trial, state, parent = TrialId(str(record["trial"])), str(record["state"]), str(record["start_from"])
