@@ -95,6 +95,9 @@ def test_bad_studies_are_named(tmp_path: Path) -> None:
         ):
             refused = await stage.submit(study={**STUDY, **change}, status=400)
             assert said in refused["error"]["message"]
+        live = await stage.started(study=STUDY)
+        refused = await stage.submit(study={**STUDY, "continues": live["id"]}, status=400)  # whether it has ended, nobody would look
+        assert "study.continues" in refused["error"]["message"]
         refused = await stage.submit(study={**STUDY, "space": [{"name": "lr", "kind": "normal"}]}, status=422)
         assert "study.space.0" in refused["error"]["message"]
         mop = {"trainable": "m.py", "workers": 2, "dataset": "mnist", "partitions": {"parts": 2}}
