@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 from hopyard.studies.messages import Acknowledge, Beat, Cancel, End, Failed, Finished, Hello, Named
@@ -253,3 +255,10 @@ def test_code_that_cannot_train_together_says_so(workers: Workers, drive: Drives
     unit = driver.train(("a", 0), ("b", 1))
     errors = [driver.expect(Failed, name, unit=unit) for name in ("a", "b")]
     assert any(one.kind == "code" and "has no `train_together`" in one.error for one in errors)
+
+
+def test_who_hangs_is_ended_whatever_it_did_to_its_standard_streams() -> None:
+    hangs = "import io, sys\nfrom hopyard.studies.worker import process\ndef here(): process.die('601 s on one unit')\nsys.stderr = io.StringIO()\nhere()"
+    done = subprocess.run([sys.executable, "-c", hangs], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert "this worker is ended: 601 s on one unit" in done.stderr and "in here" in done.stderr

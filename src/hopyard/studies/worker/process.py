@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -60,8 +61,9 @@ def settle(deterministic: bool, threads: int) -> None:
 
 def die(why: str) -> None:
     """At once, from another thread than the one that trains, which cannot be stopped. Where that was is what its user needs to know."""
-    print(f"hopyard: this worker is ended: {why}. It was here:", file=sys.stderr, flush=True)
-    faulthandler.dump_traceback(sys.stderr)
+    with suppress(OSError):  # to the file itself: the user's code may have put anything in the place of sys.stderr
+        os.write(2, f"hopyard: this worker is ended: {why}. It was here:\n".encode())
+        faulthandler.dump_traceback(2)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
