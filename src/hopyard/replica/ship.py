@@ -23,8 +23,8 @@ from hopyard.replica.folder import Folder
 from hopyard.replica.server import ServerLine
 
 SYNC_BYTES = 4 * 1024**2
-SYNC_EVERY_S = 0.05  # on average; a few may follow each other at once, so that a first line need not wait
-SYNC_BURST = 4
+SYNC_EVERY_S = 0.2  # on average: what says something all the time leaves its processor to what computes; a few may follow each other at once
+SYNC_BURST = 8
 HEARTBEAT_S = 5.0
 _TAIL_S = (0.004, 0.1)  # how often the streams are looked at: just after something came, and at rest
 _RETRY_S = (0.05, 1.0)
