@@ -197,7 +197,7 @@ def search(what: str | type | Callable[..., Any] | None = None, /, *, name: str 
 
 
 def study(ref: str = "") -> Study:
-    """The study that `ref` names (id, name, number, label); the newest one without. Raises NotFound, SpecError for a run that is none."""
+    """The study that `ref` names (id, name, number, label); the newest of your own without. Raises NotFound, SpecError for a run that is none."""
     client = connect()
     return Study(client, get_study(client, ref))
 

@@ -45,3 +45,18 @@ def test_a_bad_name_is_refused_before_a_server_is_asked(shell: Shell) -> None:
     for verb in ("add", "rm"):
         done = shell.hop("user", verb, "../bob")
         assert done.code == 2 and done.talk.startswith("error: NAME: `../bob`") and "hint: " in done.talk
+
+
+def test_nobody_goes_on_with_what_another_did_without_naming_it(shell: Shell, client: Client) -> None:
+    (shell.folder / "train.py").write_text("import hopyard as hop\nhop.log(acc=hop.params(lr=0.1).lr, step=1)\n")
+    (shell.folder / "search.yaml").write_text("metric: acc\nsearcher: random\ntrials: 1\nspace: {lr: [0.1, 0.2]}\nscript: train.py\nresources: {cpus: 0.1}\n")
+    study = shell.hop("search", "search.yaml", "--detach").text.strip()
+    shell.hop("user", "rm", "carol")
+    token = shell.hop("user", "add", "carol").text.strip()
+    carol = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": token})
+    for words in (("resume",), ("replay",), ("show",)):
+        refused = carol.hop("search", *words)
+        assert refused.code != 0 and "there is no study of yours yet" in refused.talk
+        carol.detach("--", "true")
+    assert study in carol.hop("search", "show", study).text
+    assert study in shell.hop("search", "show").text

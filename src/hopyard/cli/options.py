@@ -52,7 +52,7 @@ def last_run_argument(name: str = "ref") -> Callable[[F], F]:
 
 
 def last_study_argument(name: str = "ref") -> Callable[[F], F]:
-    """The argument that names a study, the newest one where it is left out."""
+    """The argument that names a study, the newest of one's own where it is left out."""
     return click.argument(name, default="", required=False, metavar="[STUDY]", shell_complete=complete_study)
 
 

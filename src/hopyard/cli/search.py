@@ -108,7 +108,7 @@ def ls(everything: bool, limit: int, as_json: bool) -> None:
 def show(ref: str, trial: str | None, as_json: bool) -> None:
     """Show how a study stands: its trials, the best first, and what its parameters matter.
 
-    Without STUDY the newest one is meant.
+    Without STUDY the newest of your own is meant.
     """
     from hopyard.cli.studyshow import show_study, show_trial
 

@@ -19,16 +19,25 @@ _ROWS = 12  # of a trial's curve
 
 
 def get_study(client: Client, ref: str) -> Run:
-    """The study's run; the newest study where `ref` is empty. Raises NotFound, SpecError where it is a run but no study."""
+    """The study's run; the newest study of the caller's own where `ref` is empty. Raises NotFound, SpecError where it is a run but no study."""
     if not ref:
-        newest: list[Run] = client.get("/runs", studies=1, limit=1)["runs"]
-        if not newest:
-            raise NotFound("there is no study yet", hints=("`hop search search.yaml` starts one",))
-        return newest[0]
+        return _newest(client)
     found = get_run(client, ref)
     if found["spec"].get("study") is None:
         raise SpecError(f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",))
     return found
+
+
+def _newest(client: Client) -> Run:
+    """Of the caller's own: code of others is run (`replay`), and goes on in one's own name (`resume`), only where they are named."""
+    try:
+        own = get_run(client, "last")["name"].partition("/")[0]
+        found: list[Run] = client.get("/runs", studies=1, user=own, limit=1)["runs"]
+    except NotFound:
+        found = []
+    if not found:
+        raise NotFound("there is no study of yours yet", hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"))
+    return found[0]
 
 
 def read_journal(client: Client, study: Run) -> list[dict[str, Any]]:
