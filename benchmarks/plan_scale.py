@@ -5,6 +5,7 @@
 Nodes of 8 GPUs; runs of 1 to 64 GPUs in many shapes hold `--full` of them; gangs of the same users and scripts wait in a tree of
 two levels whose queues have guarantees, limits and users' limits. Then the same with nothing running, where most can start. Each
 round begins in a process of its own, so that its memory is that of one plan; the snapshots are made before the clock starts.
+Python looks for garbage as it does in the server: seldom, and between plans.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from random import Random
 
 from benchmarks.harness import Arguments, Report, main, say
 from benchmarks.peers.find import PeerPython
+from hopyard.app import collect_seldom
+from hopyard.controller.turns import undisturbed
 from hopyard.domain.cluster import Node, Plan, Running, Snapshot
 from hopyard.domain.durations import history_keys
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
@@ -165,13 +168,15 @@ CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
 
 def one_round(options: argparse.Namespace) -> dict[str, float]:
     """Seconds of each plan, bytes of memory that the process held at most, and what the first plan says."""
+    collect_seldom()  # as the server does
     before = snapshot(options)
     found: dict[str, float] = {"of_snapshot": peak_bytes()}
     planner = Planner()
 
     def timed(name: str, before: Snapshot, by: Planner = planner) -> Plan:
         begun, worked = time.perf_counter(), time.process_time()
-        wanted = by(before)
+        with undisturbed():
+            wanted = by(before)
         found[name], found[f"{name}.cpu"] = time.perf_counter() - begun, time.process_time() - worked
         found[f"{name}.placed"] = len(wanted.place)
         return wanted

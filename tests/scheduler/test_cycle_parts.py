@@ -217,26 +217,6 @@ def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue(limit_s: f
     assert (world.started[GangId("large")] - T0).total_seconds() == stand_back_at + 3 * 60
 
 
-@pytest.mark.parametrize(("ends_in_s", "priority", "overtaken"), [(30, 60, False), (30, 50, True), (3600, 60, True)])
-def test_who_has_a_higher_priority_is_not_overtaken_where_its_quota_is_free_soon(
-    ends_in_s: float, priority: int, overtaken: bool
-) -> None:
-    limited = tree(queue("root"), replace(queue("a", "root", most=4), preempts_lower=False), queue("b", "root"))
-    world = World({NodeId("n"): machine("n", 16)}, limited)
-    world.submit(*(gang(f"s{i}", 1, queue="a", limit_s=ends_in_s) for i in range(3)))
-    world.turn()
-    world.submit(gang("large", 4, queue="a", priority=priority, at=1, limit_s=3600), gang("small", 1, queue="a", at=2))
-    world.now += seconds(3)
-    wanted = world.turn()
-    assert [placement.gang.id for placement in wanted.place] == (["small"] if overtaken else [])
-    held = {hold.gang: hold for hold in wanted.hold}
-    assert held[GangId("large")].reason is HoldReason.QUOTA
-    if not overtaken:
-        assert held[GangId("small")].reason is HoldReason.BEHIND
-        assert "higher priority" in held[GangId("small")].detail
-        assert held[GangId("small")].blocked_by == ("run:large",)
-
-
 def test_a_gang_that_its_queue_can_never_start_stops_nobody() -> None:
     world = World({NodeId("n"): machine("n", 16)}, tree(queue("root"), queue("a", "root", most=4)))
     world.submit(gang("huge", 8, queue="a"))

@@ -1,8 +1,8 @@
-"""Who waits for what its queue or user may use is not overtaken by its own for long."""
+"""Who waits long for what its queue or user may use is not overtaken by its own for ever."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from hopyard.domain.cluster import HoldReason
@@ -13,28 +13,22 @@ from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.scene import Scene
 
-PATIENCE = timedelta(minutes=5)  # so long at most others may go on taking what becomes free of a limit
+PATIENCE = timedelta(minutes=5)  # so long at most smaller ones may go on taking what becomes free of a limit
 
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """What stands back: gangs of one user, where it is the user's limit, or of all; that ask for GPUs, or all; of lower priority
-    than this, or all."""
+    """What stands back: gangs of one user, where it is the user's limit, or of all; that ask for GPUs, or all."""
 
     user: str | None
     gpus_only: bool
-    below: int | None
-    told: Verdict
-
-    def covers(self, user: str, priority: int, *, asks_gpus: bool) -> bool:
-        return self.user in (None, user) and (asks_gpus or not self.gpus_only) and (self.below is None or priority < self.below)
+    verdict: Verdict
 
 
 class Frost:
-    """Of one turn. A gang waits because its queue, one above it, or its user may use no more: those that come after it and would
-    use the same stand back, so that what becomes free adds up to what it needs. Those of a lower priority in its own queue do
-    at once where what ends soon anyway makes enough free, all others once it has waited as long as it is expected to run, or for
-    PATIENCE: what is left idle for it then may be more.
+    """Of one turn. A gang waits because its queue, one above it, or its user may use no more: once it has waited as long as it is
+    expected to run, or for PATIENCE, those that come after it and would use the same stand back, so that what becomes free adds up
+    to what it needs.
 
     No promise is needed for that: nobody outside of the queue competes for what it may use.
     """
@@ -45,38 +39,35 @@ class Frost:
 
     def form(self, gang: Gang) -> None:
         """The gang waits; whether others are to stand back for it is seen here."""
-        scene, line = self._scene, self._scene.line
-        patient = scene.now - gang.submitted_at < self._patience(gang)
-        if line.rank_of(gang)[1] or (patient and line.lowest_priority(gang.queue) >= gang.priority):
+        scene = self._scene
+        if scene.now - gang.submitted_at < self._patience(gang) or scene.line.rank_of(gang)[1]:
             return
         refused = scene.accounts.refusal(gang)
-        if refused is None or (not scene.soon.allows(gang) if patient else scene.standing.never_allowed(gang)):
+        if refused is None or scene.standing.never_allowed(gang):
             return
         user = gang.user if refused.reason is HoldReason.USER_LIMIT else None
         whose = f"{gang.user or 'its user'} in queue {refused.queue}" if user is not None else f"queue {refused.queue}"
         told = Verdict(HoldReason.BEHIND, f"run {gang.id} waits longer for what {whose} may use", (f"run:{gang.id}",))
-        if patient:
-            told = replace(told, sentence=f"run {gang.id} has a higher priority, and waits for what {whose} may use")
-        sheet = _Sheet(user, line.shape_of(gang).asks_gpus, gang.priority if patient else None, told)
+        sheet = _Sheet(user, scene.line.shape_of(gang).asks_gpus, told)
         for leaf in scene.standing.leaves:
-            if leaf == gang.queue or (not patient and refused.queue in path(scene.snapshot.queues, leaf)):
+            if refused.queue in path(scene.snapshot.queues, leaf):
                 self._sheets.setdefault(leaf, []).append(sheet)
 
     def _patience(self, gang: Gang) -> timedelta:
         """Who asks for seconds is not to wait for minutes while smaller ones go on taking what it waits for."""
         return min(PATIENCE, timedelta(seconds=self._scene.expected(gang).high_s))
 
-    def holds(self, queue: QueueName, user: str, shape: Shape, priority: int) -> bool:
-        return queue in self._sheets and self._over(queue, user, priority, asks_gpus=shape.asks_gpus) is not None
+    def holds(self, queue: QueueName, user: str, shape: Shape) -> bool:
+        return queue in self._sheets and self._over(queue, user, shape.asks_gpus) is not None
 
     def verdict(self, gang: Gang) -> Verdict | None:
         """Why it stands back, None where it does not."""
         asks_gpus = any(role.resources.gpus or role.resources.shares_gpu for role in gang.roles)
-        sheet = self._over(gang.queue, gang.user, gang.priority, asks_gpus=asks_gpus)
-        return None if sheet is None else sheet.told
+        sheet = self._over(gang.queue, gang.user, asks_gpus)
+        return None if sheet is None else sheet.verdict
 
-    def _over(self, queue: QueueName, user: str, priority: int, *, asks_gpus: bool) -> _Sheet | None:
+    def _over(self, queue: QueueName, user: str, asks_gpus: bool) -> _Sheet | None:
         for sheet in self._sheets.get(queue, ()):
-            if sheet.covers(user, priority, asks_gpus=asks_gpus):
+            if sheet.user in (None, user) and (asks_gpus or not sheet.gpus_only):
                 return sheet
         return None

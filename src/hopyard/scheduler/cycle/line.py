@@ -79,10 +79,6 @@ class Line:
         found = self._known.get(gang)
         return None if found is None else found[0]
 
-    def lowest_priority(self, queue: QueueName) -> int:
-        """Of those that wait in it, of which there are some."""
-        return -max(self.leaves[queue].ranks)[0]
-
     def rank_of(self, gang: Gang) -> Rank:
         """Of any gang of these queues."""
         return self._ranking(gang)

@@ -12,9 +12,6 @@ from hopyard.scheduler.cycle.line import Kind, Leaf, Rank, Shape, Waiting
 from hopyard.scheduler.fairness.accounts import Accounts
 
 Entry = tuple[datetime, GangId, int, Kind, list[Gang]]
-Held = Callable[
-    [QueueName, str, Shape, int], bool
-]  # whether those of this queue, user, shape and priority are passed over for now
 
 
 class QueueWalk:
@@ -26,14 +23,13 @@ class QueueWalk:
         leaf: Leaf,
         accounts: Accounts,
         over_all: set[Shape],
-        held: Held,
+        held: Callable[[QueueName, str, Shape], bool],
     ) -> None:
         self.queue, self._leaf, self._accounts, self._over_all, self._held = queue, leaf, accounts, over_all, held
         self.over: set[Shape] = set()
         self.full: Set[Shape] = frozenset()
         self.over_users: set[tuple[str, Shape]] = set()
         self._ranks: list[Rank] = sorted(leaf.ranks, reverse=True)
-        self._at = 0  # the priority at which the walk is
         self._users: list[UserEntry] = []
         self._head: Gang | None = None
 
@@ -50,7 +46,7 @@ class QueueWalk:
     def passes(self, user: str, shape: Shape) -> bool:
         if shape in self.full or shape in self.over or shape in self._over_all or (user, shape) in self.over_users:
             return True
-        return self._held(self.queue, user, shape, self._at)
+        return self._held(self.queue, user, shape)
 
     def head(self) -> Gang | None:
         if self._head is None or self.stale():
@@ -84,13 +80,13 @@ class QueueWalk:
                 heappop(self._users)
             if not self._ranks:
                 return None
-            rank = self._ranks.pop()
-            self._at = -rank[0]
-            self._users = self._begin(self._leaf.ranks[rank])
+            self._users = self._begin(self._leaf.ranks[self._ranks.pop()])
 
     def _begin(self, users: dict[str, Waiting]) -> list[UserEntry]:
+        """Users all of whose gangs are passed over are left out: to compare them costs more than to see that."""
         key = self._accounts.user_key
-        found: list[UserEntry] = [(key(self.queue, user), user, _UserWalk(user, kinds, self)) for user, kinds in users.items()]
+        walks = [(user, _UserWalk(user, kinds, self)) for user, kinds in users.items()]
+        found: list[UserEntry] = [(key(self.queue, user), user, walk) for user, walk in walks if walk.head() is not None]
         heapify(found)
         return found
 

@@ -50,7 +50,6 @@ class Scene:
         """What ends soon anyway."""
         if self._soon is None:
             self._soon = Soon(self.standing.future, self.capacity, self.accounts)
-            self.on_start.append(self._soon.starts)
         return self._soon
 
     def gang(self, gang: GangId) -> Gang:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.gang import Gang
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.hope import Hope
@@ -20,27 +20,25 @@ class Soon:
     """
 
     def __init__(self, future: Future, capacity: Capacity, accounts: Accounts) -> None:
-        """capacity, accounts: as they are now, with what starts in this turn."""
+        """capacity, accounts: as they are, those that start in this turn included; kept up by others."""
         self._gone, self.last_s = future.gone_by(SOON.total_seconds())
-        self._now = capacity
-        self._accounts = accounts.copy()
-        self._accounts.credit_all(self._gone)
+        self._now, self._accounts = capacity, accounts
         self._hope: Hope | None = None
         self._capacity: Capacity | None = None
 
-    def starts(self, placement: Placement) -> None:
-        """It may use so much less. Where it is does not matter: room is looked for as things stood when that was first done."""
-        self._accounts.charge(placement)
-
-    def allows(self, gang: Gang) -> bool:
-        """Whether its queue and its user may use what it asks for by then."""
-        return bool(self._gone) and self._accounts.refusal(gang) is None
-
     def holds(self, gang: Gang) -> bool:
-        """Whether it may start by then, and there is room."""
-        return self.allows(gang) and self._fits(gang)
+        """Whether there is room for it by then, and its queue and its user may use so much."""
+        return bool(self._gone) and self._fits(gang) and self._allows(gang)
+
+    def _allows(self, gang: Gang) -> bool:
+        if self._accounts.refusal(gang) is None:
+            return True
+        accounts = self._accounts.copy()
+        accounts.credit_all(self._gone)
+        return accounts.refusal(gang) is None
 
     def _fits(self, gang: Gang) -> bool:
+        """As things stood when room was first looked for."""
         if self._hope is None:
             self._hope = Hope(self._now, self._gone)
         if not self._hope.holds(gang):

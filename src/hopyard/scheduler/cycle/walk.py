@@ -9,7 +9,7 @@ from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import Queue
 from hopyard.scheduler.cycle.contest import Contest
 from hopyard.scheduler.cycle.line import Kind, Line, Shape
-from hopyard.scheduler.cycle.queue_walk import Held, QueueWalk
+from hopyard.scheduler.cycle.queue_walk import QueueWalk
 from hopyard.scheduler.fairness.accounts import Accounts
 
 
@@ -26,9 +26,9 @@ class Walk:
         queues: Mapping[QueueName, Queue],
         leaves: Iterable[QueueName],
         accounts: Accounts,
-        held: Held,
+        held: Callable[[QueueName, str, Shape], bool],
     ) -> None:
-        """held: may become so during the turn."""
+        """held: whether those of this queue, user and shape are passed over for now, which may become so during the turn."""
         self._over: set[Shape] = set()
         self._leaves = {
             queue: QueueWalk(queue, line.leaves[queue], accounts, self._over, held) for queue in leaves if queue in line.leaves
