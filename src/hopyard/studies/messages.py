@@ -56,7 +56,7 @@ class Doing:
 class Hello:
     """shelf: identifies the folder of states (workers that say the same share it). address: where others fetch states from it and
     meet it for a group. train, validation: the partitions that are open. states: those on its shelf that it knows of.
-    doing: the units that it has begun and not ended, oldest first."""
+    doing: the units that it has begun and not ended, oldest first. together: as of `Ready`; true where it has loaded no code yet."""
 
     worker: WorkerId
     pid: int
@@ -67,6 +67,7 @@ class Hello:
     validation: tuple[PartitionId, ...] = ()
     states: tuple[str, ...] = ()
     doing: tuple[Doing, ...] = ()
+    together: bool = True
 
 
 @dataclass(frozen=True, slots=True)

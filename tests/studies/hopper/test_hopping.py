@@ -51,6 +51,9 @@ def test_workers_whose_code_cannot_train_in_groups_are_put_into_none(tmp_path: P
         cluster.drive()
         for at in range(cluster.workers):
             cluster.join(f"w{at}", together=False)
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 2)
+        cluster.kill_driver()
+        cluster.drive()  # they have all open, and are not ready anew
         cluster.finish()
         assert all(len(hop["workers"]) == 1 for hop in cluster.of_kind("hop"))
 

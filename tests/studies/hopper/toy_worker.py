@@ -70,6 +70,7 @@ class ToyWorker:
         return to_head(
             Hello(
                 self.said["worker"], os.getpid(), "here", self.shelf.id, address, self.train, self.validation, states, doing,
+                together=self.said.get("together", True),
             )
         )  # fmt: skip
 

@@ -71,6 +71,7 @@ class Reception:
 
     def _greet(self, worker: Worker) -> None:
         self.first_at = self.first_at or time.monotonic()
+        self.together = self.together and worker.hello.together
         for state in worker.hello.states:
             self._states.lies(state, worker.hello.shelf)
         for doing in worker.hello.doing:

@@ -189,6 +189,7 @@ class Worker:
             validation=self._opened.of("validation"),
             states=tuple(self._shelf.names()),
             doing=self._inbox.doing(),
+            together=self._trainable is None or isinstance(self._trainable, TrainsTogether),
         )
         return to_head(said)
 
