@@ -199,6 +199,7 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     (MOP, {"trainable": "a b"}, "trainable: `a b` names nothing", "file.py:Name"),
     (MOP, {"workers": None}, "workers: missing", "workers: 4"),
     (MOP, {"workers": "0"}, "workers: `0` is not a whole number", ""),
+    (MOP, {"unit_timeout": "0.5s"}, "unit_timeout: 0.5 seconds would end every unit", "unit_timeout: 10m"),
     (MOP, {"dataset": None}, "dataset: missing", "hop dataset push"),
     (MOP, {"dataset": "mnist:x"}, "dataset: `x` is not a version", ""),
     (MOP, {"datasets": "[mnist]"}, "datasets: `mnist` is the study's dataset already", ""),

@@ -34,8 +34,15 @@ def read_mop(top: Section, folder: Path) -> MopSpec:
         deterministic=read_flag(top, "deterministic", default=True),
         threads=top.whole("threads", 0, low=1, high=_MOST_THREADS),
         hybrid=read_flag(top, "hybrid", default=True),
-        unit_timeout_s=top.amount("unit_timeout", units.parse_time) or 0.0,
+        unit_timeout_s=_unit_timeout_s(top),
     )
+
+
+def _unit_timeout_s(top: Section) -> float:
+    given_s = top.amount("unit_timeout", units.parse_time) or 0.0
+    if 0 < given_s < 1:
+        raise top.fail("unit_timeout", f"{given_s:g} seconds would end every unit", "a second at least, better many times what a unit takes: `unit_timeout: 10m`")
+    return given_s
 
 
 def read_dataset(top: Section) -> tuple[str, int]:
