@@ -76,7 +76,7 @@ def test_rungs_that_cannot_be() -> None:
 @pytest.mark.parametrize(
     ("searcher", "told"),
     [
-        ("asha", "max_epochs: with 2 and a lowest rung of 1"),
+        ("asha", "search: epochs: with 2 and a lowest rung of 1"),
         ({"name": "hyperband", "min_epochs": 3}, "searcher.min_epochs: 3 epochs"),
     ],
 )
