@@ -169,15 +169,6 @@ def _with_gpu(folder: Path, number: str) -> Path:
     return settings
 
 
-def _with_gpu(folder: Path, number: str) -> Path:
-    """Settings of a worker that finds this one."""
-    script, settings = folder / f"gpu-{number}.sh", folder / f"worker-{number}.conf"
-    script.write_text(f"""#!/bin/sh\necho '{{"name": "gpu", "addresses": ["{number}"]}}'\n""")
-    script.chmod(0o755)
-    settings.write_text(f"spark.worker.resource.gpu.amount 1\nspark.worker.resource.gpu.discoveryScript {script}\n")
-    return settings
-
-
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
