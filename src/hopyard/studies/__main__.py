@@ -1,7 +1,8 @@
 """`python -m hopyard.studies`: what the replicas of a study run, each by its role.
 
 Each process is watched by a parent that starts it again when it is killed. A driver is at the same port then: workers connect anew, and
-the journal tells it where it was. A worker opens its partitions again, and only its unit is repeated.
+the journal tells it where it was. A worker opens its partitions again, and only its unit is repeated; one that hangs is killed for that.
+What a process leaves behind (the processes of a data loader) ends with it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from hopyard.errors import HopyardError, SpecError
 from hopyard.sdk.speak import say
+from hopyard.studies import pulse
 from hopyard.studies.place import VARIABLE
 
 _PROCESSES = {role: (sys.executable, "-u", "-m", module) for role, module in (("driver", "hopyard.studies.run"), ("worker", "hopyard.studies.worker.main"))}
@@ -33,25 +36,31 @@ def main() -> int:
     return keep_alive(_PROCESSES[role], what=role)
 
 
-def keep_alive(command: Sequence[str], *, what: str = "driver") -> int:
-    """Run `command` again whenever a signal ends it that we did not pass on; its exit code. SIGTERM is passed on."""
+def keep_alive(command: Sequence[str], *, what: str = "driver", patience_s: float = pulse.PATIENCE_S) -> int:
+    """Run `command` again whenever a signal ends it that we did not pass on; its exit code. SIGTERM is passed on. patience_s: with a
+    worker that gives no sign."""
     child: subprocess.Popen[bytes] | None = None
     asked = False
 
     def pass_on(number: int, _frame: object) -> None:
         nonlocal asked
         asked = True
-        if child is not None and child.poll() is None:
-            child.send_signal(number)
+        if child is not None and child.returncode is None:
+            os.kill(child.pid, number)
 
     signal.signal(signal.SIGTERM, pass_on)
+    felt = pulse.Pulse(say, patience_s=patience_s) if what == "worker" else None
+    pipes, environment = ((felt.pipe,), os.environ | {pulse.VARIABLE: str(felt.pipe)}) if felt is not None else ((), None)
     die_too = partial(_die_with_parent, os.getpid())
     deaths: list[float] = []
     while True:
-        child = subprocess.Popen(command, preexec_fn=die_too)  # noqa: PLW1509 - one thread, and nothing but system calls
+        # A group of its own, which ends with it; preexec_fn: here is one thread, and it makes nothing but system calls.
+        child = subprocess.Popen(command, env=environment, pass_fds=pipes, process_group=0, preexec_fn=die_too)  # noqa: PLW1509
+        if felt is not None:
+            felt.of(child)
         if asked:  # before there was anybody to pass it on to
-            child.terminate()
-        code = child.wait()
+            os.kill(child.pid, signal.SIGTERM)
+        code = _wait(child)
         if code >= 0 or asked:
             return code if code >= 0 else 128 - code
         now = time.monotonic()
@@ -60,6 +69,14 @@ def keep_alive(command: Sequence[str], *, what: str = "driver") -> int:
             print(f"error: the study's {what} was killed {len(deaths)} times within {_WITHIN_S[what]:g} s, by signal {-code} the last time", file=sys.stderr)
             return 128 - code
         say(f"the study's {what} was killed by signal {-code}; it goes on where it was")
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """For its end, and end what it leaves behind in its group: while nobody has asked for its exit code its number is no other's."""
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()
 
 
 def _die_with_parent(parent: int) -> None:

@@ -34,6 +34,7 @@ from hopyard.studies.states.shelf import Shelf
 
 SECRET = bytes(range(32))
 WAIT_S = 60.0
+WATCHES = "import sys; from hopyard.studies.__main__ import keep_alive; sys.exit(keep_alive(sys.argv[1:], what='worker', patience_s=3))"
 Kind = TypeVar("Kind")
 
 
@@ -150,8 +151,9 @@ class Workers:
         (self.folder / "code" / name).write_text(text)
 
     def start(
-        self, worker: str, address: str, *, memory: str = "", secret: bytes = SECRET, patience_s: float = 60.0
+        self, worker: str, address: str, *, memory: str = "", secret: bytes = SECRET, patience_s: float = 60.0, watched: bool = False
     ) -> subprocess.Popen[bytes]:
+        """watched: by a parent, as in a study, which is what is returned."""
         said = {
             "address": address,
             "secret": secret.hex(),
@@ -163,6 +165,8 @@ class Workers:
         }
         out = open(self.folder / f"{worker}.log", "ab")  # noqa: SIM115
         command = [sys.executable, "-m", "tests.studies.worker.process", json.dumps(said)]
+        if watched:
+            command = [sys.executable, "-c", WATCHES, *command]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=Path(__file__).parents[3], env=env)
         out.close()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import psutil
+
 from hopyard.studies.messages import Acknowledge, Beat, Cancel, End, Failed, Finished, Hello, Named
 
 from .study import Driver, Workers, joined
@@ -262,3 +264,53 @@ def test_who_hangs_is_ended_whatever_it_did_to_its_standard_streams() -> None:
     done = subprocess.run([sys.executable, "-c", hangs], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     assert "this worker is ended: 601 s on one unit" in done.stderr and "in here" in done.stderr
+
+
+HANGS = WAITS.replace("def train(state, partition, config):", """
+def train(state, partition, config):
+    hang(Path(config.folder) / "hung")""") + """
+def hang(mark):
+    import ctypes, multiprocessing
+    if not mark.exists():
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,)).start()
+        mark.touch()
+        ctypes.PyDLL(None).sleep(3600)  # with the interpreter's lock
+"""
+
+
+def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(workers: Workers, drive: Drives) -> None:
+    """And so are the processes that it had started; another takes its place."""
+    workers.code(HANGS)
+    driver = drive()
+    parent = workers.start("a", driver.address, watched=True)
+    first = driver.expect(Hello, "a").pid
+    driver.open("a", (0,))
+    driver.train(("a", 0), params={"folder": str(workers.folder)})
+    while not (workers.folder / "hung").exists():
+        driver.pump(0.1)
+    hanging = psutil.Process(first)
+    started = hanging.children()
+    assert started
+    second = driver.expect(Hello, "a", where=lambda hello: hello.pid != first).pid
+    assert psutil.Process(second).ppid() == parent.pid
+    assert not hanging.is_running()
+    psutil.wait_procs(started, timeout=30)
+    assert not any(one.is_running() for one in started)
+    assert "hangs: nothing was heard of its process for 3 s" in workers.log("a")
+    assert "in hang" in workers.log("a"), "where it was"
+    driver.open("a", (0,))
+    driver.train(("a", 0), params={"folder": str(workers.folder)})
+    driver.expect(Finished, "a")
+    driver.send("a", End())
+    assert parent.wait(20) == 0
+
+
+def test_a_worker_does_not_outlive_a_parent_that_is_killed(workers: Workers, drive: Drives) -> None:
+    workers.code(WAITS)
+    driver = drive()
+    parent = workers.start("a", driver.address, watched=True)
+    worker = psutil.Process(driver.expect(Hello, "a").pid)
+    parent.kill()
+    parent.wait(20)
+    psutil.wait_procs([worker], timeout=30)
+    assert not worker.is_running()

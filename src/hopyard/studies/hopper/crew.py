@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hopyard.domain.ids import PartitionId, WorkerId
 from hopyard.errors import SpecError
+from hopyard.studies import pulse
 from hopyard.studies.hopper import seats
 from hopyard.studies.link.hub import Came, Closed, Hub, HubEvent
 from hopyard.studies.messages import Cancel, FromDriver, FromWorker, Hello, Open, Ready, from_head, to_head
@@ -25,7 +26,7 @@ class Patience:
     absent_s: float = 60.0
     grace_s: float = 3.0
     silent_s: float = 30.0
-    opening_s: float = 60.0
+    opening_s: float = pulse.PATIENCE_S
     nobody_s: float = 600.0
     save_s: float = 30.0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from hopyard.domain.ids import WorkerId
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
+from hopyard.studies import pulse
 from hopyard.studies.states.shelf import MEMORY, Shelf
 from hopyard.studies.worker import process
 from hopyard.studies.worker.opening import Data, data_of_folder
@@ -42,6 +43,7 @@ def run_worker(
     """
     if spec.mop is None:
         raise SpecError("the study trains each trial as a run of its own: it has no workers")
+    pulse.give()
     process.settle(spec.mop.deterministic, spec.mop.threads)
     scratch.mkdir(parents=True, exist_ok=True)
     if isinstance(data, Path):

@@ -1,0 +1,77 @@
+"""The pulse of a worker's process, felt by its parent: a worker that hangs while it holds the interpreter's lock cannot be told to end.
+
+The worker writes a byte into a pipe every second, from a thread that needs the lock. Its parent counts the seconds of its own time without
+one, so that a host that stood still ends nobody. Before the first byte nothing is counted: a cold disk may be slow to load a library.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+
+VARIABLE = "HOPYARD_PULSE"  # the number of the pipe's end
+PATIENCE_S = 60.0  # without a sign; the driver has no more with a worker that opens its data
+_BEAT_S = 1.0
+_WORDS_S = 5.0  # to say where it was, before it is killed outright
+
+
+def give() -> None:
+    """From now on, where there is a parent to feel it; once in a process."""
+    said = os.environ.pop(VARIABLE, "")
+    if not said.isdecimal():
+        return
+    pipe = int(said)
+    os.set_inheritable(pipe, False)
+    faulthandler.enable(2)  # SIGABRT tells where it was, whoever holds the lock
+    threading.Thread(target=_beat, args=(pipe,), name="pulse", daemon=True).start()
+
+
+def _beat(pipe: int) -> None:
+    pause = threading.Event()
+    try:
+        while True:
+            os.write(pipe, b".")
+            pause.wait(_BEAT_S)
+    except OSError:
+        return  # nobody feels it any more
+
+
+class Pulse:
+    """The parent's end, for one child after another. patience_s: without a sign, after which the child is ended."""
+
+    def __init__(self, say: Callable[[str], None], *, patience_s: float = PATIENCE_S) -> None:
+        self._say, self._patience_s = say, patience_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._reads, self.pipe = os.pipe()  # pipe: to be passed on to the child, by the variable
+        os.set_blocking(self._reads, False)
+        self._begun, self._silent_s = False, 0.0
+        signal.signal(signal.SIGALRM, self._feel)
+        signal.setitimer(signal.ITIMER_REAL, _BEAT_S, _BEAT_S)
+
+    def of(self, child: subprocess.Popen[bytes]) -> None:
+        """This one is felt from now on."""
+        self._drain()
+        self._child, self._begun, self._silent_s = child, False, 0.0
+
+    def _feel(self, _number: int, _frame: object) -> None:
+        if self._drain():
+            self._begun, self._silent_s = True, 0.0
+        elif self._begun and self._child is not None and self._child.returncode is None:
+            self._silent_s += _BEAT_S
+            late_s = self._silent_s - self._patience_s
+            if 0 <= late_s < _BEAT_S:
+                self._say(f"the study's worker hangs: nothing was heard of its process for {self._silent_s:.0f} s, so it is ended. It was here:")
+                os.kill(self._child.pid, signal.SIGABRT)
+            elif late_s >= _WORDS_S:
+                os.kill(self._child.pid, signal.SIGKILL)
+
+    def _drain(self) -> bool:
+        """Whether there was anything."""
+        try:
+            return bool(os.read(self._reads, 65536))
+        except BlockingIOError:
+            return False
