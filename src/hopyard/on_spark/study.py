@@ -51,7 +51,10 @@ class SparkStudy:
         if any(record["kind"] == "study" and record["spec"] != said for record in past):
             raise SpecError(f"{folder} holds another study", hints=("name another folder",))
         self._steps = max((int(record["step"]) for record in past if record["kind"] == "saved"), default=0)
-        journal.write("study", spec=study_json(spec), attempt="spark", pid=os.getpid())
+        starts = sum(record["kind"] == "study" for record in past)
+        begun = {"spec": study_json(spec), "attempt": f"spark.{starts + 1}", "pid": os.getpid()}
+        journal.write("study", **begun)
+        past.append({"kind": "study", **begun})
         secret = secrets.token_bytes(32)
         searcher = build(spec, lambda text: load_attribute(text, Path.cwd()))
         audience = _Audience(mirrors_of(spec, folder / "tensorboard", _say, study=str(folder)))

@@ -78,7 +78,9 @@ class _Study:
         spec, place = self._place.spec, self._place
         folder = Path.cwd()
         searcher = build(spec, lambda text: load_attribute(text, folder))
-        self._journal.write("study", spec=study_json(spec), attempt=place.attempt, pid=os.getpid())
+        begun = {"spec": study_json(spec), "attempt": place.attempt, "pid": os.getpid()}
+        self._journal.write("study", **begun)
+        self._past.append({"kind": "study", **begun})
         curves = self._curves()
         mirrors = mirrors_of(spec, folder / "tensorboard", say, study=place.run_name)
         outlet = Outlet(

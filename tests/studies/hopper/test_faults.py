@@ -89,6 +89,34 @@ def test_the_driver_and_all_workers_are_killed(tmp_path: Path) -> None:
         assert len(firsts) < 2 * len(SIX), "some went on"
 
 
+def test_another_attempt_begins_with_all_its_workers(tmp_path: Path) -> None:
+    """Not with as many as the one before had left, which another driver of the same attempt does."""
+    with Cluster(tmp_path, SIX, unit_s=0.05, patience={**QUICK, "gather_s": 60.0}) as cluster:
+        cluster.start()
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 4)
+        cluster.crew["w1"].kill()
+        cluster.until(lambda: any(note["event"] == "lost" for note in cluster.of_kind("worker")))
+        cluster.kill_driver()
+        cluster.drive()
+        hops = len(cluster.of_kind("hop"))
+        cluster.until(lambda: len(cluster.of_kind("hop")) > hops + 2)
+        assert "2 of 3 workers are there" in "".join(cluster.logs())
+        cluster.kill_driver()
+        for process in cluster.crew.values():
+            process.kill()
+            process.wait()
+        for log in tmp_path.glob("*.log"):
+            log.unlink()
+        notes = len(cluster.of_kind("worker"))
+        cluster.drive(attempt=2)
+        cluster.join("w0")
+        cluster.join("w2")
+        cluster.until(lambda: len(cluster.of_kind("worker")) >= notes + 2)
+        cluster.join("w1")
+        cluster.finish()
+        assert "workers are there" not in "".join(cluster.logs())
+
+
 def test_a_straggler_is_told_and_helped(tmp_path: Path) -> None:
     with Cluster(tmp_path, [(params, 4) for params, _ in SIX], unit_s=0.02) as cluster:
         cluster.drive()

@@ -110,10 +110,11 @@ BEGUN = {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 3, "p
 HOPS = [BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0), hop("d", "c", 1, 1), hop("e", "d", 2, 1)]
 
 
-def test_a_study_that_continues_another_waits_for_workers_of_its_own() -> None:
-    records = [{"kind": "worker", "worker": worker, "event": event} for worker, event in (("w0", "joined"), ("w1", "joined"), ("w1", "lost"))]
-    assert Book.of(records, 2).present == {"w0"}
-    assert Book.of([*records, {"kind": "continued", "run": "before", "name": "alice/digits/1"}], 2).present == set()
+def test_an_attempt_waits_for_workers_of_its_own() -> None:
+    begun = {"kind": "study", "attempt": "run.1"}
+    notes = [{"kind": "worker", "worker": worker, "event": event} for worker, event in (("w0", "joined"), ("w1", "joined"), ("w1", "lost"))]
+    assert Book.of([begun, *notes, begun], 2).present == {"w0"}, "another driver of the same attempt"
+    assert Book.of([begun, *notes, {"kind": "study", "attempt": "run.2"}], 2).present == set()
 
 
 def gone_on(records: list[dict[str, Any]], there: str, *, done: int = 0) -> tuple[str, Position, tuple[int, ...]]:

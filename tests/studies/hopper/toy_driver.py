@@ -48,11 +48,13 @@ class Save:
 def make(said: Mapping[str, Any]) -> tuple[Hopper, Journal]:
     folder = Path(said["folder"])
     journal = Journal(folder / "journal")
+    begun = {"attempt": said.get("attempt", 1)}
+    journal.write("study", **begun)
     files = {path.name: path for path in (folder / "saved").glob("*")} if said.get("restore") else {}
     ground = Ground(
         spec=spec_of(said),
         journal=journal,
-        past=list(journal.past),
+        past=[*journal.past, {"kind": "study", **begun}],
         say=lambda text: print(text, file=sys.stderr, flush=True),
         save=Save(folder, journal),
         saved=Saved(1, files) if files else None,

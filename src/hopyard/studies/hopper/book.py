@@ -65,7 +65,8 @@ Result = tuple[Mapping[str, float], int]  # metrics, rows
 
 
 class Book:
-    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`, `worker`, `hopper` and `continued`; made to be fed as they are written.
+    """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`, `worker`, `hopper`, `study` and `continued`; made to
+    be fed as they are written.
 
     left: by trial, the state that an ended trial was left with, to go on from or to be copied; trials without one are not there.
     """
@@ -79,10 +80,11 @@ class Book:
         self.again: dict[TrialId, tuple[PartitionId, ...]] = {}  # what each has lost and does again, in this order
         self.left: dict[TrialId, Left] = {}
         self.best: Best | None = None
-        self.present: set[str] = set()  # workers that joined and were not lost
+        self.present: set[str] = set()  # workers of this attempt that joined and were not lost
         self.digests: dict[str, str] = {}
         self.hops = 0
         self.starts = 0  # of drivers
+        self._attempt: object = None
 
     @classmethod
     def of(cls, records: Iterable[Record], partitions: int) -> Book:
@@ -125,8 +127,9 @@ class Book:
                 self.digests[str(record["state"])] = str(record["digest"])
             case "hopper":
                 self.starts += 1
-            case "continued":
-                self.present.clear()  # they were another run's
+            case "study" if record["attempt"] != self._attempt:
+                self._attempt = record["attempt"]
+                self.present.clear()  # each attempt, and each run that continues another, begins with workers of its own
 
     def _hop(self, record: Record) -> None:
         trial, state, parent = TrialId(str(record["trial"])), str(record["state"]), str(record["start_from"])

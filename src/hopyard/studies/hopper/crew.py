@@ -82,8 +82,8 @@ class Crew:
         return self._workers.get(worker)
 
     def is_complete(self, known: Collection[str]) -> bool:
-        """Whether as many workers as were promised, or all that an earlier driver had in the end, have all open that they were told
-        to open."""
+        """Whether as many workers as were promised, or all that an earlier driver of this attempt had in the end, have all open that they
+        were told to open."""
         there = len(self._workers) >= self._count or (bool(known) and self._workers.keys() >= set(known))
         return there and all(self.has_opened(one) for one in self)
 

@@ -11,7 +11,7 @@ from hopyard.studies.trainer import Ground
 
 
 class Ledger:
-    """expected: the workers that an earlier driver had in the end."""
+    """expected: the workers that an earlier driver of this attempt had in the end."""
 
     def __init__(self, ground: Ground, parts: int) -> None:
         self._ground = ground
