@@ -119,6 +119,8 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     )
     assert (await stores.runs.get(RunId("r-running-1"))).params == {"lr": 0.1, "inf": float("inf")}
     assert (await stores.runs.get(RunId("r-queued-1"))).spec.roles[0].resources == Resources(500, GIB, 1)
+    push = await stores.datasets.push("mnist", digest("z"), size_bytes=1, files=1, user="a", message="", now=at(10))
+    assert push[0].number == 2  # its version 1 is gone, and was what a run read
     (again,) = await stores.runs.create(
         [new_run(id=RunId("r-done-1"), resources=Resources(500, GIB), tags={"k": "v"})], now=at(11)
     )

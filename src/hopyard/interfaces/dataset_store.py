@@ -15,7 +15,8 @@ class DatasetStore(Protocol):
         self, name: str, manifest: Digest, /, *, size_bytes: int, files: int, user: str, message: str, now: datetime
     ) -> tuple[DatasetVersion, bool]:
         """The version with this manifest: the newest one if it has it already (False), else a new one (True). Two pushes
-        at once give two versions, or one if they are equal."""
+        at once give two versions, or one if they are equal. Numbers count from 1 and never come again, also where the version
+        or the whole dataset was deleted."""
         ...
 
     async def list(self) -> Sequence[Dataset]: ...

@@ -89,6 +89,20 @@ class DatasetCases:
         with pytest.raises(NotFound):
             await stores.datasets.delete("mnist", None)
 
+    async def test_the_numbers_of_a_deleted_dataset_do_not_come_again(self, stores: Stores) -> None:
+        """Whoever noted `mnist:1` reads that version or none: a name that is pushed anew holds other data."""
+        for content in "ab":
+            await push(stores, "mnist", content)
+        await stores.datasets.delete("mnist", None)
+        again, created = await push(stores, "mnist", "c", seconds=5)
+        assert (again.number, created) == (3, True)
+        assert await stores.datasets.find("mnist") == Dataset("mnist", at(5), 1, again)
+        with pytest.raises(NotFound):
+            await stores.datasets.version("mnist", 1)
+        await stores.datasets.delete("mnist", None)
+        assert (await push(stores, "mnist", "c"))[0].number == 4
+        assert (await push(stores, "cifar", "c"))[0].number == 1
+
     async def test_deleting_every_version_leaves_the_name(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")
         await stores.datasets.delete("mnist", 1)

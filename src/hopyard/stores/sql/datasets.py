@@ -15,7 +15,7 @@ from hopyard.domain.run import RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.tables import dataset_versions, datasets, run_datasets, runs
+from hopyard.stores.sql.tables import dataset_numbers, dataset_versions, datasets, run_datasets, runs
 
 _FINAL = sorted(str(phase) for phase in RunPhase if phase.final)
 
@@ -35,7 +35,9 @@ class SqlDatasetStore:
             newest = conn.execute(_versions(name).limit(1)).one_or_none()
             if newest is not None and newest.manifest == manifest:
                 return _to_version(newest), False
-            number = _next_number(conn, name, to_us(now))
+            number = _next_number(conn, name)
+            if newest is None and not _exists(conn, name):
+                conn.execute(datasets.insert().values(name=name, created_at=to_us(now), metric="", higher_is_better=None))
             version = DatasetVersion(name, number, manifest, size_bytes, files, now, user, message)
             conn.execute(dataset_versions.insert().values(_version_row(version)))
             return version, True
@@ -130,17 +132,21 @@ def _select_datasets() -> Select[Any]:
     )
 
 
-def _next_number(conn: Connection, name: str, now: int) -> int:
-    last = conn.execute(select(datasets.c.last_number).where(datasets.c.name == name)).scalar()
-    if last is None:
-        conn.execute(datasets.insert().values(name=name, created_at=now, last_number=1, metric="", higher_is_better=None))
+def _next_number(conn: Connection, name: str) -> int:
+    counted = update(dataset_numbers).where(dataset_numbers.c.dataset == name).values(last=dataset_numbers.c.last + 1)
+    number = conn.execute(counted.returning(dataset_numbers.c.last)).scalar()
+    if number is None:
+        conn.execute(dataset_numbers.insert().values(dataset=name, last=1))
         return 1
-    conn.execute(update(datasets).where(datasets.c.name == name).values(last_number=last + 1))
-    return int(last) + 1
+    return int(number)
+
+
+def _exists(conn: Connection, name: str) -> bool:
+    return conn.execute(select(datasets.c.name).where(datasets.c.name == name)).first() is not None
 
 
 def _check_exists(conn: Connection, name: str) -> None:
-    if conn.execute(select(datasets.c.name).where(datasets.c.name == name)).first() is not None:
+    if _exists(conn, name):
         return
     close = get_close_matches(name, conn.execute(select(datasets.c.name)).scalars().all(), n=3)
     hint = f"did you mean {' or '.join(f'`{known}`' for known in close)}?" if close else "`hop dataset ls` lists them"

@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0003"  # the newest migration
+HEAD = "0004"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -252,7 +252,6 @@ datasets = Table(
     metadata,
     Column("name", _Key, primary_key=True),
     Column("created_at", BigInteger, nullable=False),
-    Column("last_number", Integer, nullable=False),  # the numbers of deleted versions do not come again
     Column("metric", Text, nullable=False),
     Column("higher_is_better", Boolean),
 )
@@ -268,6 +267,13 @@ dataset_versions = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("created_by", _Key, nullable=False),
     Column("message", Text, nullable=False),
+)
+
+dataset_numbers = Table(
+    "dataset_numbers",
+    metadata,
+    Column("dataset", _Key, primary_key=True),  # also of those that are gone: a deleted version's number does not come again
+    Column("last", Integer, nullable=False),
 )
 
 tokens = Table(
