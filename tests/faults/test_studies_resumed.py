@@ -145,6 +145,68 @@ def test_trials_that_are_runs_go_on_from_their_checkpoints(world: World) -> None
     assert "no study" in world.hop("search", "resume", world.detach("train.py")).talk
 
 
+RUNS_ON = """
+import os, time
+import hopyard as hop
+
+hop.params(lr=0.1, width=8)
+state = {"done": 0}
+hop.bind(state=state)
+for epoch in hop.loop(range(10_000)):
+    time.sleep(0.1)
+    state["done"] += 1
+    hop.log(acc=state["done"], step=epoch)
+    if epoch == 2 and not os.path.exists(MARK):
+        for more in (3, 4, 5):
+            state["done"] += 1
+            hop.log(acc=state["done"], step=more)
+            hop.save(step=more + 1)
+        open(MARK, "w")
+        time.sleep(3600)  # no safe point comes any more
+"""
+
+
+def test_no_trial_goes_on_from_beyond_what_was_told(world: World) -> None:
+    """Its script goes on beyond its budget, and only checkpoints from there are left when its study is stopped."""
+    mark = world.root / "mark"
+    world.write("train.py", RUNS_ON.replace("MARK", repr(str(mark))))
+    world.write("search.yaml", SEARCH.replace("{name: asha, eta: 2}", "random").replace("trials: 5", "trials: 1").replace("epochs: 4", "epochs: 2"))
+    run = start(world)
+    until(mark.exists, "a script that is beyond its budget")
+    stopped = stop_after(world, run, "told", 2)
+    (trial,) = world.get("/runs", parent=run["id"])["runs"]
+    world.reaches(trial["id"], "cancelled")
+    assert min(one["step"] for one in world.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"]) > 2
+    ended = world.reaches(resume(world, stopped["name"])["id"], "succeeded")
+    assert "trial 0: all checkpoints that are left are from beyond epoch 2; it trains from the beginning" in world.log(ended, "stderr")
+    assert [(r["report"]["step"], r["report"]["value"]) for r in journal(world, ended) if r["kind"] == "told"] == [(1, 1), (2, 2)]
+    assert [one["spec"]["resume"] for one in world.get("/runs", parent=ended["id"])["runs"]] == [None]
+
+
+def test_a_trial_whose_checkpoint_was_deleted_begins_anew_and_is_told_of(world: World) -> None:
+    """The run that was cut short had saved nothing itself, and what it went on from went with its study."""
+    go = world.root / "go"
+    go.touch()
+    waits = f"while state['done'] == 3 and not os.path.exists({str(go)!r}): time.sleep(0.02)"
+    world.write("train.py", TRAINS.replace("import math, time", "import math, os, time").replace("time.sleep(0.03)", waits))
+    world.write("search.yaml", SEARCH.replace("{name: asha, eta: 2}", "random").replace("trials: 5", "trials: 2"))
+    calm = world.reaches(start(world)["id"], "succeeded")
+    go.unlink()
+    first = stop_after(world, start(world), "told", 3)
+    run = resume(world, first["name"])
+    until(lambda: world.get("/runs", parent=run["id"], phase="running")["runs"], "a trial that goes on")
+    (trial,) = world.get("/runs", parent=run["id"])["runs"]
+    assert trial["spec"]["resume"]
+    world.ok("stop", run["name"])
+    world.reaches(run["id"], "cancelled")
+    world.reaches(trial["id"], "cancelled")
+    go.touch()
+    world.ok("rm", "-y", first["name"])
+    ended = world.reaches(resume(world, run["name"])["id"], "succeeded")
+    assert "that it went on from was deleted; it trains from the beginning" in world.log(ended, "stderr")
+    assert decisions(journal(world, ended)) == decisions(journal(world, calm))
+
+
 def test_a_study_that_failed_goes_on_with_mended_code(linear: World) -> None:
     linear.write("search.yaml", MOP)
     broken = TRAINABLE.replace("def evaluate(state, partition, config):", "def evaluate(state, partition, config):\n    partition['z']")

@@ -36,6 +36,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "saves-nothing": (script(bind=""), "trials: 4\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
     "population": (script(), "trials: 4\nepochs: 3\nsearcher: {name: pbt, interval: 1, quantile: 0.5}\n"),
     "deaf": (script(epochs="width=1", turns="10_000", log="time.sleep(0.02); hop.log(acc=measure(state['done']), step=epoch)"), "trials: 2\nepochs: 2\nsearcher: grid\n"),
+    "runs-on": (script(epochs="width=1", turns="10_000", log="time.sleep(0.02); hop.log(acc=state['done'], step=epoch)"), "trials: 2\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
     "as-it-is": (script(epochs="epochs=5"), "trials: 2\nsearcher: grid\n"),
     "no-steps": (script(log="hop.log(acc=measure(state['done']))"), "trials: 3\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
     "own": (script(), "trials: 2\nepochs: 2\nsearcher: mine.py:Mine\n"),
@@ -189,6 +190,12 @@ def test_a_script_that_does_not_hear_of_its_budget_is_stopped_there(studies: dic
     assert [step for step, _ in study.told("0")] == [1, 2]
     assert {one["phase"] for one in study.trials} == {"cancelled"}
     assert all("checkpoint saved" in one["exit"]["reason"] for one in study.trials)
+
+
+def test_one_that_went_on_beyond_its_budget_goes_on_from_before_that(studies: dict[str, Found]) -> None:
+    study = studies["runs-on"]
+    assert len(study.of_kind("run")) > 2
+    assert study.told(study.of_kind("done")[0]["best"]["trial"]) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
 def test_a_script_is_left_as_it_is_where_nobody_speaks_of_epochs(studies: dict[str, Found]) -> None:

@@ -19,6 +19,7 @@ from hopyard.studies.server import StudyServer
 from hopyard.studies.trainer import Ground, News, Reached, TrialFailed, Work
 from hopyard.studies.trials.child import Child
 from hopyard.studies.trials.launch import Launched, counts_epochs, plan_run, submission
+from hopyard.studies.trials.sources import Sources
 
 LOOK_EVERY_S = 0.15  # on average at most so often, though there is always news
 _LOOK_S = 1.0  # a look waits so long for news
@@ -41,14 +42,21 @@ class TrialRuns:
         self._cut: dict[TrialId, Launched] = {}  # runs that ended with the study that this one continues
         self._news: list[News] = []
         self._looked_at = 0.0
-        self._told_no_checkpoints = self._told_overrun = False
+        self._told_overrun = False
+        self._sources = Sources(server, ground.spec, ground.say)
         self._orphans_ended = False
         self._read(ground.past)
 
     def _read(self, past: Iterable[Mapping[str, Any]]) -> None:
+        told: dict[TrialId, int] = {}
         for record in past:
-            if record.get("kind") == "run":
+            if record.get("kind") == "told":
+                told[TrialId(record["report"]["trial"])] = int(record["report"]["step"])
+            elif record.get("kind") == "submitted":
+                self._sources.submitted(RunId(record["run"]), str(record["name"]))
+            elif record.get("kind") == "run":
                 launched = Launched.of_record(record)
+                self._sources.launched(launched, told=told.get(launched.trial, 0))
                 self._newest[launched.trial] = launched
                 self._cut.pop(launched.trial, None)
             elif record.get("kind") == CONTINUED:
@@ -114,21 +122,27 @@ class TrialRuns:
             if self._is_busy(trial) or self._is_busy(source_of, reached=True) or self._is_ending(trial):
                 continue  # what it goes on from is still being written
             del self._waiting[trial]
-            cut, left = self._cut.pop(trial, None), self._left.get(source_of)
-            if cut is not None:
-                source, shift = self._checkpoint_before(cut, work.done), cut.shift
-            elif work.start_from is None and left is None:
-                source, shift = None, None
-            else:
-                source, shift = self._checkpoint(left), left.shift if left is not None and source_of == trial else None
+            source, shift = self._source(work, source_of)
             launched, body = plan_run(self._run, self._spec, work, source, shift=shift)
             fields = {"run": launched.run, "budget": launched.budget, "last": launched.last, "shift": launched.shift, "resume": launched.resume}
             self._ground.journal.write("run", trial=trial, **fields)
+            self._sources.launched(launched, told=work.done)
             self._submit(work, launched, body)
+
+    def _source(self, work: Work, source_of: TrialId) -> tuple[Mapping[str, Any] | None, int | None]:
+        """The checkpoint that the work begins with, and its shift, None where it is another trial's."""
+        cut, left = self._cut.pop(work.trial, None), self._left.get(source_of)
+        if cut is not None:
+            return self._sources.find(cut, work.done, trial=work.trial)
+        if left is None:
+            return None, None
+        source, shift = self._sources.find(left, left.budget, trial=work.trial)
+        return source, shift if source_of == work.trial else None
 
     def _submit(self, work: Work, launched: Launched, body: Mapping[str, Any]) -> None:
         self._newest[work.trial] = launched
         taken = self._server.post("/runs", body)
+        self._sources.submitted(launched.run, str(taken["name"]))
         self._ground.journal.write("submitted", trial=work.trial, run=launched.run, name=taken["name"])  # people say it by its name
         self._watch(launched, told=work.done)
 
@@ -141,26 +155,6 @@ class TrialRuns:
     def _is_busy(self, trial: TrialId, *, reached: bool = False) -> bool:
         """Whether a run of the trial is still to end; reached: only one that has done its budget."""
         return any(c.trial == trial and not c.over and (not reached or c.told >= c.budget) for c in self._children.values())
-
-    def _checkpoint(self, launched: Launched | None) -> Mapping[str, Any] | None:
-        """The newest one of a run."""
-        found = None if launched is None else self._server.find(f"/runs/{launched.run}/checkpoints")
-        saved: list[Mapping[str, Any]] = [] if found is None else found["checkpoints"]
-        if not saved and not self._told_no_checkpoints:
-            self._told_no_checkpoints = True
-            self._ground.say(
-                "the script saves no checkpoints (hop.bind and hop.loop, or hop.save): trials that go on start again from the beginning"
-            )
-        return saved[-1] if saved else None
-
-    def _checkpoint_before(self, cut: Launched, done: int) -> Mapping[str, Any] | None:
-        """That of a run which was ended on the way, after no more epochs than were told; what it began with where it has none, nothing
-        where it was deleted. Where the script counts no epochs, the newest."""
-        found = self._server.find(f"/runs/{cut.run}/checkpoints")
-        if found is None:
-            return None
-        fit = [one for one in found["checkpoints"] if one["step"] <= done - cut.shift or one["step"] > cut.last]
-        return fit[-1] if fit else cut.resume
 
     def _is_ending(self, trial: TrialId) -> bool:
         """Whether its run of the study that this one continues has still to save and to leave."""
