@@ -52,7 +52,7 @@ def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
     elif event == "leave" and (one := one_of(stopping)):
         world.leave(GangId(str(one)))
     elif event == "time":
-        world.now += seconds(data.draw(st.sampled_from([0.5, 10, 70, 700, 5000])))
+        world.now += seconds(data.draw(st.sampled_from([0.5, 10, 70, 700, 5000, -60, -9000])))
     elif event == "save" and (one := one_of(world.running)):
         gang = GangId(str(one))
         world.running[gang] = replace(world.running[gang], saved_at=world.now)

@@ -128,9 +128,12 @@ class Future:
         self._uses.drop(slot)
 
     def at(self, now: datetime, durations: Mapping[str, Sequence[float]]) -> None:
-        """Time went on, and more was learned."""
+        """Time went on, and more was learned. Where the clock was set back, what was worked out for later holds no more."""
         before, self._durations = self._durations, durations
-        self._now, self._sorted = now.timestamp(), None
+        was, self._now, self._sorted = self._now, now.timestamp(), None
+        if self._now < was:
+            self._known.clear()
+            self._times[:, [*self._slots.values()]] = -np.inf
         if durations is not before:
             self._learn()
 
