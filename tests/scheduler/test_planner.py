@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.gang import Gang
-from hopyard.domain.ids import GangId
+from hopyard.domain.gang import Assignment, Gang, Placement
+from hopyard.domain.ids import GangId, NodeId
 from hopyard.scheduler.cycle import asking, promises, turn
 from hopyard.scheduler.cycle.planner import Planner, plan
 
+from .futures import T0, asks, runs, snapshot
 from .worlds import World, bookings, gangs, machine, seconds, trees, worlds
 
 histories = settings(max_examples=50, deadline=None)
@@ -117,3 +118,12 @@ def test_so_it_does_where_not_all_can_be_looked_at_in_one_turn(world: World, dat
             world.apply(remembered)
             for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
                 happen(world, event, data, count)
+
+
+def test_so_it_does_where_the_clock_was_set_back() -> None:
+    """What was expected of a run that had outlived everything is not what is expected of the same run while it is young."""
+    running = [runs(Placement(asks("r", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    planner = Planner()
+    for at_s in (0, 100_000, 10, 5000, 0):
+        seen = snapshot([machine("n1", 2)], running, [asks("w", 2)], now=T0 + seconds(at_s), durations={"all": (100.0,) * 20})
+        assert planner(seen) == plan(seen)
