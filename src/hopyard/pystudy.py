@@ -119,13 +119,16 @@ class Study:
         self._client.post(f"/runs/{self.id}/stop", {"grace_s": grace_s})
         return self.refresh()
 
-    def resume(self, *, trials: int | None = None, folder: Path | str | None = None) -> Study:
+    def resume(
+        self, *, trials: int | None = None, folder: Path | str | None = None, queue: str | None = None, priority: int | None = None
+    ) -> Study:
         """Go on with a study that has ended; the run that does, as a study of its own. What was under way at the end is repeated, and
-        nothing else. trials: at most so many in all. folder: code that takes the place of the study's. Raises Conflict where it has not ended, or
+        nothing else. trials: at most so many in all. folder: code that takes the place of the study's. queue, priority: others than the study's. Raises Conflict where it has not ended, or
         has finished and no more trials are asked for; SpecError where its searcher cannot propose more."""
         from hopyard.cli.studyresume import resume
 
-        return Study(*resume(self._client, self.refresh()._run, trials=trials, code=None if folder is None else Path(folder).resolve()))
+        code = None if folder is None else Path(folder).resolve()
+        return Study(*resume(self._client, self.refresh()._run, trials=trials, code=code, queue=queue, priority=priority))
 
     def trial(self, number: int | str) -> Trial:
         """Raises NotFound."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from typing import Any
 
@@ -120,6 +122,29 @@ def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: World) -
     linear.write("search.yaml", MOP.replace("random", "{name: grid, points: 2}").replace("trials: 4\n", ""))
     linear.reaches(start(linear)["id"], "succeeded")
     assert "nothing more to propose after 2 trials" in linear.hop("search", "resume", "--trials", "6").talk
+
+
+def test_one_that_is_still_stopping_is_waited_for_and_may_go_on_in_another_queue(world: World) -> None:
+    world.write("train.py", TRAINS)
+    world.write("search.yaml", SEARCH)
+    run = start(world)
+    world.write("queues.yaml", "queues: {default: {}, night: {}}\n")
+    world.ok("queue", "apply", "queues.yaml")
+    driver = process_of(world, run, "driver")
+    os.kill(driver, signal.SIGSTOP)
+    world.ok("stop", run["name"])
+    assert world.run(run["id"])["phase"] == "stopping"
+    asked = world.begin("search", "resume", run["name"], "--queue", "night", "--priority", "70", "--detach")
+    assert asked.stderr is not None
+    assert asked.stderr.readline().decode() == f"{run['name']} is still stopping; it goes on once that is over\n"
+    os.kill(driver, signal.SIGCONT)
+    done = world.finish(asked)
+    assert done.code == 0, done.talk
+    on = world.run(done.out.strip())
+    assert (on["spec"]["queue"], on["spec"]["priority"], on["spec"]["forked_from"]) == ("night", 70, run["id"])
+    assert "no queue" in world.hop("search", "resume", run["name"], "--queue", "nihgt").talk
+    (trial, *_) = until(lambda: world.get("/runs", parent=on["id"])["runs"], "a trial")
+    assert (trial["spec"]["queue"], trial["spec"]["priority"]) == ("night", 70)
 
 
 def test_trials_that_are_runs_go_on_from_their_checkpoints(world: World) -> None:

@@ -149,9 +149,11 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
 @last_study_argument()
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials in all, where the searcher can propose more.")
 @click.option("--code", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER", help="Take the code of this folder in place of the study's.")
+@click.option("-q", "--queue", metavar="QUEUE", help="Where it waits now, and whose share it uses.  [default: the study's]")
+@click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the study's]")
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
-def resume(ref: str, trials: int | None, code: Path | None, detach: bool, as_json: bool) -> int:
+def resume(ref: str, code: Path | None, detach: bool, as_json: bool, **changed: Any) -> int:
     """Go on with a study that was stopped, has failed, or has finished and is asked for more trials.
 
     It goes on in a run of its own, with the journal, the trials and the trained states of the one that ended; what was under way then is
@@ -163,7 +165,7 @@ def resume(ref: str, trials: int | None, code: Path | None, detach: bool, as_jso
     from hopyard.sdk.connect import connect
 
     client = connect()
-    client, run = go_on(client, get_study(client, ref), trials=trials, code=None if code is None else code.resolve())
+    client, run = go_on(client, get_study(client, ref), code=None if code is None else code.resolve(), **changed)
     return finish(client, run, detach=detach, as_json=as_json)
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hopyard.cli import console
 from hopyard.cli.address import Run
 from hopyard.cli.studyrun import searcher_here
 from hopyard.cli.studyshow import read_journal
@@ -24,8 +25,11 @@ from hopyard.sdk.client import Client
 _LOOK_EVERY_S = 0.2
 
 
-def resume(client: Client, study: Run, *, trials: int | None = None, code: Path | None = None) -> tuple[Client, Run]:
-    """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place of the study's code.
+def resume(
+    client: Client, study: Run, *, trials: int | None = None, code: Path | None = None, queue: str | None = None, priority: int | None = None
+) -> tuple[Client, Run]:
+    """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place of the study's code. queue,
+    priority: others than the study's.
 
     One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no more trials are asked for; SpecError where its searcher cannot
     propose more.
@@ -33,12 +37,14 @@ def resume(client: Client, study: Run, *, trials: int | None = None, code: Path 
     from hopyard.cli.submit import post
     from hopyard.datasets.pack import CODE, pack
 
+    if study["phase"] == "stopping":
+        console.say(f"{study['name']} is still stopping; it goes on once that is over")
     while study["phase"] == "stopping":
         time.sleep(_LOOK_EVERY_S)
         study = client.get(f"/runs/{study['id']}")
     if trials is not None:
         _check_grows(study_of_json(study["spec"]["study"]), read_journal(client, study), trials)
-    body: dict[str, Any] = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "trials": trials}
+    body: dict[str, Any] = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "trials": trials, "queue": queue, "priority": priority}
     path = f"/runs/{study['id']}/continue"
     if code is None:
         return client, client.post(path, body, plan=1)

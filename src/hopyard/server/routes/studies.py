@@ -13,7 +13,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from hopyard.domain.attempt import Exit
-from hopyard.domain.ids import AttemptId, Digest, RunId
+from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId
 from hopyard.domain.run import ResumeFrom, Run, RunPhase, RunSpec
 from hopyard.errors import Conflict, Forbidden, SpecError
 from hopyard.interfaces.run_store import RunFilter
@@ -21,7 +21,7 @@ from hopyard.interfaces.streams import StreamKey
 from hopyard.server.accept import accept
 from hopyard.server.answers import encode
 from hopyard.server.endpoint import Ask, Endpoint, Raw
-from hopyard.server.fields import RUN_ID, Hex, Id, In
+from hopyard.server.fields import RUN_ID, Hex, Id, In, Name
 from hopyard.server.parts import Parts
 from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
 from hopyard.server.study_wire import MAX_TRIALS
@@ -50,11 +50,13 @@ class LookIn(In):
 
 
 class ContinueIn(In):
-    """trials: at most so many in all, null as many as before. code: a tree that takes the place of the study's code. id: chosen by the
-    client for safe retries."""
+    """trials: at most so many in all, null as many as before. code: a tree that takes the place of the study's code. queue, priority: of the new
+    run and its trials, null the study's. id: chosen by the client for safe retries."""
 
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     code: Hex | None = None
+    queue: Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
     id: Id | None = None
 
 
@@ -147,6 +149,10 @@ def _continued(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> Ru
         if study.get("trial"):
             study["trial"] = {**study["trial"], "code": change.code, "git": None}
         spec = replace(spec, code=Digest(change.code), git=None)
+    if change.queue is not None:
+        spec = replace(spec, queue=QueueName(change.queue))
+    if change.priority is not None:
+        spec = replace(spec, priority=change.priority)
     return replace(spec, study=study, forked_from=source.id, parent=None, resume=resume)
 
 
