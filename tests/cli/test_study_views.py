@@ -127,8 +127,21 @@ def test_a_chart_in_the_terminal_needs_no_colour() -> None:
     assert lines[-1] == "3 units in 2.1 s, 28.6% idle; from a unit's end to the next one's beginning 100.0 ms (median), 100.0 ms (99 of 100)"
 
 
+def _broken() -> StudyView:
+    """A study that made room, and went on later."""
+    first, second = {**SPEC, "attempt": "run.1"}, {**SPEC, "attempt": "run.2"}
+    return StudyView.of([first, hop(0, "0", "0", at=0.0), hop(1, "1", "1", at=0.0), second, hop(2, "1", "0", at=6.0), hop(3, "0", "1", at=6.0)])
+
+
+def test_what_lies_between_two_attempts_is_left_blank() -> None:
+    lines = drawing.lines_of(gantt(_broken()), width=60)
+    assert lines[0].startswith("0 00") and lines[0].endswith("100% busy") and "." not in lines[0] and "          " in lines[0]
+    assert lines[-1] == "4 units in 2.0 s, 0.0% idle (without 5.0 s between attempts)"
+
+
 def test_a_chart_as_a_picture(tmp_path: Path) -> None:
     drawing.write_png(gantt(_view()), tmp_path / "g.png", title="digits")
+    drawing.write_png(gantt(_broken()), tmp_path / "broken.png", title="digits")
     assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
     many = StudyView.of([SPEC, *(hop(n, str(n), "0", at=1.1 * n) for n in range(60))])
     drawing.write_png(gantt(many), tmp_path / "many.png", title="many trials")

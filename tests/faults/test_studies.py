@@ -223,4 +223,7 @@ def test_hopping_trials_make_room_and_no_epoch_is_repeated(world: World) -> None
     assert [one["exit"] and one["exit"]["kind"] for one in ended["attempts"]] == ["preempted", "exit-code"]
     hops = [(r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]]
     assert set(hops) == {(str(trial), epoch, part) for trial in range(4) for epoch in range(4) for part in range(2)}
+    chart = world.ok("search", "gantt", run["name"], "--json").json
+    (pause,) = chart["breaks"]
+    assert all(unit["to_s"] <= pause["from_s"] or unit["from_s"] >= pause["to_s"] for worker in chart["workers"] for unit in worker["units"])
     assert len(hops) <= len(set(hops)) + 4, "of each trial, at most what it had done of the epoch under way"

@@ -10,7 +10,7 @@ from typing import Any
 from hopyard.cli import console
 from hopyard.cli.canvas import COLOURS, nice_ticks, tick_text
 from hopyard.errors import SpecError, UsageError
-from hopyard.studies.view.gantt import Gantt, strips
+from hopyard.studies.view.gantt import BREAK, Gantt, strips
 
 _SIGNS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _IDLE = "."
@@ -19,6 +19,7 @@ _EMPTY = "no unit of work has ended yet"
 _NAMED = 40  # trials that a picture's legend names
 _NAMED_SHARE = 0.007  # of the picture's width, that a digit of a trial's number takes
 _HATCH = "//"
+_BREAK_COLOUR = "0.93"
 _GOLDEN = 0.618034  # steps round a circle of colours that come close to none before
 
 
@@ -31,7 +32,7 @@ def lines_of(chart: Gantt, *, width: int) -> list[str]:
         picture = "".join(
             console.paint((sign(trial) if trial is not None else _IDLE) * len(list(cells)), _style(trial)) for trial, cells in groupby(strip)
         )
-        share = row.busy_s / chart.span_s if chart.span_s else 0.0
+        share = row.busy_s / chart.attended_s if chart.attended_s else 0.0
         lines.append(f"{row.worker:<{margin}}{picture}  {share:4.0%} busy")
     return [*lines, " " * margin + _axis(chart.span_s, columns), summary(chart)]
 
@@ -39,7 +40,10 @@ def lines_of(chart: Gantt, *, width: int) -> list[str]:
 def summary(chart: Gantt) -> str:
     """Idle time, and the pauses between units."""
     units = sum(len(row.bars) for row in chart.rows)
-    text = f"{units} units in {console.span(chart.span_s)}, {chart.idle_share:.1%} idle"
+    text = f"{units} units in {console.span(chart.attended_s)}, {chart.idle_share:.1%} idle"
+    if chart.breaks:
+        away = console.span(chart.span_s - chart.attended_s)
+        text += f" (without {away} between attempts{f', {len(chart.breaks)} times' if len(chart.breaks) > 1 else ''})"
     median, most = chart.gap_s(0.5), chart.gap_s(0.99)
     if median is not None and most is not None:
         text += f"; from a unit's end to the next one's beginning {1000 * median:.1f} ms (median), {1000 * most:.1f} ms (99 of 100)"
@@ -47,6 +51,8 @@ def summary(chart: Gantt) -> str:
 
 
 def sign(trial: str) -> str:
+    if trial == BREAK:
+        return " "
     return _SIGNS[int(trial) % len(_SIGNS)] if trial.isdecimal() else trial[:1]
 
 
@@ -104,6 +110,10 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
     named = [Patch(color=colour[trial], label=f"trial {trial}") for trial in trials[:_NAMED]]
     if len(trials) > _NAMED:
         named.append(Patch(visible=False, label=f"and {len(trials) - _NAMED} more"))
+    for since, until in chart.breaks:
+        axes.axvspan(since - chart.began_at, until - chart.began_at, color=_BREAK_COLOUR)
+    if chart.breaks:
+        named.append(Patch(color=_BREAK_COLOUR, label="between attempts"))
     if any(bar.kind == "evaluate" for row in chart.rows for bar in row.bars):
         named.append(Patch(facecolor="lightgrey", edgecolor="white", hatch=_HATCH, label="evaluation"))
     axes.legend(handles=named, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(named) // 12, fontsize="small", frameon=False)

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.studies.view.gantt import as_data, gantt, strips
+from hopyard.studies.view.gantt import BREAK, as_data, gantt, strips
 from hopyard.studies.view.standing import StudyView
 from tests.studies.view.test_standing import SPEC, hop
 
@@ -20,6 +20,22 @@ def test_idle_time_and_pauses_of_two_workers() -> None:
     assert chart.gaps_s == (0.5,)
     assert math.isclose(chart.idle_share, 2.0 / 5.0)
     assert strips(chart, 5) == [["0", "0", None, "1", "1"], ["1", "1", None, None, None]]
+
+
+def test_between_two_attempts_nobody_is_idle() -> None:
+    """Another driver of the same attempt is no other attempt."""
+    first, second = {**SPEC, "attempt": "run.1"}, {**SPEC, "attempt": "run.2"}
+    units = [hop(0, "0", "0", at=0.0), hop(1, "1", "1", at=0.5), hop(2, "1", "0", at=10.0), hop(3, "0", "1", at=10.0)]
+    chart = gantt(StudyView.of([first, *units[:2], first, second, *units[2:]]))
+    assert chart.breaks == ((1.5, 10.0),)
+    assert (chart.span_s, chart.attended_s) == (11.0, 2.5)
+    assert [(row.busy_s, row.idle_s) for row in chart.rows] == [(2.0, 0.5), (2.0, 0.5)]
+    assert chart.gaps_s == ()
+    assert math.isclose(chart.idle_share, 0.2)
+    assert as_data(chart)["breaks"] == [{"from_s": 1.5, "to_s": 10.0}]
+    assert strips(chart, 11) == [["0", None, *[BREAK] * 8, "1"], ["1", "1", *[BREAK] * 8, "0"]]
+    assert gantt(StudyView.of([first, *units[:2], first, *units[2:]])).breaks == ()
+    assert gantt(StudyView.of([first, *units[:2], second, *units[2:]]), epochs=(0, 0)).breaks == chart.breaks
 
 
 def test_workers_stand_in_the_order_of_their_numbers() -> None:
@@ -39,13 +55,18 @@ def test_a_study_without_units_has_an_empty_chart() -> None:
     assert strips(chart, 10) == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.floats(0.0, 50.0)), min_size=1, max_size=25), st.integers(1, 40))
-def test_busy_and_idle_make_the_whole(units: list[tuple[int, int, float]], columns: int) -> None:
-    """Also where units overlap, which clocks of several machines can make it seem."""
-    view = StudyView.of([SPEC, *(hop(n, str(trial), str(worker), at=at) for n, (worker, trial, at) in enumerate(units))])
-    chart = gantt(view)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.floats(0.0, 50.0)), min_size=1, max_size=25), st.integers(1, 40), st.sets(st.integers(0, 25))
+)
+def test_busy_and_idle_and_breaks_make_the_whole(units: list[tuple[int, int, float]], columns: int, attempts: set[int]) -> None:
+    """Also where units overlap, which clocks of several machines can make it seem. attempts: units before which one begins."""
+    records = [SPEC]
+    for n, (worker, trial, at) in enumerate(units):
+        records += [{**SPEC, "attempt": f"run.{n}"}] if n in attempts else []
+        records.append(hop(n, str(trial), str(worker), at=at))
+    chart = gantt(StudyView.of(records))
     for row in chart.rows:
-        assert math.isclose(row.busy_s + row.idle_s, chart.span_s, abs_tol=1e-9)
+        assert math.isclose(row.busy_s + row.idle_s, chart.attended_s, abs_tol=1e-9)
         assert row.idle_s >= -1e-9
     assert all(gap > 0 for gap in chart.gaps_s)
     assert all(len(strip) == columns for strip in strips(chart, columns))

@@ -1,9 +1,13 @@
-"""What each worker did when: the data of a Gantt chart, and the idle time in it."""
+"""What each worker did when: the data of a Gantt chart, and the idle time in it.
+
+Between two attempts (the study made room, or ended and went on later) there are no workers: that break is nobody's idle time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from hopyard.studies.view.standing import Bar, StudyView
@@ -22,21 +26,27 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Gantt:
     """began_at, ended_at: unix seconds of the first unit's beginning and the last one's end. gaps_s: every pause between two
-    units that followed each other on a worker, sorted."""
+    units that followed each other on a worker, sorted. breaks: from the last unit's end of an attempt to the next one's first unit."""
 
     rows: tuple[Row, ...]
     began_at: float
     ended_at: float
     gaps_s: tuple[float, ...]
+    breaks: tuple[tuple[float, float], ...] = ()
 
     @property
     def span_s(self) -> float:
         return self.ended_at - self.began_at
 
     @property
+    def attended_s(self) -> float:
+        """Without the breaks."""
+        return self.span_s - sum(until - since for since, until in self.breaks)
+
+    @property
     def idle_share(self) -> float:
         """Of all workers' time, what was idle; 0 to 1."""
-        whole = self.span_s * len(self.rows)
+        whole = self.attended_s * len(self.rows)
         return sum(row.idle_s for row in self.rows) / whole if whole > 0 else 0.0
 
     def gap_s(self, share: float) -> float | None:
@@ -52,17 +62,31 @@ def gantt(view: StudyView, *, epochs: tuple[int, int] | None = None) -> Gantt:
     if not bars:
         return Gantt((), 0.0, 0.0, ())
     began, ended = min(bar.began_at for bar in bars), max(bar.ended_at for bar in bars)
+    breaks = _breaks(bars)
+    attended = ended - began - sum(until - since for since, until in breaks)
     rows, gaps = [], []
     for worker in sorted({bar.worker for bar in bars}, key=_natural):
         own = sorted((bar for bar in bars if bar.worker == worker), key=lambda bar: (bar.began_at, bar.ended_at))
-        busy, until = 0.0, began
-        for at, bar in enumerate(own):
-            if at and bar.began_at > until:
+        busy, until, attempt = 0.0, began, 0
+        for bar in own:
+            if bar.attempt == attempt and bar.began_at > until:
                 gaps.append(bar.began_at - until)
             busy += max(0.0, bar.ended_at - max(until, bar.began_at))
-            until = max(until, bar.ended_at)
-        rows.append(Row(worker, tuple(own), busy, ended - began - busy))
-    return Gantt(tuple(rows), began, ended, tuple(sorted(gaps)))
+            until, attempt = max(until, bar.ended_at), bar.attempt
+        rows.append(Row(worker, tuple(own), busy, attended - busy))
+    return Gantt(tuple(rows), began, ended, tuple(sorted(gaps)), breaks)
+
+
+def _breaks(bars: Sequence[Bar]) -> tuple[tuple[float, float], ...]:
+    """Where the clocks of several machines make attempts overlap, there is none."""
+    attempts = [list(of) for _, of in groupby(sorted(bars, key=lambda bar: bar.attempt), key=lambda bar: bar.attempt)]
+    found, since = [], float("-inf")
+    for at, of in enumerate(attempts[:-1]):
+        since = max(since, *(bar.ended_at for bar in of))
+        until = min(bar.began_at for later in attempts[at + 1 :] for bar in later)
+        if until > since:
+            found.append((since, until))
+    return tuple(found)
 
 
 def as_data(chart: Gantt) -> dict[str, Any]:
@@ -73,6 +97,7 @@ def as_data(chart: Gantt) -> dict[str, Any]:
         "idle_share": chart.idle_share,
         "gap_median_s": chart.gap_s(0.5),
         "gap_p99_s": chart.gap_s(0.99),
+        "breaks": [{"from_s": since - chart.began_at, "to_s": until - chart.began_at} for since, until in chart.breaks],
         "workers": [
             {
                 "worker": row.worker,
@@ -95,31 +120,47 @@ def as_data(chart: Gantt) -> dict[str, Any]:
     }
 
 
+BREAK = ""
+"""Stands for no trial: a break."""
+
+
 def strips(chart: Gantt, columns: int) -> list[list[str | None]]:
-    """For each worker, which trial fills most of each of `columns` equal stretches of time; None where it was mostly idle."""
+    """For each worker, which trial fills most of each of `columns` equal stretches of time; None where it was mostly idle, BREAK where there
+    were no workers."""
     if not chart.rows or chart.span_s <= 0 or columns < 1:
         return [[None] * max(0, columns) for _ in chart.rows]
     width = chart.span_s / columns
-    return [_strip(row.bars, chart.began_at, width, columns) for row in chart.rows]
+    absent = [sum(part for _, part in cell) for cell in _cells(((since, until, BREAK) for since, until in chart.breaks), chart, width, columns)]
+    return [
+        [_fullest(cell, width, away) for cell, away in zip(_cells(((bar.began_at, bar.ended_at, bar.trial) for bar in row.bars), chart, width, columns), absent, strict=True)]
+        for row in chart.rows
+    ]
 
 
-def _strip(bars: Sequence[Bar], began: float, width: float, columns: int) -> list[str | None]:
-    filled: list[dict[str, float]] = [{} for _ in range(columns)]
-    for bar in bars:
-        first = min(columns - 1, int((bar.began_at - began) / width))
-        last = min(columns - 1, int((bar.ended_at - began) / width))
+def _cells(stretches: Iterable[tuple[float, float, str]], chart: Gantt, width: float, columns: int) -> list[list[tuple[str, float]]]:
+    """Of what each of the equal cells holds how many seconds."""
+    cells: list[list[tuple[str, float]]] = [[] for _ in range(columns)]
+    for began, ended, what in stretches:
+        first = min(columns - 1, int((began - chart.began_at) / width))
+        last = min(columns - 1, int((ended - chart.began_at) / width))
         for at in range(first, last + 1):
-            low, high = began + at * width, began + (at + 1) * width
-            part = min(bar.ended_at, high) - max(bar.began_at, low)
+            low, high = chart.began_at + at * width, chart.began_at + (at + 1) * width
+            part = min(ended, high) - max(began, low)
             if part > 0:
-                filled[at][bar.trial] = filled[at].get(bar.trial, 0.0) + part
-    return [_fullest(cell, width) for cell in filled]
+                cells[at].append((what, part))
+    return cells
 
 
-def _fullest(cell: dict[str, float], width: float) -> str | None:
-    if sum(cell.values()) < width / 2:
+def _fullest(cell: Sequence[tuple[str, float]], width: float, absent: float) -> str | None:
+    """absent: for how long there were no workers."""
+    filled: dict[str, float] = {}
+    for trial, part in cell:
+        filled[trial] = filled.get(trial, 0.0) + part
+    if absent > width / 2:
+        return BREAK
+    if sum(filled.values()) < (width - absent) / 2:
         return None
-    return max(sorted(cell), key=lambda trial: cell[trial])
+    return max(sorted(filled), key=lambda trial: filled[trial])
 
 
 def _natural(worker: str) -> tuple[int, str]:

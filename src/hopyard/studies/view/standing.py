@@ -49,7 +49,7 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One unit of work on one worker, from began_at to ended_at (unix seconds). kind: train or evaluate."""
+    """One unit of work on one worker, from began_at to ended_at (unix seconds). kind: train or evaluate. attempt: of the study, from 1."""
 
     worker: str
     trial: str
@@ -58,6 +58,7 @@ class Bar:
     kind: str
     began_at: float
     ended_at: float
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class WorkerNote:
 
 @dataclass(slots=True)
 class StudyView:
-    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again.
-    continues: the name of the study that this one goes on with, "" where it is no continuation."""
+    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again. attempts: how often
+    the study was launched, with workers of its own each time, also in the runs that it continues. continues: the name of the study that this one goes on with, "" where it is no continuation."""
 
     spec: dict[str, Any] = field(default_factory=dict)
     trials: dict[str, TrialView] = field(default_factory=dict)
@@ -82,9 +83,11 @@ class StudyView:
     hops: int = 0
     hop_bytes: int = 0
     resumed: int = 0
+    attempts: int = 0
     continues: str = ""
     done: bool = False
     _hops_seen: set[Any] = field(default_factory=set)
+    _attempt: object = None
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> StudyView:
@@ -107,6 +110,8 @@ class StudyView:
             case "study":
                 self.resumed += bool(self.spec)
                 self.spec = dict(record["spec"])
+                self.attempts += record.get("attempt") != self._attempt
+                self._attempt = record.get("attempt")
             case "asked":
                 self._asked(record["answer"])
             case "told":
@@ -216,6 +221,6 @@ class StudyView:
             self.bars.append(
                 Bar(
                     str(worker), str(record["trial"]), int(record["epoch"]), int(partition), kind,
-                    float(record["began_at"]), float(record["ended_at"]),
+                    float(record["began_at"]), float(record["ended_at"]), max(self.attempts, 1),
                 )
             )  # fmt: skip
