@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.simulator import simulate
 from tests.cli.conftest import shell_in
 from tests.cli.console_of import Typed
 from tests.cli.console_of import hop as typed
@@ -105,7 +106,30 @@ def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert refused.err == "error: --png: curves.pdf does not end in .png\nhint: it is a PNG that is written: curves.png\n"
     assert not (folder / "curves.pdf").exists()
     refused = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--png", "no/such/folder.png")
-    assert (refused.code, refused.err.splitlines()[-1][:12]) == (2, "error: --png")
+    assert (refused.code, refused.out) == (2, "")  # before anything is played
+    assert refused.err.startswith("error: --png: no/such/folder.png cannot be written: there is no folder no/such")
+
+
+def test_where_machines_live_too_short_it_ends(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "MOST_LOSSES", 20)
+    words = ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "1m", "--repair", "1m")
+    told = hop(capfd, *words)
+    assert (told.code, told.out) == (2, "")
+    assert "--mtbf: machines were lost 41 times one after the other, and no run came any further" in told.err
+    assert "hint: let runs save what they did: --checkpoint-every 10m" in told.err
+    assert ["runs", "ended", "3", "of", "3"] in [line.split() for line in hop(capfd, *words, "--checkpoint-every", "5s").out.splitlines()]
+
+
+def test_amounts_that_no_run_has_are_told_with_their_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = ("0,1h,1,1000000000,", "0,1h,999999937,1,", "0,1h,1,1,101", "0,1h,1,1,100")
+    (folder / "runs.csv").write_text("\n".join(["submit,duration,gpus,replicas,priority", *rows]))
+    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml")
+    assert told.code == 0
+    assert told.err.splitlines()[1:4] == [
+        "  line 2: replicas: 1000000000 is not a whole number from 1 to 4096",
+        "  line 3: gpus: 999999937 is not a whole number from 0 to 65536",
+        "  line 4: priority: 101 is not a whole number from 0 to 100",
+    ]
 
 
 def test_one_queue_for_all(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

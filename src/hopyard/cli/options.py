@@ -38,6 +38,8 @@ class PngFile(click.Path):
         file = Path(os.fsdecode(super().convert(value, param, ctx)))
         if file.suffix.lower() != ".png":
             raise SpecError(f"--png: {file} does not end in .png", hints=(f"it is a PNG that is written: {file.with_suffix('.png')}",))
+        if not file.parent.is_dir():  # told before anything takes time
+            raise SpecError(f"--png: {file} cannot be written: there is no folder {file.parent}", hints=("make it first",))
         return file
 
 

@@ -21,6 +21,7 @@ from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, new_run_id
 from hopyard.domain.run import RunSpec
+from hopyard.errors import SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.run_store import NewRun, RunStore
 from hopyard.scheduler.placement.fit import never_fits
@@ -43,14 +44,15 @@ from hopyard.simulator.workload import Workload
 
 FOR_EVER = timedelta(days=36500)
 PATIENCE = timedelta(days=30)  # nothing happened for so long: nothing will
+MOST_LOSSES = 1000  # times that each machine is lost, on average, while no run comes any further: none ever will
 MOST_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
 
 
 def simulate(
     workload: Workload, cluster: Cluster, policy: str | SchedulingPolicy = DEFAULT, settings: Settings | None = None
 ) -> Report:
-    """Play the workload once. Raises SpecError for an unknown policy or store and for reservations that cannot be honoured, and
-    whatever the policy raises."""
+    """Play the workload once. Raises SpecError for an unknown policy or store, for reservations that cannot be honoured and where
+    machines are lost too often for any run to end, and whatever the policy raises."""
     chosen = new_policy(policy) if isinstance(policy, str) else policy
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
     return run(lambda stillness: Simulation(workload, cluster, name, chosen, settings or Settings(), stillness).play())
@@ -84,6 +86,7 @@ class Simulation:
         )
         self._engine = TimeEngine(self._clock, self._agenda, cluster.nodes, self._works, settings.costs, self)
         self._watched_at = 0.0
+        self._losses = 0  # of machines since a run last came any further
 
     async def play(self) -> Report:
         began = time.perf_counter()
@@ -211,6 +214,12 @@ class Simulation:
 
         async def lose() -> None:
             self._record.node_losses += 1
+            self._losses += 1
+            if self._losses > MOST_LOSSES * len(self._cluster.nodes):
+                raise SpecError(
+                    f"--mtbf: machines were lost {self._losses} times one after the other, and no run came any further meanwhile",
+                    hints=("let runs save what they did: --checkpoint-every 10m", "or let machines live longer"),
+                )
             self._ledger.set_ready(node, False)
             self._agenda.at(self._clock.now() + timedelta(seconds=self._settings.repair_s), repair)
             await self._engine.lose_node(node)
@@ -229,6 +238,7 @@ class Simulation:
         await self._controller.hear(attempt, status)
 
     async def checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._losses = 0
         await self._runs.record_checkpoint(checkpoint)
 
     async def nodes_changed(self) -> None:
@@ -238,4 +248,6 @@ class Simulation:
         self._record.started(live)
 
     def ended(self, live: Live, kept: timedelta) -> None:
+        if kept > timedelta(0):
+            self._losses = 0
         self._record.stopped(live, kept)

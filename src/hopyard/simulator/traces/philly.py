@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hopyard.domain.ids import slug
 from hopyard.domain.resources import Resources
-from hopyard.simulator.traces.shape import CPU_PER_GPU, spec_of, split_gpus
+from hopyard.simulator.traces.shape import CPU_PER_GPU, MOST_GPUS, spec_of, split_gpus
 from hopyard.simulator.traces.table import Row, read_table
 from hopyard.simulator.workload import Submission, Workload, dated
 
@@ -23,7 +23,7 @@ def read(file: Path, *, replica_gpus: int) -> Workload:
     table.need(*COLUMNS)
 
     def make(row: Row) -> tuple[datetime, Submission]:
-        gpus = row.whole("num_gpus", low=1)
+        gpus = row.whole("num_gpus", low=1, high=MOST_GPUS)
         replicas = split_gpus(gpus, replica_gpus)
         each = gpus // replicas
         spec = spec_of("philly", Resources(CPU_PER_GPU * each, 0, each), replicas=replicas, queue=row.text("cluster"))

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from hopyard.config import units
+from hopyard.config.queues import HIGHEST, LOWEST
 from hopyard.config.reader import Section, read_yaml, section
 from hopyard.domain.resources import WHOLE_GPU, Resources
+from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
-from hopyard.simulator.traces.shape import CPU_PER_GPU, spec_of
+from hopyard.simulator.traces.shape import CPU_PER_GPU, MOST_GPUS, spec_of
 from hopyard.simulator.traces.table import MOST_COUNT, BadRow, Row, read_table
 from hopyard.simulator.workload import EPOCH, Submission, Workload, dated
 
@@ -100,10 +102,10 @@ def _submission(row: Row, submit: str) -> tuple[datetime, Submission]:
     spec = spec_of(
         "trace",
         Resources(cpus, memory, gpus, (model,) if model else (), gpu_milli=share),
-        replicas=row.whole("replicas", 1, low=1),
+        replicas=row.whole("replicas", 1, low=1, high=MAX_REPLICAS),
         script=row.text("script", ""),
         queue=row.text("queue", ""),
-        priority=row.whole("priority", 0) if row.has("priority") else None,
+        priority=row.whole("priority", low=LOWEST, high=HIGHEST) if row.has("priority") else None,
         limit_s=_amount(row, "limit", units.parse_time) if row.has("limit") else None,
     )
     return _moment(row, submit), Submission(spec, 0.0, duration_s, row.text("user", "user"), row.line)
@@ -127,7 +129,7 @@ def _gpus(row: Row) -> tuple[str | None, int, int]:
         return (*_amount(row, "gpus", units.parse_gpus), 0)
     if 0 < share < 1:
         return None, 0, max(round(share * WHOLE_GPU), 1)
-    return None, row.whole("gpus", 0), 0
+    return None, row.whole("gpus", 0, high=MOST_GPUS), 0
 
 
 def _is_date(text: str) -> bool:

@@ -13,6 +13,7 @@ from math import ceil
 from pathlib import Path
 
 from hopyard.domain.resources import Resources
+from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 from hopyard.simulator.traces.shape import CPU_PER_GPU, spec_of
 from hopyard.simulator.traces.table import BadRow, Row, read_table, refuse
@@ -35,7 +36,7 @@ def read(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     profiles = Profiles(folder)
 
     def make(row: Row) -> Submission:
-        replicas = row.whole("num_replicas", low=1)
+        replicas = row.whole("num_replicas", low=1, high=MAX_REPLICAS)
         duration_s = profiles.duration_s(row.text("application"), replicas, row.whole("batch_size", low=1))
         spec = spec_of("pollux", Resources(CPU_PER_GPU, 0, 1), replicas=replicas, script=row.text("application"))
         return Submission(spec, row.number("time"), duration_s, line=row.line)

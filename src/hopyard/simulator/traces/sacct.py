@@ -14,8 +14,9 @@ from pathlib import Path
 
 from hopyard.config.units import GIB, KIB, MIB, TIB
 from hopyard.domain.resources import Resources
+from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
-from hopyard.simulator.traces.shape import spec_of, split_gpus
+from hopyard.simulator.traces.shape import MOST_GPUS, spec_of, split_gpus
 from hopyard.simulator.traces.table import BadRow, Row, Skipped, read_table
 from hopyard.simulator.workload import Submission, Workload, dated
 
@@ -107,6 +108,8 @@ def _asked(row: Row, replica_gpus: int) -> tuple[Resources, int]:
     gpus = _count(tres.get("gres/gpu"), "gres/gpu")
     models = {name.partition(":")[2]: _count(value, name) for name, value in tres.items() if name.startswith("gres/gpu:")}
     gpus = gpus or sum(models.values())
+    if nodes > MAX_REPLICAS or gpus > MOST_GPUS:
+        raise BadRow(f"it had {nodes} nodes and {gpus} GPUs: more than {MAX_REPLICAS} nodes or {MOST_GPUS} GPUs are not played")
     replicas = nodes if gpus % nodes == 0 and gpus // nodes <= replica_gpus else split_gpus(gpus, replica_gpus)
     memory = _memory(tres["mem"], 1, 1) if "mem" in tres else _memory(row.text("reqmem", "0"), cpus, nodes)
     return _each(replicas, cpus, memory, gpus, tuple(sorted(models))), replicas

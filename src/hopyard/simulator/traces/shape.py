@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hopyard.domain.ids import QueueName, slug
 from hopyard.domain.resources import Resources
-from hopyard.domain.run import RoleSpec, RunSpec
+from hopyard.domain.run import MAX_REPLICAS, RoleSpec, RunSpec
 
 CPU_PER_GPU = 1000  # thousandths of a core, of a trace that says nothing about CPUs
+MOST_GPUS = 16 * MAX_REPLICAS  # of one run
 
 
 def split_gpus(gpus: int, most: int) -> int:

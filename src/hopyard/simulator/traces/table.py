@@ -56,10 +56,10 @@ class Row:
             raise BadRow(f"{column}: {self.text(column)[:40]} is not a number from 0 up")
         return found
 
-    def whole(self, column: str, default: int | None = None, *, low: int = 0) -> int:
+    def whole(self, column: str, default: int | None = None, *, low: int = 0, high: int = MOST_COUNT) -> int:
         found = self.number(column, None if default is None else float(default))
-        if found != int(found) or not low <= found <= MOST_COUNT:
-            raise BadRow(f"{column}: {self.text(column)[:40]} is not a whole number from {low} to {MOST_COUNT}")
+        if found != int(found) or not low <= found <= high:
+            raise BadRow(f"{column}: {self.text(column)[:40]} is not a whole number from {low} to {high}")
         return int(found)
 
     def seconds(self, column: str) -> float:
