@@ -58,6 +58,12 @@ def test_what_makes_no_sense_is_refused_before_a_server_is_asked(shell: Shell) -
     assert shell.hop("reserve", "add", "ls", "--for", "1h", "--nodes", "box", "--user", "a").code == 2
 
 
+def test_what_begins_when_no_calendar_goes_on_is_refused(shell: Shell) -> None:
+    done = shell.hop("reserve", "exam", "--from", "9999-12-31 23:00", "--for", "2h", "--gpus", "1", "--user", "ada")
+    assert done.code == 2
+    assert "--from: it begins in more than five years" in done.talk
+
+
 def test_unknown_names_are_answered_with_close_ones(shell: Shell) -> None:
     done = shell.hop("reserve", "x", "--from", "+1h", "--for", "1h", "--nodes", "bax", "--user", "a")
     assert done.code == 2 and "there is no node `bax`" in done.talk and "did you mean `box`?" in done.talk

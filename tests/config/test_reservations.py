@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -44,6 +46,40 @@ def test_what_is_no_time_is_refused_with_how_one_is_written(text: str) -> None:
     with pytest.raises(SpecError) as refused:
         parse_when(text, NOW)
     assert refused.value.message.startswith("--from: ") and refused.value.hints
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
+    """The evening before clocks are set forward there, by this machine's clock."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield datetime(2027, 3, 27, 20, 0).astimezone()
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2027-03-28 01:30", datetime(2027, 3, 28, 0, 30, tzinfo=UTC)),
+        ("2027-03-28 03:00", datetime(2027, 3, 28, 1, 0, tzinfo=UTC)),
+        ("tomorrow 09:00", datetime(2027, 3, 28, 7, 0, tzinfo=UTC)),
+        ("09:00", datetime(2027, 3, 28, 7, 0, tzinfo=UTC)),
+        ("sat 21:00", datetime(2027, 3, 27, 20, 0, tzinfo=UTC)),
+        ("sat 19:00", datetime(2027, 4, 3, 17, 0, tzinfo=UTC)),
+        ("+24h", datetime(2027, 3, 28, 19, 0, tzinfo=UTC)),
+        ("2027-10-31 02:30", datetime(2027, 10, 31, 0, 30, tzinfo=UTC)),  # the first of two
+        ("2027-10-31T02:30+01:00", datetime(2027, 10, 31, 1, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_time_of_day_is_that_of_its_day(berlin: datetime, text: str, expected: datetime) -> None:
+    assert parse_when(text, berlin) == expected
+
+
+@pytest.mark.parametrize("text", ["2027-03-28 02:30", "2027-03-28T02:00", "sunday 02:30", "02:59", "tomorrow 02:00:01"])
+def test_a_time_that_clocks_leave_out_is_refused(berlin: datetime, text: str) -> None:
+    with pytest.raises(SpecError, match=r"--until: there is no 02:\d\d on 2027-03-28 here: clocks are set forward over it"):
+        parse_when(text, berlin, what="--until")
 
 
 def test_how_often() -> None:

@@ -114,11 +114,7 @@ def request(name: str, begin: str, lasts: str | None, end: str | None, given: di
     if (lasts is None) == (end is None):
         raise SpecError("--for: say how long it lasts, or with --to until when", hints=("for example --for 4h",))
     start = parse_when(begin, now)
-    stop = (
-        start + timedelta(seconds=parse_time(lasts, what="--for"))
-        if lasts is not None
-        else parse_when(end or "", now, what="--to")
-    )
+    stop = _after(start, parse_time(lasts, what="--for")) if lasts is not None else parse_when(end or "", now, what="--to")
     body: dict[str, Any] = {"name": name, "start_at": start.isoformat(), "end_at": stop.isoformat(), **_place(given)}
     body["users"] = [check_name(user.strip(), what="--user") for user in (given["users"] or "").split(",") if user.strip()]
     if given["queue"] is not None:
@@ -132,6 +128,13 @@ def request(name: str, begin: str, lasts: str | None, end: str | None, given: di
     if given["until"] is not None:
         body["until"] = parse_when(given["until"], now, what="--until").isoformat()
     return body
+
+
+def _after(start: datetime, seconds: float) -> datetime:
+    try:
+        return start + timedelta(seconds=seconds)
+    except OverflowError:
+        raise SpecError("--from: it begins in more than five years", hints=("choose a time that is sooner",)) from None
 
 
 def _place(given: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from hopyard.config.suggest import closest
 from hopyard.config.units import format_time, parse_time
@@ -36,42 +36,40 @@ def parse_when(text: str, now: datetime, *, what: str = "--from") -> datetime:
     day, _, clock = given.rpartition(" ")
     if day in ("", "today", "tomorrow", *_DAYS, *(name[:3] for name in _DAYS)) and (found := _CLOCK.fullmatch(clock)):
         hour, minute, second = (int(part or 0) for part in found.groups())
-        return _on_day(day, now, hour, minute, second)
+        return _on_day(day, now, time(hour, minute, second), what)
     return _on_date(text, now, what)
 
 
-def _on_day(day: str, now: datetime, hour: int, minute: int, second: int) -> datetime:
+def _on_day(day: str, now: datetime, clock: time, what: str) -> datetime:
     days = 0 if day in ("", "today") else 1 if day == "tomorrow" else (_weekday(day) - now.weekday()) % 7
-    found = _moved(now, days).replace(hour=hour, minute=minute, second=second, microsecond=0)
-    found = _in_zone(found, now)
-    if found < now and day not in ("today", "tomorrow"):
-        found = _in_zone(_moved(found, 7 if day else 1), now)
-    return found
+    wall = datetime.combine(now.date() + timedelta(days=days), clock)
+    if day not in ("today", "tomorrow") and wall < now.replace(tzinfo=None):
+        wall += timedelta(days=7 if day else 1)
+    return _in_zone(wall, now, what)
 
 
 def _weekday(day: str) -> int:
     return next(number for number, name in enumerate(_DAYS) if name.startswith(day))
 
 
-def _moved(at: datetime, days: int) -> datetime:
-    """The same time of day on another day."""
-    return at.replace(tzinfo=None) + timedelta(days=days)
-
-
-def _in_zone(wall: datetime, now: datetime) -> datetime:
+def _in_zone(wall: datetime, now: datetime, what: str) -> datetime:
     """What the clock on the wall shows then, in the caller's zone: where that is this machine's, with the offset of that day."""
-    plain = wall.replace(tzinfo=None)
-    if now.tzinfo is UTC:  # somebody reckons in UTC, whatever this machine's clock shows
-        return plain.replace(tzinfo=UTC)
-    local = plain.astimezone()
-    return local if now.utcoffset() == now.astimezone().utcoffset() else plain.replace(tzinfo=now.tzinfo)
+    if now.tzinfo is UTC or now.utcoffset() != now.astimezone().utcoffset():  # whatever this machine's clock shows
+        return wall.replace(tzinfo=now.tzinfo)
+    local = wall.astimezone()
+    if local.replace(tzinfo=None) != wall:
+        raise SpecError(
+            f"{what}: there is no {wall:%H:%M} on {wall:%Y-%m-%d} here: clocks are set forward over it",
+            hints=("take a time before or after it, or say the offset: 2026-12-01T09:00+01:00",),
+        )
+    return local
 
 
 def _on_date(text: str, now: datetime, what: str) -> datetime:
     given = text.strip().upper().replace(" Z", "Z")
     try:
         found = datetime.fromisoformat(given)
-        return found if found.tzinfo is not None else _in_zone(found, now)
+        return found if found.tzinfo is not None else _in_zone(found, now, what)
     except (ValueError, OverflowError, OSError):
         raise SpecError(f"{what}: `{text}` is not a time", hints=(_WHEN_HINT,)) from None
 
