@@ -16,7 +16,6 @@ queues:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,8 @@ LIMITS = ("guarantee", "maximum", "borrow_limit", "lend_limit", "user_limit")
 QUEUE_KEYS = (
     "parent", "weight", *LIMITS, "submitters", "admins", "priorities", "default_priority", "reclaims", "preempts_lower", "time_slices", "queues",
 )  # fmt: skip
-MAX_QUEUES, MAX_DEPTH, MAX_WEIGHT = 1000, 16, 1e6
+MAX_QUEUES, MAX_DEPTH = 1000, 16
+WEIGHTS = 1e-6, 1e6  # the smallest and the largest
 LOWEST, HIGHEST = 0, 100
 _PLAIN = Queue(QueueName(""))
 
@@ -154,10 +154,10 @@ def _weight(given: Section) -> float:
     value = given.values.get("weight")
     if value is None:
         return _PLAIN.weight
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 < value <= MAX_WEIGHT:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not WEIGHTS[0] <= value <= WEIGHTS[1]:
         raise given.fail(
             "weight",
-            f"{shown(value)} is not a number above 0 and at most {MAX_WEIGHT:g}",
+            f"{shown(value)} is not a number above 0, from 0.000001 to 1000000",
             "a queue of weight 2 gets twice what one of weight 1 gets",
         )
     return float(value)

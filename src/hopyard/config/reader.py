@@ -63,9 +63,9 @@ class Section:
         value = self.values.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            value = shown(value)
-        return self.checked(key, lambda: parse(str(value)))
+        plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        text = str(value) if plain else shown(value).strip("`")  # parsers quote what they refuse
+        return self.checked(key, lambda: parse(text))
 
     def checked(self, key: str | int, parse: Callable[[], T]) -> T:
         """What `parse` returns; its error gets the file and the path of `key`."""
