@@ -160,7 +160,7 @@ class Life:
         if len(self.promises) >= self.promises_given and gang.id not in before:
             return
         promise = timeline.promise(gang, expect(gang, self.durations), before=before.get(gang.id))
-        if gang.id in before and (breach := timeline.breach(before[gang.id], promise)) is not None:
+        if gang.id in before and (breach := timeline.breach(gang, before[gang.id], promise)) is not None:
             self.breaches.append(breach)
         if promise is not None:
             if gang.id not in before:  # so that their order stays known

@@ -13,6 +13,7 @@ from hopyard.domain.cluster import BreachCause, HoldReason, Plan, Running, Snaps
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.quota import path
+from hopyard.scheduler.cycle import promises
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
@@ -192,6 +193,10 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: Wo
                 assert any(not node.open for node in snapshot.nodes.values())
             if breach.cause is BreachCause.RESERVATION:
                 assert snapshot.reservations
+            if breach.cause is BreachCause.OVERRUN and not breach.detail.startswith(promises.LATE):
+                late_run = next(one for one in snapshot.running if f"run {one.gang.id} " in breach.detail)
+                limit_s, began = late_run.gang.time_limit_s, late_run.started_at or late_run.placed_at
+                assert limit_s is None or late_run.stopping or began + seconds(limit_s) <= promise.start_at
             if lost & {*promise.nodes}:
                 assert breach.cause is BreachCause.NODE_LOST
         world.apply(wanted)

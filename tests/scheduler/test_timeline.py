@@ -7,10 +7,10 @@ from itertools import count
 
 import pytest
 
-from hopyard.domain.cluster import BreachCause, HoldReason
+from hopyard.domain.cluster import BreachCause, HoldReason, Running
 from hopyard.domain.gang import Assignment, Placement
 from hopyard.domain.ids import NodeId, QueueName, ReservationId
-from hopyard.domain.queue import GPU, Queue, QueueTree
+from hopyard.domain.queue import GPU, ONE_QUEUE, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.predict import Expected, expect
@@ -72,7 +72,7 @@ def test_a_promise_keeps_to_its_nodes_and_its_time() -> None:
     later = replace(promise, start_at=T0 + seconds(200)) if promise else None
     again = half_busy()
     kept = again.promise(asks("two", 2, limit_s=50), exact(50), before=later)
-    assert kept == later and again.breach(later, kept) is None  # type: ignore[arg-type]
+    assert kept == later and again.breach(asks("two", 2), later, kept) is None  # type: ignore[arg-type]
     assert again.expected_at(asks("two").id) == T0 + seconds(100)
 
 
@@ -82,7 +82,7 @@ def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
     running = [runs(Placement(asks("b", 2, limit_s=300), (Assignment(0, NodeId("n2"), (0, 1)),)))]
     timeline = Timeline.of(snapshot([replace(FULL[0], ready=False), FULL[1]], running))
     after = timeline.promise(asks("two", 2), exact(50), before=promise)
-    breach = timeline.breach(promise, after)
+    breach = timeline.breach(asks("two", 2), promise, after)
     assert breach is not None and breach.cause is BreachCause.NODE_LOST and "n1" in breach.detail
     assert breach.expected_at == T0 + seconds(300)
 
@@ -93,7 +93,7 @@ def test_an_overrun_breaks_a_promise_and_is_named() -> None:
     promise = Timeline.of(snapshot(FULL[:1], running, durations=history)).promise(asks("two", 2), exact(50))
     assert promise is not None and promise.start_at <= T0 + seconds(110)
     timeline = Timeline.of(snapshot(FULL[:1], running, durations=history, now=T0 + seconds(120)))
-    breach = timeline.breach(promise, timeline.promise(asks("two", 2), exact(50), before=promise))
+    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise))
     assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
 
 
@@ -104,8 +104,52 @@ def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
     placement = timeline.try_now(asks("jumper", limit_s=500), exact(500))
     assert isinstance(placement, Placement)
     timeline.start(placement, exact(500))
-    breach = timeline.breach(promise, timeline.promise(asks("two", 2), exact(50), before=promise))
+    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise))
     assert breach is not None and breach.cause is BreachCause.PRIORITY and "run jumper" in breach.detail
+
+
+def long_beside_it() -> list[Running]:
+    """On n1, of four GPUs: one that was never expected to be gone when `three` is to start, and two GPUs for which it waits."""
+    return [
+        runs(Placement(asks("long", limit_s=10_000), (Assignment(0, NodeId("n1"), (0,)),))),
+        runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (1, 2)),))),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("happened", "cause", "named"),
+    [
+        ("started", BreachCause.PRIORITY, "run jumper goes before it"),
+        ("began", BreachCause.PRIORITY, "run jumper goes before it"),
+        ("promised", BreachCause.PRIORITY, "run first goes before it"),
+        ("smaller", BreachCause.NODE_LOST, "n1 has less than before"),
+        ("limited", BreachCause.QUOTA, "its queue may not use as much then as was expected"),
+        ("overran", BreachCause.OVERRUN, "run b takes longer than was expected"),
+    ],
+)
+def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happened: str, cause: BreachCause, named: str) -> None:
+    three, running, nodes = asks("three", 3), long_beside_it(), [machine("n1", 4)]
+    promise = Timeline.of(snapshot(nodes, running)).promise(three, exact(50))
+    assert promise is not None and promise.start_at == T0 + seconds(100)
+    tree, durations, now = ONE_QUEUE, {}, T0 + seconds(10)
+    jumper = Placement(asks("jumper", limit_s=500), (Assignment(0, NodeId("n1"), (3,)),))
+    if happened == "began":
+        running.append(runs(jumper, since=T0 + seconds(5)))
+    elif happened == "smaller":
+        nodes = [machine("n1", 3)]
+    elif happened == "limited":
+        tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
+    elif happened == "overran":  # it was let through, since its like took ten seconds
+        unlimited = replace(jumper, gang=asks("b", limit_s=None))
+        running, durations = [*running, runs(unlimited, since=T0 + seconds(5))], {"all": (10.0,) * 20}
+        now = T0 + seconds(90)
+    timeline = Timeline.of(snapshot(nodes, running, queues=tree, durations=durations, now=now))
+    if happened == "started":
+        timeline.start(jumper, exact(500))
+    elif happened == "promised":
+        timeline.promise(asks("first", 2, limit_s=500), exact(500))
+    breach = timeline.breach(three, promise, timeline.promise(three, exact(50), before=promise))
+    assert breach is not None and (breach.cause, breach.detail) == (cause, named)
 
 
 def test_what_is_promised_for_now_is_for_nobody_else() -> None:

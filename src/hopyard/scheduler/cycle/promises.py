@@ -138,7 +138,7 @@ class Promises:
         return self._now + timedelta(microseconds=self._new)
 
     def broken(self, before: Promise, after: Promise | None) -> None:
-        breach = self._timeline.breach(before, after)
+        breach = self._timeline.breach(self._gang(before), before, after)
         self._breaches.pop(before.gang, None)
         if breach is not None:
             self._breaches[before.gang] = self._traced(breach, before)

@@ -1,24 +1,31 @@
-"""Why a promise cannot be kept."""
+"""Why a promise cannot be kept: what would have to be gone for it to be kept, of what is there now and was not to be then."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from hopyard.domain.cluster import Breach, BreachCause, Promise
+from hopyard.domain.gang import Gang
+from hopyard.scheduler.timeline.future import End
+from hopyard.scheduler.timeline.moments import SLACK_S, Stay
 from hopyard.scheduler.timeline.outlook import Outlook
+from hopyard.scheduler.timeline.search import ANY
+
+Found = tuple[BreachCause, str]
 
 
-def breach(outlook: Outlook, before: Promise, after: Promise | None) -> Breach | None:
+def breach(outlook: Outlook, gang: Gang, before: Promise, after: Promise | None) -> Breach | None:
     """`after`: what the gang is promised now instead, None where nothing can be. None where the promise is kept."""
     if after is not None and after.start_at <= before.start_at:
         return None
-    cause, detail = _cause(outlook, before)
+    cause, detail = _cause(outlook, gang, before)
     stay = outlook.stays.get(before.gang)
     expected_at = outlook.now + timedelta(seconds=stay.at_s) if stay is not None else None
     return Breach(before.gang, cause, detail, before.start_at, expected_at)
 
 
-def _cause(outlook: Outlook, before: Promise) -> tuple[BreachCause, str]:
+def _cause(outlook: Outlook, gang: Gang, before: Promise) -> Found:
     for name in before.nodes:
         node = outlook.capacity.node(name)
         if node is None or not node.open:
@@ -28,14 +35,64 @@ def _cause(outlook: Outlook, before: Promise) -> tuple[BreachCause, str]:
         reserved = booking.reservation
         if nodes & {*reserved.nodes} and reserved.created_at is not None and reserved.created_at > before.given_at:
             return BreachCause.RESERVATION, f"reservation {reserved.name} was granted after it"
-    promised_s = (before.start_at - outlook.now).total_seconds()
-    late = [end for end in outlook.ends_on(nodes) if end.mid_s > promised_s]
-    overran = [end for end in late if end.gang not in outlook.started]
-    if overran:
-        return BreachCause.OVERRUN, f"run {overran[-1].gang} takes longer than was expected"
-    if late:  # what has only just started takes no longer than was expected: it was put before it
-        return BreachCause.PRIORITY, f"run {late[-1].gang} goes before it"
-    others = [stay for stay in outlook.stays.values() if stay.promise.gang != before.gang and nodes & {*stay.promise.nodes}]
-    if others:
-        return BreachCause.PRIORITY, f"run {others[0].promise.gang} goes before it"
-    return BreachCause.QUOTA, "its queue may not use as much then as was expected"
+    return _InWay(outlook, gang, before).cause()
+
+
+class _InWay:
+    """What is on its nodes at the time that was promised.
+
+    overran: runs that were expected to be gone by then when it was promised, or when they were let through later. newer: runs that
+    began since and were not: they were put before it. older: runs that were there all the time. stays: who was promised room too.
+    """
+
+    def __init__(self, outlook: Outlook, gang: Gang, before: Promise) -> None:
+        self._outlook, self._before = outlook, before
+        self._gang = gang.sized([role.fewest for role in gang.roles])
+        self._promised_s = max((before.start_at - outlook.now).total_seconds(), 0.0)
+        late = [end for end in outlook.ends_on(before.nodes) if end.mid_s > self._promised_s]
+        self._overran = [end for end in late if self._was_to_be_gone(end)]
+        rest = [end for end in late if end not in self._overran]
+        self._newer = [end for end in rest if end.gang in outlook.started or outlook.future.placed_since(end.gang, before.given_at)]
+        self._older = [end for end in rest if end not in self._newer and not end.certain]
+        self._stays = [
+            stay
+            for stay in outlook.stays.values()
+            if stay.promise.gang != before.gang and not {*before.nodes}.isdisjoint(stay.promise.nodes)
+        ]
+
+    def cause(self) -> Found:
+        if self._fits():  # there is room: what its queue may use is not, or somebody comes soon after it
+            return self._before_it() if self._stays else (BreachCause.QUOTA, "its queue may not use as much then as was expected")
+        if self._overran and self._fits(self._overran):
+            return self._overrun(self._overran)
+        if (self._newer or self._stays) and self._fits(self._newer, self._stays):
+            return self._before_it()
+        if self._fits([*self._overran, *self._newer], self._stays):
+            return self._overrun(self._overran)
+        if self._older and self._fits([*self._overran, *self._newer, *self._older], self._stays):
+            return self._overrun(self._older)  # more was learned of its like since
+        names = ", ".join(self._before.nodes)
+        return BreachCause.NODE_LOST, f"{names} {'has' if len(self._before.nodes) == 1 else 'have'} less than before"
+
+    def _overrun(self, runs: Sequence[End]) -> Found:
+        return BreachCause.OVERRUN, f"run {runs[-1].gang} takes longer than was expected"
+
+    def _before_it(self) -> Found:
+        first = self._newer[-1].gang if self._newer else self._stays[0].promise.gang
+        return BreachCause.PRIORITY, f"run {first} goes before it"
+
+    def _was_to_be_gone(self, end: End) -> bool:
+        outlook = self._outlook
+        if end.gang in outlook.started:
+            return False
+        return outlook.future.latest_s(end.gang, self._before.given_at) <= self._promised_s + SLACK_S
+
+    def _fits(self, gone: Iterable[End] = (), withdrawn: Sequence[Stay] = ()) -> bool:
+        """Whether there is room on its nodes at that time if these were not there."""
+        state = self._outlook.ladder_on(self._before.nodes).at(self._promised_s)
+        for stay in self._outlook.stays.values():
+            if stay.promise.gang != self._before.gang and stay not in withdrawn and stay.there(self._promised_s):
+                state.take(stay.placement)
+        for end in gone:
+            state.give_back(end.placement)
+        return state.place(self._gang, score=ANY) is not None

@@ -199,6 +199,20 @@ class Future:
     def running(self, gang: GangId) -> Running | None:
         return self._running.get(gang)
 
+    def placed_since(self, gang: GangId, at: datetime) -> bool:
+        """Whether a gang that holds resources got them after that time."""
+        return self._running[gang].placed_at > at
+
+    def latest_s(self, gang: GangId, seen_at: datetime) -> float:
+        """In how many seconds a gang that holds resources was expected to be gone at the latest, as seen at that time (when it
+        began, where that was later), by what is known now of its like. One that was asked to end since is expected to be gone."""
+        running = self._running[gang]
+        if running.stopping:
+            return 0.0
+        begun = _begun(running)
+        expected, _ = whole_of(running.gang, self._history(running.gang), max(seen_at.timestamp() - begun, 0.0))
+        return begun + expected.high_s - self._now
+
     def _refresh(self) -> None:
         """Work out anew what is not known any more, for gangs with one history together."""
         stale = np.flatnonzero(self._times[2, : len(self._gangs)] <= self._now)

@@ -168,9 +168,9 @@ class Timeline:
         spot = earliest(self._outlook, fewest, expected.high_s)
         return None if spot is None else self._time(spot.at_s)
 
-    def breach(self, before: Promise, after: Promise | None) -> Breach | None:
+    def breach(self, gang: Gang, before: Promise, after: Promise | None) -> Breach | None:
         """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it is kept."""
-        return breach(self._outlook, before, after)
+        return breach(self._outlook, gang, before, after)
 
     def expected_at(self, gang: GangId) -> datetime | None:
         """When a gang that was promised a start in this turn probably starts."""
