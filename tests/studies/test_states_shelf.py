@@ -309,6 +309,26 @@ def test_a_state_whose_digest_is_wrong_is_not_taken(open_shelf: Opens) -> None:
     listener.close()
 
 
+def test_a_source_that_could_not_be_reached_is_asked_last(open_shelf: Opens) -> None:
+    here, there, other = open_shelf("1"), open_shelf("2"), open_shelf("3")
+    there.put("a", state(5))
+    there.put("b", state(6))
+    listener = listen(SECRET, there, host="127.0.0.1")
+    away = listen(SECRET, other, host="127.0.0.1")
+    away.close()
+    sources = [f"127.0.0.1:{away.port}", f"127.0.0.1:{listener.port}"]
+    assert fetch("a", sources, SECRET, here) > 0
+    asked: list[object] = []
+    back = Listener(SECRET, asked.append, host="127.0.0.1", port=away.port)
+    assert fetch("b", sources, SECRET, here) > 0
+    assert not asked
+    listener.close()
+    with pytest.raises(NotFound):
+        fetch("c", sources, SECRET, here)
+    assert asked, "where nobody else has it"
+    back.close()
+
+
 def test_a_source_that_falls_silent_is_not_waited_for(open_shelf: Opens) -> None:
     here, done = open_shelf(), threading.Event()
 

@@ -232,6 +232,13 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Lend:
+    """Give this state to the driver, over a connection of your own: somebody wants it who cannot reach you."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledge:
     """The news of these units is in the journal: it need not be told again. named: those whose `Named` is, too."""
 
@@ -248,7 +255,7 @@ class End:
 
 
 FromWorker = Hello | Ready | Finished | Named | Evaluated | Failed | Progress | Beat
-FromDriver = Open | Train | Evaluate | Prefetch | Cancel | Drop | Acknowledge | End
+FromDriver = Open | Train | Evaluate | Prefetch | Cancel | Drop | Lend | Acknowledge | End
 Message = FromWorker | FromDriver
 
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Message)}

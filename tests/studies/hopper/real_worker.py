@@ -1,4 +1,7 @@
-"""A real worker for the toy driver: `python -m tests.studies.hopper.real_worker SETTINGS`, a JSON object. The code is that in `folder`."""
+"""A real worker for the toy driver: `python -m tests.studies.hopper.real_worker SETTINGS`, a JSON object. The code is that in `folder`.
+
+memory, host: as if it was on a host of its own, where others reach it under that address.
+"""
 
 from __future__ import annotations
 
@@ -15,4 +18,6 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     folder = Path(said["study"]["folder"])
     spec = spec_of(said["study"])
-    run_worker(said["driver"], bytes.fromhex(said["secret"]), spec, folder / "data", said["worker"], folder, code=folder)
+    own = {"host": said["host"], "memory": Path(said["memory"])} if "memory" in said else {}
+    scratch = Path(said["memory"]) / "disk" if own else folder
+    run_worker(said["driver"], bytes.fromhex(said["secret"]), spec, folder / "data", said["worker"], scratch, code=folder, **own)

@@ -213,15 +213,16 @@ class Crew:
 
     def check(self) -> None:
         """Look who is away or silent for too long."""
-        now = time.monotonic()
         for worker in self:
-            if worker.connection is None:
-                if now - worker.away_since > self._patience.grace_s:
-                    self._lose(worker, "its connection ended")
-            else:
-                silent_s = self._patience.silent_s if self.has_opened(worker) else self._patience.opening_s
-                if self._hub.silent_s(worker.connection) > silent_s:
-                    self._lose(worker, f"nothing was heard of it for {silent_s:.0f} s")
+            if why := self.why_gone(worker):
+                self._lose(worker, why)
+
+    def why_gone(self, worker: Worker) -> str:
+        """Why it is to be taken for lost; "" where it is not."""
+        if worker.connection is None:
+            return "its connection ended" if time.monotonic() - worker.away_since > self._patience.grace_s else ""
+        silent_s = self._patience.silent_s if self.has_opened(worker) else self._patience.opening_s
+        return f"nothing was heard of it for {silent_s:.0f} s" if self._hub.silent_s(worker.connection) > silent_s else ""
 
     def take_lost(self) -> list[Worker]:
         """Those that were lost since the last time."""

@@ -22,6 +22,7 @@ from hopyard.studies.hopper.crew import Crew, Patience, Worker
 from hopyard.studies.hopper.ledger import Ledger
 from hopyard.studies.hopper.orders import Orders
 from hopyard.studies.hopper.reception import Reception
+from hopyard.studies.hopper.relay import Relay
 from hopyard.studies.hopper.saving import Saving
 from hopyard.studies.hopper.stragglers import Stragglers
 from hopyard.studies.hopper.trials import Trials
@@ -30,7 +31,6 @@ from hopyard.studies.hopper.whereabouts import Whereabouts
 from hopyard.studies.link.hub import Hub
 from hopyard.studies.link.wire import join_address
 from hopyard.studies.messages import End, Open
-from hopyard.studies.states.serve import listen
 from hopyard.studies.states.shelf import Shelf
 from hopyard.studies.trainer import Ground, News, Work
 
@@ -61,14 +61,14 @@ class Hopper:
         self._ledger = Ledger(ground, parts)
         names, adopting = Names(self._ledger.book.starts), Adopting(Names(self._ledger.book.starts))
         host, port = ground.listen
-        self._hub = Hub(ground.secret, host=host if host in _LOOPBACK else "", port=port)
-        self._server = listen(ground.secret, shelf, host=host if host in _LOOPBACK else "")
+        self._relay = Relay(shelf, lambda event: self._hub.post(event))  # noqa: PLW0108 - there is no hub yet
+        self._hub = Hub(ground.secret, host=host if host in _LOOPBACK else "", port=port, serve=self._relay.serve)
         self._crew = Crew(
             self._hub, count=self._mop.workers, parts=parts, patience=self._patience, opening=self._opening, note=self._ledger.note
         )  # fmt: skip
         saved = ground.saved.files if ground.saved is not None else {}
-        self._states = Whereabouts(shelf, join_address(host, self._server.port), saved, self._crew, ground.say)
-        self._saving = Saving(ground, shelf, scratch, every_s=self._patience.save_s, over=self._hub.wake)
+        self._states = Whereabouts(shelf, join_address(host, self._hub.port), saved, self._crew, ground.say, self._relay.refuse)
+        self._saving = Saving(ground, shelf, self._relay.obtain, scratch, every_s=self._patience.save_s, over=self._hub.wake)
         each = [PartitionId(at) for at in range(parts)]
         self._coordinator = MopCoordinator(each, validation=each)
         self._orders = Orders(self._coordinator, self._crew, self._states, names, training=not self._validates)
@@ -137,24 +137,31 @@ class Hopper:
     def close(self, *, over: bool) -> None:
         """over: the best state is saved; else all that the study would go on from."""
         self._follow_up()
-        self._saving.wait()
+        self._finish_saving()
         self._reception.leaving = not over
         self._save(leaving=not over, only_best=over)
         self._hear_out()
-        self._saving.wait()
+        self._finish_saving()
         for worker in self._crew:
             self._crew.send(worker, End("the study is over" if over else "the study goes on later"))
         self._hub.close()
-        self._server.close()
         self._shelf.close()
+
+    def _finish_saving(self) -> None:
+        """What is saved may still have to come from workers."""
+        while self._saving.is_running:
+            self._hear()
+
+    def _hear(self) -> None:
+        for event in self._hub.wait(_TICK_S):
+            self._reception.take(event)
+        self._reception.acknowledge()
 
     def _hear_out(self) -> None:
         """The digests of the last states are told a little after the states."""
         until = time.monotonic() + _LAST_WORDS_S
         while self._ledger.book.unnamed > self._unnamed_before and len(self._crew) and time.monotonic() < until:
-            for event in self._hub.wait(_TICK_S):
-                self._reception.take(event)
-            self._reception.acknowledge()
+            self._hear()
 
     @property
     def best(self) -> Best | None:
@@ -260,7 +267,7 @@ class Hopper:
                     states.setdefault(training.state, {"trial": training.trial, "epoch": training.at.epoch})
         states = {state: note for state, note in states.items() if state and self._states.is_there(state)}
         self._states.keep("save", states)
-        self._saving.begin({state: self._states.sources_for_driver(state) for state in states}, states)
+        self._saving.begin(states)
 
     def _opening(self, partitions: frozenset[PartitionId]) -> Open:
         mop, chosen = self._mop, tuple(sorted(partitions))

@@ -15,7 +15,7 @@ from hopyard.studies.hopper.stragglers import Stragglers
 from hopyard.studies.hopper.trials import Trials
 from hopyard.studies.hopper.units import Names, Unit
 from hopyard.studies.hopper.whereabouts import Whereabouts
-from hopyard.studies.link.hub import HubEvent
+from hopyard.studies.link.hub import HubEvent, Lent, Wanted
 from hopyard.studies.messages import Acknowledge, Beat, Doing, End, Evaluated, Failed, Finished, Hello, Named, Ready
 
 _LOSSES = 3  # times that the worker of the same unit may be lost before the trial is taken for the cause
@@ -38,6 +38,9 @@ class Reception:
 
     def take(self, event: HubEvent) -> None:
         """Raises SpecError where no worker can open the data or the user's code."""
+        if isinstance(event, (Wanted, Lent)):
+            self._states.hear(event)
+            return
         said = self._crew.take(event)
         self.lose_lost()  # also one in whose place another process of its name came, before that one is heard
         if said is None:

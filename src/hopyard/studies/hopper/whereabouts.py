@@ -8,20 +8,24 @@ from pathlib import Path
 from hopyard.errors import HopyardError
 from hopyard.studies.hopper.crew import Crew, Worker
 from hopyard.studies.hopper.keeping import Keeping
-from hopyard.studies.messages import Drop
+from hopyard.studies.link.hub import Lent, Wanted
+from hopyard.studies.messages import Drop, Lend
 from hopyard.studies.states.shelf import Shelf
 
 
 class Whereabouts:
     """shelf: the driver's own, which is that of the workers on its host. address: where the driver serves it. saved: state -> file,
-    of the checkpoint that this attempt began with."""
+    of the checkpoint that this attempt began with. refuse: tells those who wait for a state to lie on the driver's shelf that nobody has it."""
 
-    def __init__(self, shelf: Shelf, address: str, saved: Mapping[str, Path], crew: Crew, say: Callable[[str], None]) -> None:
-        self._shelf, self._address, self._crew, self._say = shelf, address, crew, say
+    def __init__(
+        self, shelf: Shelf, address: str, saved: Mapping[str, Path], crew: Crew, say: Callable[[str], None], refuse: Callable[[str], None]
+    ) -> None:
+        self._shelf, self._address, self._crew, self._say, self._refuse = shelf, address, crew, say, refuse
         self._saved = dict(saved)
         self._keeping = Keeping()
         self._unkept: list[str] = []
         self._on: dict[str, set[str]] = {}
+        self._lenders: dict[str, tuple[int, str]] = {}  # by state, the connection and the shelf of who was asked to lend it to the driver
         for name in shelf.names():
             self.lies(name, shelf.id)
 
@@ -32,16 +36,42 @@ class Whereabouts:
         self._on.get(state, set()).discard(shelf)
 
     def sources(self, state: str, worker: Worker) -> tuple[str, ...]:
-        """Where this worker finds it, () where it lies on its own shelf."""
+        """Where this worker finds it, () where it lies on its own shelf. The driver has it brought where it must."""
         shelves = self._on.get(state, set())
         if not state or worker.hello.shelf in shelves:
             return ()
-        driver = (self._address,) if self._shelf.id in shelves else ()
-        return driver + tuple(one.hello.address for one in self._crew.on_shelves(frozenset(shelves)))
+        holders = tuple(one.hello.address for one in self._crew.on_shelves(frozenset(shelves)))
+        return (self._address, *holders) if self._shelf.id in shelves else (*holders, self._address)
 
-    def sources_for_driver(self, state: str) -> tuple[str, ...]:
-        shelves = self._on.get(state, set())
-        return () if self._shelf.id in shelves else tuple(one.hello.address for one in self._crew.on_shelves(frozenset(shelves)))
+    def hear(self, event: Wanted | Lent) -> None:
+        """What becomes of states that the driver is asked for, because their holder cannot be reached or the driver saves them."""
+        state = event.state
+        if isinstance(event, Wanted):
+            self._have_lent(state)
+            return
+        _, shelf = self._lenders.pop(state, (0, ""))
+        if event.missing:
+            self.is_missing(state, shelf)
+        elif event.error:
+            self._say(f"state {state} could not be had from its worker: {event.error}")
+        elif self._keeping.needs(state):
+            self.lies(state, self._shelf.id)
+        else:  # meanwhile nobody needs it any more
+            self._shelf.drop([state])
+
+    def _have_lent(self, state: str) -> None:
+        if self._shelf.has(state):
+            return
+        holders = [one for one in self._crew.on_shelves(frozenset(self._on.get(state, set()))) if not self._crew.why_gone(one)]
+        if not holders:
+            self._refuse(state)
+            return
+        there = {one.connection: one for one in holders if one.connection is not None}
+        asked, _ = self._lenders.get(state, (0, ""))
+        if there and asked not in there:
+            connection, holder = next(iter(there.items()))
+            self._lenders[state] = connection, holder.hello.shelf
+            self._crew.send(holder, Lend(state))
 
     def is_there(self, state: str) -> bool:
         """Whether anybody has it; one that was saved is brought back for that."""

@@ -6,14 +6,15 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hopyard.studies.link.listener import Listener
 from hopyard.studies.link.wire import Broken, Buffer, Wire
 
-PAYLOAD_LIMIT = 64 << 20  # states do not come this way
+PAYLOAD_LIMIT = 64 << 20  # where it is not of a state
+_STATES = ("fetch", "lend")  # first words of a connection that is about states
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,35 @@ class Closed:
     why: str
 
 
-HubEvent = Opened | Came | Closed
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Somebody waits for this state to lie on the driver's shelf."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """It does now; error: it could not be had from who was to lend it; missing: who does not have it."""
+
+    state: str
+    error: str = ""
+    missing: bool = False
+
+
+HubEvent = Opened | Came | Closed | Wanted | Lent
 
 
 class Hub:
-    """Listens on host:port (port 0: any free one) until `close`. `wait`, `send` and `end` are for any thread and never wait for a
+    """Listens on host:port (port 0: any free one) until `close`. serve: takes connections that begin with a word about states, on their
+    threads. `wait`, `send` and `end` are for any thread and never wait for a
     worker for long: one that does not read what it is told is cut off. A driver that was killed listens on the same port again
     at once."""
 
-    def __init__(self, secret: bytes, *, host: str = "", port: int = 0) -> None:
+    def __init__(
+        self, secret: bytes, *, host: str = "", port: int = 0, serve: Callable[[Wire, Mapping[str, Any]], None] | None = None
+    ) -> None:
+        self._serve = serve
         self._events: queue.SimpleQueue[HubEvent | None] = queue.SimpleQueue()
         self._wires: dict[int, Wire] = {}
         self._numbers = itertools.count(1)
@@ -71,6 +92,10 @@ class Hub:
 
     def wake(self) -> None:
         self._events.put(None)
+
+    def post(self, event: HubEvent) -> None:
+        """For who waits, as if it had come over a connection."""
+        self._events.put(event)
 
     def send(self, connection: int, head: Mapping[str, Any], payload: Buffer = b"") -> bool:
         """Whether it could be sent; if not, a `Closed` of this connection comes or came."""
@@ -106,6 +131,9 @@ class Hub:
         try:
             while True:
                 head, payload = wire.receive()
+                if self._serve is not None and head.get("kind") in _STATES:
+                    self._serve(wire, head)
+                    return
                 self._events.put(Came(number, head, payload))
         except Broken as broken:
             why = str(broken)

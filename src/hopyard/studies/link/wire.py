@@ -78,6 +78,10 @@ class Wire:
         whole = int(seconds)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, int((seconds - whole) * 1e6)))
 
+    def limit_payload(self, size: int) -> None:
+        """From now on, of what is received."""
+        self._payload_limit = size
+
     def receive(self) -> tuple[dict[str, Any], bytes]:
         """The next frame, with its payload. Waits as long as it takes. Raises Broken at the end of the connection."""
         head, size = self.receive_head()

@@ -1,13 +1,18 @@
 """States between hosts: each worker, and the driver, serves those on its shelf by name; who fetches one checks its digest.
 
-fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error}
+fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error}; before either, any number of: wait {}
+
+Where two workers cannot reach each other, a state goes by way of the driver, which asks who has it to lend it (`hopper/relay.py`):
+lend {state}, from who made the connection, and then the above the other way round.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hopyard.errors import AuthError, HopyardError, IntegrityError, NotFound
@@ -20,7 +25,9 @@ from hopyard.studies.states.shelf import Shelf
 log = logging.getLogger("hopyard.studies.states")
 
 _PART_BYTES = 4 << 20
-_SILENCE_S = 20.0  # of a source, until another is asked
+SILENCE_S = 20.0  # of a source, until another is asked
+_AVOID_S = 600.0
+_avoided: dict[str, float] = {}  # by address, until when it is asked last: it could not be reached
 
 
 class Server:
@@ -69,13 +76,13 @@ def listen(secret: bytes, shelf: Shelf, *, host: str = "", port: int = 0) -> Lis
     return Listener(secret, serve, host=host, port=port, payload_limit=0)
 
 
-def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf, *, silence_s: float = _SILENCE_S) -> int:
+def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf, *, silence_s: float = SILENCE_S) -> int:
     """Bring a state onto the shelf from the first of these addresses that has it whole; returns how many bytes came over the
     network, 0 where it is there already. Raises NotFound, with what each said, and StorageFull."""
     if shelf.has(name):
         return 0
     said = []
-    for source in sources:
+    for source in sorted(sources, key=lambda one: _avoided.get(one, 0.0) > time.monotonic()):
         try:
             return _fetch_from(name, source, secret, shelf, silence_s)
         except (OSError, ValueError, AuthError, NotFound, IntegrityError) as refused:
@@ -85,24 +92,48 @@ def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf, *, sil
 
 
 def _fetch_from(name: str, source: str, secret: bytes, shelf: Shelf, silence_s: float) -> int:
-    wire = connect(source, secret)
+    try:
+        wire = connect(source, secret)
+    except OSError:
+        _avoided[source] = time.monotonic() + _AVOID_S  # it may take long to find out again
+        raise
     try:
         wire.limit_silence(silence_s)
-        wire.send({"kind": "fetch", "state": name})
+        return ask(wire, name, shelf)
+    finally:
+        wire.close()
+
+
+def ask(wire: Wire, name: str, shelf: Shelf) -> int:
+    """Bring a state onto the shelf from the other side; its size. Raises NotFound, IntegrityError, StorageFull, OSError."""
+    wire.send({"kind": "fetch", "state": name})
+    head, size = wire.receive_head()
+    while head.get("kind") == "wait" and not size:
         head, size = wire.receive_head()
-        if head.get("kind") != "state":
-            raise NotFound(str(head.get("error")))
-        with shelf.filling(name, size) as view:
-            running = new()
-            for begin in range(0, size, _PART_BYTES):
-                with view[begin : begin + _PART_BYTES] as part:
-                    wire.receive_into(part)
-                    running.update(part)
-            after, _ = wire.receive_head()
-            if after.get("kind") != "digest":
-                raise NotFound(str(after.get("error")))
-            if after.get("digest") != running.hexdigest():
-                raise IntegrityError(f"its bytes have the digest {running.hexdigest()}, not {after.get('digest')}")
-        return size
+    if head.get("kind") != "state":
+        raise NotFound(str(head.get("error")))
+    with shelf.filling(name, size) as view:
+        running = new()
+        for begin in range(0, size, _PART_BYTES):
+            with view[begin : begin + _PART_BYTES] as part:
+                wire.receive_into(part)
+                running.update(part)
+        after, _ = wire.receive_head()
+        if after.get("kind") != "digest":
+            raise NotFound(str(after.get("error")))
+        if after.get("digest") != running.hexdigest():
+            raise IntegrityError(f"its bytes have the digest {running.hexdigest()}, not {after.get('digest')}")
+    return size
+
+
+def lend(name: str, address: str, secret: bytes, server: Server) -> None:
+    """Give a state to the driver at `address`, where it is wanted. Raises AuthError, OSError."""
+    wire = connect(address, secret)
+    try:
+        wire.send({"kind": "lend", "state": name})
+        head, _ = wire.receive_head()
+        server.answer(wire, head)
+        with suppress(Broken):
+            wire.receive_head()  # until it has all of it
     finally:
         wire.close()

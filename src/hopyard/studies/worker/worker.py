@@ -25,6 +25,7 @@ from hopyard.studies.messages import (
     Evaluate,
     FromWorker,
     Hello,
+    Lend,
     Named,
     Open,
     Prefetch,
@@ -34,7 +35,7 @@ from hopyard.studies.messages import (
     from_head,
     to_head,
 )
-from hopyard.studies.states.serve import Server
+from hopyard.studies.states.serve import Server, lend
 from hopyard.studies.states.shelf import Shelf
 from hopyard.studies.trainable.load import load
 from hopyard.studies.trainable.protocol import Trainable, TrainsTogether
@@ -59,13 +60,14 @@ class Worker:
         self, address: str, secret: bytes, shelf: Shelf, data: Data, worker: WorkerId, code: Path, host: str, patience_s: float
     ) -> None:
         self._id, self._shelf, self._code, self._host = worker, shelf, code, host
+        self._address, self._secret = address, secret
         self._trainable: Trainable | None = None
         self._trainable_of = ""
         self._opened = Opened(data)
         self._inbox = Inbox()
         self._meetings = Meetings()
         self._server = Server(shelf)
-        self._fetcher, self._tidier = Aside("worker-fetch"), Aside("worker-tidy")
+        self._fetcher, self._tidier, self._lender = Aside("worker-fetch"), Aside("worker-tidy"), Aside("worker-lend")
         self._ahead = Ahead(shelf, secret, self._fetcher)
         self._listener = Listener(secret, self._serve, host=_listens_on(address))
         self._line = Line(address, secret, self, patience_s=patience_s)
@@ -95,7 +97,7 @@ class Worker:
     def close(self) -> None:
         self._line.close()
         self._listener.close()
-        for thread in (self._fetcher, self._tidier, self._namer):
+        for thread in (self._fetcher, self._tidier, self._lender, self._namer):
             thread.close()
 
     # -- opening -----------------------------------------------------------------------------------------------------
@@ -217,6 +219,8 @@ class Worker:
                 self._ahead.forget(states)
                 self._server.forget(states)
                 self._tidier.do(lambda: self._shelf.drop(states))
+            case Lend(state):
+                self._lender.do(lambda: lend(state, self._address, self._secret, self._server))
             case Acknowledge(units, named):
                 self._line.acknowledge([*(("news", unit) for unit in units), *(("named", unit) for unit in named)])
             case _:

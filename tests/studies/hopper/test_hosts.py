@@ -1,0 +1,74 @@
+"""Workers on hosts of their own: states go from one to the other, or by way of the driver where they cannot reach each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.studies.hopper.cluster import Cluster
+
+CODE = """
+import numpy as np
+
+class Sums:
+    def init(self, config):
+        return {"w": np.zeros(50_000), "visits": 0}
+
+    def train(self, state, partition, config):
+        state["w"] += partition["x"].sum() * config["lr"]
+        state["visits"] += 1
+
+    def evaluate(self, state, partition, config):
+        return {"score": float(state["w"][0]), "visits": state["visits"]}
+"""
+PATIENCE = {"gather_s": 60.0, "grace_s": 0.5, "silent_s": 5.0, "nobody_s": 60.0, "save_s": 0.5}
+NOBODY = "127.0.0.2"  # nothing of the workers listens there
+TRIALS: list[tuple[dict[str, Any], int]] = [({"lr": 0.1 * at}, 3) for at in range(3)]
+
+
+def hosts(folder: Path, *addresses: str, **said: Any) -> Cluster:
+    """One worker on each, where the others look for it at this address; the driver is on a host of its own, too."""
+    (folder / "data").mkdir()
+    np.savez(folder / "data" / "table.npz", x=np.arange(60.0), y=np.arange(60))
+    (folder / "code.py").write_text(CODE)
+    for at in range(len(addresses) + 2):
+        (folder / f"memory-{at}" / "disk").mkdir(parents=True)
+    own = {"memory": str(folder / f"memory-{len(addresses)}"), "disk": str(folder / f"memory-{len(addresses)}" / "disk")}
+    cluster = Cluster(folder, TRIALS, worker="real_worker", trainable="code.py:Sums", patience=PATIENCE, workers=len(addresses), parts=2, **said)
+    cluster.drive(**own)
+    for at, address in enumerate(addresses):
+        cluster.join(f"w{at}", memory=str(folder / f"memory-{at}"), host=address)
+    return cluster
+
+
+def reported(records: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
+    assert not [record for record in records if record["kind"] == "toy-over" and record["error"]]
+    return {(record["trial"], record["step"]): record["metrics"]["visits"] for record in records if record["kind"] == "toy-told"}
+
+
+ALL = {(str(trial), step): 2 * step for trial in range(3) for step in range(1, 4)}
+
+
+@pytest.mark.parametrize("addresses", [("", ""), ("", NOBODY), (NOBODY, NOBODY)], ids=["both", "one", "neither"])
+def test_states_hop_between_hosts_whoever_can_be_reached(tmp_path: Path, addresses: tuple[str, ...]) -> None:
+    with hosts(tmp_path, *addresses) as cluster:
+        records = cluster.finish(60)
+        assert reported(records) == ALL
+        visits = Counter((r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"])
+        assert visits == {(str(trial), epoch, part): 1 for trial in range(3) for epoch in range(3) for part in range(2)}
+        assert sum(r["fetched_bytes"] for r in records if r["kind"] == "hop") > 0
+        assert cluster.of_kind("saved"), "the driver has them brought, too"
+        cluster.until(lambda: all(not list((tmp_path / f"memory-{at}").glob("hopyard-*/state-*")) for at in range(3)))
+
+
+def test_a_host_that_lends_states_is_lost(tmp_path: Path) -> None:
+    """Who waits for one of its states by way of the driver waits no longer, and another host takes its place."""
+    with hosts(tmp_path, NOBODY, NOBODY) as cluster:
+        cluster.until(lambda: len(cluster.of_kind("hop")) > 3)
+        cluster.crew["w1"].kill()
+        cluster.join("w1", memory=str(tmp_path / "memory-3"), host=NOBODY)
+        assert reported(cluster.finish(60)) == ALL
