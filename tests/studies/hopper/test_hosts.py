@@ -30,15 +30,22 @@ NOBODY = "127.0.0.2"  # nothing of the workers listens there
 TRIALS: list[tuple[dict[str, Any], int]] = [({"lr": 0.1 * at}, 3) for at in range(3)]
 
 
-def hosts(folder: Path, *addresses: str, **said: Any) -> Cluster:
+TOGETHER = """
+    def train_together(self, state, partitions, config, reduce):
+        state["w"] += reduce([np.array([float(partition["x"].sum()) for partition in partitions])])[0].sum()
+        state["visits"] += 2
+"""
+
+
+def hosts(folder: Path, *addresses: str, code: str = CODE, trials: list[tuple[dict[str, Any], int]] = TRIALS, **said: Any) -> Cluster:
     """One worker on each, where the others look for it at this address; the driver is on a host of its own, too."""
     (folder / "data").mkdir()
     np.savez(folder / "data" / "table.npz", x=np.arange(60.0), y=np.arange(60))
-    (folder / "code.py").write_text(CODE)
+    (folder / "code.py").write_text(code)
     for at in range(len(addresses) + 2):
         (folder / f"memory-{at}" / "disk").mkdir(parents=True)
     own = {"memory": str(folder / f"memory-{len(addresses)}"), "disk": str(folder / f"memory-{len(addresses)}" / "disk")}
-    cluster = Cluster(folder, TRIALS, worker="real_worker", trainable="code.py:Sums", patience=PATIENCE, workers=len(addresses), parts=2, **said)
+    cluster = Cluster(folder, trials, worker="real_worker", trainable="code.py:Sums", patience=PATIENCE, workers=len(addresses), parts=2, **said)
     cluster.drive(**own)
     for at, address in enumerate(addresses):
         cluster.join(f"w{at}", memory=str(folder / f"memory-{at}"), host=address)
@@ -72,3 +79,14 @@ def test_a_host_that_lends_states_is_lost(tmp_path: Path) -> None:
         cluster.crew["w1"].kill()
         cluster.join("w1", memory=str(tmp_path / "memory-3"), host=NOBODY)
         assert reported(cluster.finish(60)) == ALL
+
+
+@pytest.mark.parametrize("address", ["", NOBODY])
+def test_where_no_group_can_meet_trials_go_on_without(tmp_path: Path, address: str) -> None:
+    with hosts(tmp_path, address, address, code=CODE + TOGETHER, trials=TRIALS[:1]) as cluster:
+        records = cluster.finish(60)
+        assert reported(records) == {("0", step): 2 * step for step in (1, 2, 3)}
+        alone = [record for record in records if record["kind"] == "worker" and record["event"] == "alone"]
+        assert len(alone) == bool(address)
+        groups = any(len(record["workers"]) > 1 for record in records if record["kind"] == "hop")
+        assert groups is not bool(address)

@@ -18,6 +18,7 @@ from hopyard.studies.hopper.whereabouts import Whereabouts
 from hopyard.studies.link.hub import HubEvent, Lent, Wanted
 from hopyard.studies.messages import Acknowledge, Beat, Doing, End, Evaluated, Failed, Finished, Hello, Named, Ready
 
+_BREAKS = 5  # groups one after another, of which none came to an end: their members cannot reach each other
 _LOSSES = 3  # times that the worker of the same unit may be lost before the trial is taken for the cause
 
 
@@ -34,6 +35,7 @@ class Reception:
         self._acks: dict[WorkerId, tuple[list[str], list[str]]] = {}
         self._refused: dict[WorkerId, Failed] = {}  # workers that could not open what they were told to
         self.began, self.together, self.leaving = False, True, False
+        self._breaks = 0
         self.first_at: float | None = None
 
     def take(self, event: HubEvent) -> None:
@@ -196,6 +198,7 @@ class Reception:
 
     def _hopped(self, unit: Unit, said: Finished) -> None:
         del self._orders.units[unit.number]
+        self._breaks = self._breaks if len(unit.workers) == 1 else 0
         self._ledger.hop(said, unit.workers)
         self._trials.hopped(unit.trial, said.state)
         self._trials.facts.append(HopFinished(unit.number, said.state, said.ended_at - said.began_at))
@@ -230,10 +233,18 @@ class Reception:
         elif unit is not None:
             if said.kind == "state":
                 self._states.is_missing(unit.state, worker.hello.shelf)
+            if said.kind == "group":
+                self._count_break(worker, said.error)
             self._repeat(unit)
             if not self._states.is_there(unit.state):
                 self._trials.go_back(unit.trial)
         self._let_go(worker, said.unit)
+
+    def _count_break(self, worker: Worker, error: str) -> None:
+        self._breaks += 1
+        if self._breaks == _BREAKS:
+            self.together = False
+            self._ledger.note(worker.id, "alone", f"{error}; from now on each trial uses one worker at a time")
 
     def _repeat(self, unit: Unit) -> None:
         self._orders.units.pop(unit.number, None)
