@@ -127,8 +127,8 @@ class Book:
                 self.digests[str(record["state"])] = str(record["digest"])
             case "hopper":
                 self.starts += 1
-            case "study" if record["attempt"] != self._attempt:
-                self._attempt = record["attempt"]
+            case "study" if record.get("attempt") != self._attempt:
+                self._attempt = record.get("attempt")
                 self.present.clear()  # each attempt, and each run that continues another, begins with workers of its own
 
     def _hop(self, record: Record) -> None:
