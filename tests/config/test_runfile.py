@@ -126,6 +126,7 @@ ROLE = "roles: [{command: x}]\n"
         (ROLE + "rolls: []", "there is no key `rolls`", "did you mean `roles`?"),
         (ROLE + "priority: 101", "priority: `101` is not a whole number from 0 to 100", ""),
         (ROLE + "time: soon", "time: `soon` is not a time", "2h30m"),
+        (ROLE + "time: [1, 2]", "time: `[1, 2]` is not a time", "2h30m"),
         (ROLE + "datasets: [3]", "datasets.0: `3` is not a dataset", "mnist:3"),
         (ROLE + "datasets: [../x]", "datasets.0: `../x` is not a name", "letters"),
         (ROLE + "datasets: [a, 'a:2']", "datasets.1: the dataset `a` is named twice", ""),

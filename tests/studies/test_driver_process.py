@@ -76,6 +76,43 @@ def test_a_driver_dies_with_its_parent(tmp_path: Path) -> None:
     assert not child.is_running()
 
 
+FULL = """
+import resource, signal, sys, threading
+from pathlib import Path
+from hopyard.errors import WorkersLost
+from hopyard.studies import run
+from hopyard.studies.journal import Journal
+
+stopping, how = threading.Event(), sys.argv[2]
+study = object.__new__(run._Study)  # all of it that takes part
+study._before = []
+def wait(failed):
+    if how == "stopped":
+        stopping.set()
+    elif how == "room":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, resource.RLIM_INFINITY))
+        return True
+    return False
+study._journal = Journal(Path(sys.argv[1]), wait=wait)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8, resource.RLIM_INFINITY))
+sys.exit(run._leave(WorkersLost("all 2 workers are gone"), study, stopping))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("room", 75, ["all 2 workers are gone; the study goes on with new ones"]),
+        ("stopped", 143, []),
+        ("no room", 1, ["error: the study's journal cannot be written: No space left on device", "hint: make room on its disk: `hop rm` deletes old runs"]),
+    ],
+)
+def test_a_study_that_lost_its_workers_on_a_full_disk_leaves_without_a_traceback(tmp_path: Path, how: str, code: int, said: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "journal"), how], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()) == (code, said)
+
+
 def test_who_is_no_part_of_a_study_is_told(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {"HOPYARD_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-m", "hopyard.studies"], env=environment, capture_output=True, text=True, check=False)

@@ -51,14 +51,13 @@ def read_records(data: bytes) -> Iterator[dict[str, Any]]:
 class Journal:
     """Appends to the file of this attempt. `past`: the whole records that are in it already, from an earlier process.
 
-    wait: asked when the disk refuses; True to try again (after a while), False to give up. Raises OSError where the file cannot be
-    made.
+    wait: asked when the disk refuses; True to try again (after a while), False to give up. Raises StorageFull then, OSError where the file
+    cannot be made for another reason.
     """
 
     def __init__(self, file: Path, *, wait: Callable[[OSError], bool] = lambda _: False) -> None:
         self._wait = wait
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = self._open(file)
         self._lock = threading.Lock()
         data = _read(self._file)
         whole = data.rfind(b"\n") + 1
@@ -66,7 +65,18 @@ class Journal:
             os.ftruncate(self._file, whole)
         self.past = list(read_records(data[:whole]))
         if not whole:
-            os.write(self._file, b"\n")
+            self._put(b"\n")
+
+    def _open(self, file: Path) -> int:
+        while True:
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                return os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as failed:
+                if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if not self._wait(failed):
+                    raise _full(failed) from failed
 
     def write(self, kind: str, /, **fields: Any) -> None:
         """Append one record. Raises StorageFull once `wait` gives up: what cannot be written down must not be done."""
@@ -80,7 +90,7 @@ class Journal:
                     return
                 except OSError as failed:
                     if not self._wait(failed):
-                        raise StorageFull(f"the study's journal cannot be written: {failed.strerror}") from failed
+                        raise _full(failed) from failed
 
     def copy(self, record: dict[str, Any]) -> None:
         """Append a record of another journal as it is, with its time. Raises StorageFull as `write` does."""
@@ -99,6 +109,10 @@ class Journal:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def _full(failed: OSError) -> StorageFull:
+    return StorageFull(f"the study's journal cannot be written: {failed.strerror}", hints=("make room on its disk: `hop rm` deletes old runs",))
 
 
 def _read(descriptor: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hopyard.config.studyjson import study_json
 from hopyard.domain.study import GOES_ON, Parallel
-from hopyard.errors import HopyardError, StudyFailed, WorkersLost
+from hopyard.errors import HopyardError, StorageFull, StudyFailed, WorkersLost
 from hopyard.sdk import session
 from hopyard.sdk.api import log
 from hopyard.sdk.speak import say
@@ -50,13 +50,21 @@ def main() -> int:
         study = _Study(find_place(), stopping.is_set)
         return 0 if study.run() else LEFT
     except HopyardError as error:
-        if stopping.is_set():
-            return LEFT
-        if study is not None and isinstance(error, WorkersLost) and study.asks_for_another_attempt(error):
-            return GOES_ON
-        told = "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
-        print(told, file=sys.stderr, flush=True)  # its last line that is no hint becomes the run's exit reason
-        return 1
+        return _leave(error, study, stopping)
+
+
+def _leave(error: HopyardError, study: _Study | None, stopping: threading.Event) -> int:
+    try:
+        again = not stopping.is_set() and study is not None and isinstance(error, WorkersLost) and study.asks_for_another_attempt(error)
+    except StorageFull as full:  # it was asked to leave as it waited for space to write that down
+        error, again = full, False
+    if stopping.is_set():
+        return LEFT
+    if again:
+        return GOES_ON
+    told = "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
+    print(told, file=sys.stderr, flush=True)  # its last line that is no hint becomes the run's exit reason
+    return 1
 
 
 class _Study:
