@@ -7,11 +7,10 @@ import signal
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
-from .test_studies import MOP, SEARCH, TRAINABLE, TRAINS, decisions, journal, process_of, start
+from .study import MOP, SEARCH, TRAINABLE, TRAINS, decisions, hopping, journal, process_of, start
 from .world import World, kill, until
 
 ONE_AT_A_TIME = MOP.replace("workers: 2", "workers: 1\nconcurrent: 1").replace("{validation: 0.2}", "{parts: 3, validation: 0.2}").replace("trials: 4", "trials: 3")
@@ -19,13 +18,7 @@ ONE_AT_A_TIME = MOP.replace("workers: 2", "workers: 1\nconcurrent: 1").replace("
 
 @pytest.fixture
 def linear(world: World) -> World:
-    """With the data and the code of a study that hops."""
-    random = np.random.default_rng(0)
-    x = random.normal(size=(800, 4))
-    (world.folder / "data").mkdir()
-    np.savez(world.folder / "data" / "table.npz", x=x, y=x @ np.array([1.0, -2.0, 3.0, 0.5]))
-    world.write("linear.py", TRAINABLE)
-    world.ok("dataset", "push", "linear", "data")
+    hopping(world)
     return world
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,8 @@ from hopyard.studies.states.decode import decode
 from hopyard.studies.states.encode import encode
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.keras_trainable import KerasTrainable
-from hopyard.studies.trainable.protocol import average
+from hopyard.studies.trainable.protocol import Reduce
+from tests.studies.trainable.together import in_turns
 
 pytest.importorskip("torch", reason="the backend is PyTorch here")
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -164,26 +163,12 @@ def test_of_one_partition_it_is_train(parts: list[Partition]) -> None:
 def test_together_one_process_does_what_several_do(parts: list[Partition], group: tuple[int, ...]) -> None:
     """Each worker by itself, with a reduce that waits for the others, against one process with all partitions: bit for bit."""
     config, together = Config({"lr": 0.02}), [parts[at] for at in group]
-    gate, turn = threading.Barrier(len(together)), threading.Lock()
-    offered: dict[int, Any] = {}
 
-    def worker(at: int) -> bytes:
+    def train(at: int, reduce: Reduce) -> bytes:
         own = normed()
+        return bits(own.train_together(own.init(config), [together[at]], config, reduce))
 
-        def reduce(arrays: Any) -> Any:
-            offered[at] = arrays
-            turn.release()
-            gate.wait()
-            means = average([offered[n] for n in range(len(together))])
-            gate.wait()
-            turn.acquire()
-            return means
-
-        with turn:  # workers are processes; here they take turns in one
-            return bits(own.train_together(own.init(config), [together[at]], config, reduce))
-
-    with ThreadPoolExecutor() as pool:
-        states = set(pool.map(worker, range(len(together))))
+    states = in_turns(len(together), train)
     whole = normed()
     assert states == {bits(whole.train_together(whole.init(config), together, config, lambda arrays: arrays))}
 

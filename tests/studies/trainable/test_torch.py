@@ -19,8 +19,10 @@ from hopyard.studies.states.encode import encode
 from hopyard.studies.trainable import torch_state
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.load import load
+from hopyard.studies.trainable.protocol import Reduce
 from hopyard.studies.trainable.torch_state import TorchState
 from hopyard.studies.trainable.torch_trainable import TorchTrainable
+from tests.studies.trainable.together import in_turns
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -168,41 +170,17 @@ def test_the_config_may_change_while_a_trial_goes_on(parts: list[Partition]) -> 
 @pytest.mark.parametrize("group", [(0, 1, 2), (2, 0)])
 def test_together_one_process_does_what_several_do(parts: list[Partition], group: tuple[int, ...]) -> None:
     """Each worker by itself, with a reduce that waits for the others, against one process with all partitions."""
-    import threading
-
-    from hopyard.studies.trainable.protocol import average
-
     config = Config({"lr": 0.01})
     together = [parts[at] for at in sorted(group)]
     alone = made(schedule=None)
     whole = alone.train_together(alone.init(config), together, config, lambda arrays: arrays)
 
-    # Workers are processes; here they take turns in one, each with the generators as it left them.
-    gate = threading.Barrier(len(together))
-    turn, offered, states = threading.Lock(), {}, {}
-
-    def worker(at: int) -> None:
+    def train(at: int, reduce: Reduce) -> bytes:
         own = made(schedule=None, model=net_without_chance)
+        return bits(own, own.train_together(own.init(config), [together[at]], config, reduce))
 
-        def reduce(arrays: Any) -> Any:
-            offered[at] = arrays
-            turn.release()
-            gate.wait()
-            means = average([offered[n] for n in range(len(together))])
-            gate.wait()
-            turn.acquire()
-            return means
-
-        with turn:
-            states[at] = bits(own, own.train_together(own.init(config), [together[at]], config, reduce))
-
-    threads = [threading.Thread(target=worker, args=(at,)) for at in range(len(together))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
     same = made(schedule=None, model=net_without_chance)
-    assert set(states.values()) == {bits(same, same.train_together(same.init(config), together, config, lambda arrays: arrays))}
+    assert in_turns(len(together), train) == {bits(same, same.train_together(same.init(config), together, config, lambda arrays: arrays))}
     assert bits(alone, whole) != bits(alone, alone.init(config))
 
 

@@ -1,0 +1,121 @@
+"""What the studies of these tests are made of, and what they leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import psutil
+
+from hopyard.studies.journal import read_records
+
+from .world import World, until
+
+TRAINS = """
+import math, time
+import hopyard as hop
+
+p = hop.params(lr=0.1, width=8, epochs=1)
+state = {"done": 0}
+hop.bind(state=state)
+for epoch in hop.loop(range(p.epochs)):
+    time.sleep(0.03)
+    state["done"] += 1
+    hop.log(acc=1 - abs(math.log10(p.lr) + 2) / 5 + 0.01 * state["done"] + 0.001 * p.width, step=epoch)
+"""
+SEARCH = """
+name: toy
+metric: acc
+goal: max
+searcher: {name: asha, eta: 2}
+trials: 5
+concurrent: 1
+epochs: 4
+seed: 5
+space:
+  lr: loguniform(1e-4, 1e-1)
+  width: [4, 8, 16]
+script: train.py
+resources: {cpus: 0.2}
+"""
+TRAINABLE = """
+import time
+import numpy as np
+def init(config): return {"w": np.zeros(4)}
+def train(state, partition, config):
+    time.sleep(0.15)
+    x, y = partition["x"], partition["y"]
+    w = state["w"]
+    for at in range(0, len(x), 32):
+        a, b = x[at : at + 32], y[at : at + 32]
+        w = w - config["lr"] * a.T @ (a @ w - b) / len(a)
+    return {"w": w}
+def evaluate(state, partition, config):
+    return {"loss": float(((partition["x"] @ state["w"] - partition["y"]) ** 2).mean())}
+"""
+MOP = """
+name: linear
+metric: loss
+parallel: mop
+searcher: random
+trials: 4
+epochs: 4
+seed: 3
+space: {lr: "loguniform(1e-3, 1e-1)"}
+trainable: linear.py
+workers: 2
+dataset: linear
+partitions: {validation: 0.2}
+resources: {cpus: 0.5}
+"""
+
+
+def hopping(world: World) -> None:
+    """The code and the data of `MOP`."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(800, 4))
+    (world.folder / "data").mkdir()
+    np.savez(world.folder / "data" / "table.npz", x=x, y=x @ np.array([1.0, -2.0, 3.0, 0.5]))
+    world.write("linear.py", TRAINABLE)
+    world.ok("dataset", "push", "linear", "data")
+
+
+def journal(world: World, run: Any) -> list[dict[str, Any]]:
+    def read(client: Any) -> bytes:
+        with client.open("GET", f"/runs/{run['id']}/journal") as response:
+            return bytes(response.read())
+
+    return list(read_records(world.ask(read)))
+
+
+def decisions(records: list[dict[str, Any]]) -> list[Any]:
+    """What was asked, answered, told and decided, in order."""
+    return [record.get("answer") or (record["report"], record["verdict"]) for record in records if record["kind"] in ("asked", "told")]
+
+
+def start(world: World) -> Any:
+    return world.run(world.ok("search", "search.yaml", "--detach").out.strip())
+
+
+def process_of(world: World, run: Any, what: str) -> int:
+    """The number of one of the processes of a study, once it is there; 0 when the study is over."""
+
+    def found() -> list[int]:
+        now = world.run(run["id"])
+        if now["phase"] in ("succeeded", "failed", "cancelled"):
+            return [0]
+        if what == "server":
+            return [world.server_pid()] if world.server_pid() else []
+        if now["phase"] != "running":
+            return []
+        state = world.state(now)
+        if what == "replica":
+            return [state["pid"]]
+        if what == "parent":
+            return [state["child_pid"]]
+        try:
+            return [child.pid for child in psutil.Process(state["child_pid"]).children() if "hopyard.studies.run" in child.cmdline()]
+        except psutil.Error:
+            return []
+
+    return until(found, f"the {what}")[0]

@@ -1,0 +1,33 @@
+"""Several workers that train one state together, in one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hopyard.studies.trainable.protocol import Reduce, average
+
+
+def in_turns(count: int, train: Callable[[int, Reduce], bytes]) -> set[bytes]:
+    """What each of them comes to, with a reduce that waits for the others. Workers are processes; here they take turns, since threads of a
+    process share its random generators."""
+    gate, turn = threading.Barrier(count), threading.Lock()
+    offered: dict[int, Any] = {}
+
+    def worker(at: int) -> bytes:
+        def reduce(arrays: Any) -> Any:
+            offered[at] = arrays
+            turn.release()
+            gate.wait()
+            means = average([offered[n] for n in range(count)])
+            gate.wait()
+            turn.acquire()
+            return means
+
+        with turn:
+            return train(at, reduce)
+
+    with ThreadPoolExecutor(count) as pool:
+        return set(pool.map(worker, range(count)))
