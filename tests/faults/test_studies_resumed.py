@@ -135,6 +135,7 @@ def test_one_that_is_still_stopping_is_waited_for_and_may_go_on_in_another_queue
     assert done.code == 0, done.talk
     on = world.run(done.out.strip())
     assert (on["spec"]["queue"], on["spec"]["priority"], on["spec"]["forked_from"]) == ("night", 70, run["id"])
+    assert "--priority: 600 is not from 0 to 100" in world.hop("search", "resume", run["name"], "--priority", "600").talk
     assert "no queue" in world.hop("search", "resume", run["name"], "--queue", "nihgt").talk
     (trial, *_) = until(lambda: world.get("/runs", parent=on["id"])["runs"], "a trial")
     assert (trial["spec"]["queue"], trial["spec"]["priority"]) == ("night", 70)

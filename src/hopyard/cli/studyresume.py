@@ -35,8 +35,11 @@ def resume(
     propose more.
     """
     from hopyard.cli.submit import post
+    from hopyard.config.runspec import check_priority
     from hopyard.datasets.pack import CODE, pack
 
+    if priority is not None:
+        check_priority(priority)
     if study["phase"] == "stopping":
         console.say(f"{study['name']} is still stopping; it goes on once that is over")
     while study["phase"] == "stopping":
