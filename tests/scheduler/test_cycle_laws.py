@@ -205,6 +205,10 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: Wo
 @many
 @given(worlds())
 def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world: World) -> None:
+    for one in list(world.running.values()):  # whoever is over its time is being ended: what it leaves is counted on
+        limit_s = one.gang.time_limit_s
+        if limit_s is not None and (one.started_at or one.placed_at) + seconds(limit_s) <= world.now:
+            del world.running[one.gang.id]
     snapshot = world.snapshot()
     wanted = plan(snapshot)
     running = {one.attempt: one for one in snapshot.running}

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from hopyard.domain.cluster import BreachCause, HoldReason, Running
+from hopyard.domain.cluster import BreachCause, HoldReason, Promise, Running
 from hopyard.domain.gang import Assignment, Placement
-from hopyard.domain.ids import NodeId, QueueName, ReservationId
+from hopyard.domain.ids import GangId, NodeId, QueueName, ReservationId
 from hopyard.domain.queue import GPU, ONE_QUEUE, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
@@ -76,6 +76,27 @@ def test_a_promise_keeps_to_its_nodes_and_its_time() -> None:
     assert again.expected_at(asks("two").id) == T0 + seconds(100)
 
 
+def test_who_waits_for_somebody_who_waits_is_promised_no_sooner_than_that_one_is_gone_at_the_latest() -> None:
+    history = {"all": (100.0,) * 20}
+    running = [runs(Placement(asks("a", 2, limit_s=300), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    timeline = Timeline.of(snapshot([machine("n1", 2)], running, durations=history))
+    first, second = timeline.promise(asks("first", 2), exact(50)), timeline.promise(asks("second", 2), exact(50))
+    assert first is not None and first.start_at == T0 + seconds(300)
+    assert second is not None and second.start_at == T0 + seconds(350)
+    assert timeline.expected_at(asks("second", 2).id) == T0 + seconds(150)
+
+
+def test_who_may_start_sooner_than_was_promised_makes_nobody_late() -> None:
+    running = [runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    timeline = Timeline.of(snapshot([machine("n1", 2)], running))
+    early = Promise(GangId("early"), T0 + seconds(500), T0 - seconds(20), (NodeId("n1"),))
+    due = Promise(GangId("due"), T0 + seconds(100), T0 - seconds(10), (NodeId("n1"),))
+    found = timeline.promise_again([(asks("early", 2), exact(200), early), (asks("due", 2), exact(200), due)])
+    assert found == {"early": early, "due": due}
+    assert timeline.expected_at(GangId("due")) == T0 + seconds(100)
+    assert timeline.expected_at(GangId("early")) == T0 + seconds(300)
+
+
 def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
     promise = half_busy().promise(asks("two", 2), exact(50))
     assert promise is not None
@@ -111,7 +132,7 @@ def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
 def long_beside_it() -> list[Running]:
     """On n1, of four GPUs: one that was never expected to be gone when `three` is to start, and two GPUs for which it waits."""
     return [
-        runs(Placement(asks("long", limit_s=10_000), (Assignment(0, NodeId("n1"), (0,)),))),
+        runs(Placement(asks("long", limit_s=10_000), (Assignment(0, NodeId("n1"), (0,)),)), since=T0 - seconds(10)),
         runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (1, 2)),))),
     ]
 

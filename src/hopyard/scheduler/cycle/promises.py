@@ -117,9 +117,12 @@ class Promises:
         return promise
 
     def made_room(self, gang: GangId, promise: Promise) -> None:
-        """It starts where others make room for it; the timeline knows."""
+        """It starts where others make room for it; the timeline knows. What it was promised before stands where that is sooner."""
         before, breach = self.before.get(gang), self._breaches.get(gang)
         self._forget(gang)
+        at = self._timeline.expected_at(gang)
+        if before is not None and at is not None and at <= before.start_at < promise.start_at:
+            promise = replace(promise, start_at=before.start_at)
         self.given[gang] = replace(promise, given_at=self._next_date())
         if before is not None and breach is not None and promise.start_at > before.start_at:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_at(gang))

@@ -13,6 +13,7 @@ from hopyard.scheduler.timeline.outlook import Outlook
 from hopyard.scheduler.timeline.search import ANY
 
 Found = tuple[BreachCause, str]
+TURN = timedelta(milliseconds=1)  # promises of one turn are dated a little apart, and after what started in it
 
 
 def breach(outlook: Outlook, gang: Gang, before: Promise, after: Promise | None) -> Breach | None:
@@ -42,7 +43,8 @@ class _InWay:
     """What is on its nodes at the time that was promised.
 
     overran: runs that were expected to be gone by then when it was promised, or when they were let through later. newer: runs that
-    began since and were not: they were put before it. older: runs that were there all the time. stays: who was promised room too.
+    began since and were not: they were put before it. older: runs that were there all the time, and of which more was learned since.
+    beside: those that began in the turn that promised it. stays: who was promised room too.
     """
 
     def __init__(self, outlook: Outlook, gang: Gang, before: Promise) -> None:
@@ -53,7 +55,9 @@ class _InWay:
         self._overran = [end for end in late if self._was_to_be_gone(end)]
         rest = [end for end in late if end not in self._overran]
         self._newer = [end for end in rest if end.gang in outlook.started or outlook.future.placed_since(end.gang, before.given_at)]
-        self._older = [end for end in rest if end not in self._newer and not end.certain]
+        older = [end for end in rest if end not in self._newer]
+        self._older = [end for end in older if not end.certain]
+        self._beside = [end for end in older if outlook.future.placed_since(end.gang, before.given_at - TURN)]
         self._stays = [
             stay
             for stay in outlook.stays.values()
@@ -70,7 +74,9 @@ class _InWay:
         if self._fits([*self._overran, *self._newer], self._stays):
             return self._overrun(self._overran)
         if self._older and self._fits([*self._overran, *self._newer, *self._older], self._stays):
-            return self._overrun(self._older)  # more was learned of its like since
+            return self._overrun(self._older)
+        if self._beside and self._fits([*self._overran, *self._newer, *self._beside], self._stays):
+            return BreachCause.PRIORITY, f"run {self._beside[-1].gang} goes before it"
         names = ", ".join(self._before.nodes)
         return BreachCause.NODE_LOST, f"{names} {'has' if len(self._before.nodes) == 1 else 'have'} less than before"
 

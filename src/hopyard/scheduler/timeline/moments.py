@@ -15,17 +15,22 @@ SLACK_S = 0.001  # times that are nearer than this are one: they went through fl
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`. needed: runs whose end it waits
-    for, the last first."""
+    """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`, and until `last_s` where it starts
+    as late as was promised. needed: runs whose end it waits for, the last first."""
 
     promise: Promise
     placement: Placement
     at_s: float
     until_s: float
+    last_s: float
     needed: tuple[GangId, ...] = ()
 
-    def there(self, at_s: float) -> bool:
-        return self.at_s <= at_s + SLACK_S and at_s < self.until_s - SLACK_S
+    def there(self, at_s: float, *, latest: bool = False) -> bool:
+        """latest: whether it may be."""
+        return self.at_s <= at_s + SLACK_S and at_s < self.gone_s(latest=latest) - SLACK_S
+
+    def gone_s(self, *, latest: bool) -> float:
+        return self.last_s if latest else self.until_s
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ class Search:
     """
 
     def __init__(self, outlook: Outlook, gang: Gang, high_s: float, nodes: Collection[NodeId], *, latest: bool) -> None:
-        self._outlook, self._gang, self._high_s = outlook, gang, high_s
+        self._outlook, self._gang, self._high_s, self._latest = outlook, gang, high_s, latest
         self._ladder = outlook.ladder_on(nodes, latest=latest)
         here = frozenset(nodes)
         self._stays = [(stay, not here.isdisjoint(stay.promise.nodes)) for stay in outlook.stays.values()]
@@ -122,7 +122,7 @@ class Search:
 
     def _place(self, at_s: float, overlapped: Sequence[Moment], closed: frozenset[str]) -> Placement | None:
         outlook, gang = self._outlook, self._gang
-        there = [(stay.placement, here) for stay, here in self._stays if stay.there(at_s)]
+        there = [(stay.placement, here) for stay, here in self._stays if stay.there(at_s, latest=self._latest)]
         if self._limited:
             accounts = outlook.accounts_ladder().at(at_s)
             for placement, _ in there:
@@ -149,7 +149,7 @@ class Search:
         found = {after_s, *self._ladder.times}
         if self._limited:
             found.update(outlook.accounts_ladder().times)
-        found.update(stay.until_s for stay in outlook.stays.values())
+        found.update(stay.gone_s(latest=self._latest) for stay, _ in self._stays)
         found.update(booking.until_s for booking in outlook.bookings)
         return sorted(at_s for at_s in found if at_s >= after_s)
 
@@ -157,7 +157,7 @@ class Search:
         outlook = self._outlook
         turns = [moment.at_s - SLACK_S for moment in outlook.moments]
         turns += [moment.from_s - self._high_s + SLACK_S for moment in outlook.moments]
-        turns += [stay.until_s - SLACK_S for stay in outlook.stays.values()]
+        turns += [stay.gone_s(latest=self._latest) - SLACK_S for stay, _ in self._stays]
         turns += [booking.until_s - SLACK_S for booking in outlook.bookings]
         turns.sort()
         return [list(stretch) for _, stretch in groupby(times, lambda at_s: bisect_right(turns, at_s))]

@@ -142,20 +142,24 @@ class Timeline:
                 from_s = max((before.start_at - self._now).total_seconds(), 0.0)
         promise = Promise(gang.id, start_at, before.given_at if before and start_at == before.start_at else self._now, nodes)
         needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
-        stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, tuple(reversed(needed)))
+        last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + expected.high_s
+        stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, tuple(reversed(needed)))
         outlook.add_stay(stay, from_s=from_s)
         return promise
 
     def promise_again(self, wanted: Sequence[tuple[Gang, Expected, Promise]]) -> dict[GangId, Promise | None]:
-        """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given where fewer
-        are late then. Only their nodes are remembered, so the first may take what the others counted on."""
-        found = self._in_order(wanted)
-        late = _late(wanted, found)
-        given = sorted(wanted, key=lambda one: (one[2].given_at, one[0].id)) if late else wanted
-        if given == wanted:
-            return found
-        other = self._in_order(given)
-        return other if _late(wanted, other) < late else self._in_order(wanted)
+        """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given, or as they were
+        promised to start, where fewer are late then. Only their nodes are remembered, so the first may take what the others
+        counted on, and where it may start sooner than was promised, it would."""
+        order, found = wanted, self._in_order(wanted)
+        best, late = order, _late(wanted, found)
+        for key in (_given, _due):
+            other = sorted(wanted, key=key) if late else order
+            if other != order:
+                order, found = other, self._in_order(other)
+                if (fewer := _late(wanted, found)) < late:
+                    best, late = other, fewer
+        return found if order is best else self._in_order(best)
 
     def _in_order(self, wanted: Sequence[tuple[Gang, Expected, Promise]]) -> dict[GangId, Promise | None]:
         for gang, _, _ in wanted:
@@ -223,7 +227,9 @@ class Timeline:
 
     def _at_the_latest(self, gang: Gang, expected: Expected, nodes: Sequence[NodeId], spot: Spot) -> float:
         """When it has its place if everything takes as long as can be expected."""
-        if all(end.mid_s == end.high_s for end in self._outlook.ends_on(nodes)):
+        outlook, here = self._outlook, frozenset(nodes)
+        stays = [stay for stay in outlook.stays.values() if not here.isdisjoint(stay.promise.nodes)]
+        if all(end.mid_s == end.high_s for end in outlook.ends_on(nodes)) and all(one.until_s == one.last_s for one in stays):
             return spot.at_s
         last = earliest_on(self._outlook, gang, expected.high_s, nodes, latest=True, after_s=spot.at_s)
         return spot.at_s if last is None else min(last.at_s, NEVER_S)
@@ -265,6 +271,14 @@ class Timeline:
 
     def _time(self, in_s: float) -> datetime:
         return self._now + timedelta(seconds=in_s)
+
+
+def _given(one: tuple[Gang, Expected, Promise]) -> tuple[datetime, GangId]:
+    return one[2].given_at, one[0].id
+
+
+def _due(one: tuple[Gang, Expected, Promise]) -> tuple[datetime, GangId]:
+    return one[2].start_at, one[0].id
 
 
 def _late(wanted: Sequence[tuple[Gang, Expected, Promise]], found: Mapping[GangId, Promise | None]) -> int:
