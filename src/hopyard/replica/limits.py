@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +91,12 @@ class Groups:
             with contextlib.suppress(OSError):
                 found.update(map(int, (folder / "cgroup.procs").read_text().split()))
         return sorted(found)
+
+    def give_up(self, refused: Collection[Path]) -> None:
+        """Those that the process could not join limit nobody, and tell of nobody."""
+        for controller, folder in list(self.folders.items()):
+            if folder in refused:
+                Groups({controller: self.folders.pop(controller)}).remove()
 
     def remove(self, *, within_s: float = 5.0) -> None:
         """End whoever is left inside, then remove the groups."""

@@ -143,9 +143,7 @@ class Replica:
         except PrepareFailed:
             groups.remove()
             raise
-        if not started.joined:
-            groups.remove()
-            groups = Groups({})
+        groups.give_up(started.refused)
         self._state = replace(
             self._state, phase=ReplicaPhase.RUNNING, detail="", child_pid=started.pid, child_started=started_ticks(started.pid), started_at=time.time()
         )

@@ -18,7 +18,7 @@ from hopyard.replica.failure import PrepareFailed
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
-_WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group) or E (could not exec), with errno
+_WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group), with its place, or E (could not exec), with errno
 _DESCRIPTORS = 65_536
 _OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes before the server and its neighbours' replicas
 
@@ -39,10 +39,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """joined: it is in its cgroups (False when the kernel refused; it runs all the same)."""
+    """refused: the cgroups that the kernel did not let it join (it runs all the same); it is in all others."""
 
     pid: int
-    joined: bool
+    refused: frozenset[Path]
 
 
 def become_subreaper() -> None:
@@ -86,16 +86,16 @@ def start(command: Command) -> Started:
     finally:
         for descriptor in (null, out, err, tell):
             os.close(descriptor)
-    joined = True
+    refused: set[Path] = set()
     with os.fdopen(told, "rb") as words:
         while word := words.read(_WORD.size):
             kind, number = _WORD.unpack(word)
             if kind == b"J":
-                joined = False
+                refused.add(command.groups[number])
             else:
                 os.waitpid(pid, 0)
                 raise PrepareFailed(*_exec_failure(command.argv[0], program, number))
-    return Started(pid, joined)
+    return Started(pid, frozenset(refused))
 
 
 def _open_stream(path: Path) -> int:
@@ -128,11 +128,11 @@ def _exec(
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)  # the replica died before the kernel knew that we go with it
-        for group in groups:
+        for at, group in enumerate(groups):
             try:
                 _write(group, b"0")
-            except OSError as refused:
-                os.write(tell, _WORD.pack(b"J", refused.errno or 0))
+            except OSError:
+                os.write(tell, _WORD.pack(b"J", at))
         if cpus:
             try:
                 os.sched_setaffinity(0, cpus)
