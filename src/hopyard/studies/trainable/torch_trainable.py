@@ -16,6 +16,7 @@ from hopyard.studies.trainable.columns import Inputs, named
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.protocol import Reduce
 from hopyard.studies.trainable.torch_data import METRICS, as_inputs, as_targets, as_tensor, moved
+from hopyard.studies.trainable.torch_means import Means
 from hopyard.studies.trainable.torch_state import TorchState
 from hopyard.studies.trainable.trunk import Trunk
 
@@ -111,20 +112,12 @@ class TorchTrainable:
         """`loss` and the metrics, as means over the rows."""
         import torch
 
-        totals: dict[str, Any] = {}
-        rows = 0
+        means = Means()
         with chance(unit_seed(config, partition.index)), torch.no_grad():
             state.model.eval()
             for inputs, targets in self._batches(partition, config, training=False):
-                outputs = self._outputs(state.model, inputs)
-                count = len(targets)
-                rows += count
-                for name, value in self._measured(outputs, targets).items():
-                    mean = torch.as_tensor(value, dtype=torch.float64)
-                    if mean.numel() != 1:
-                        raise SpecError(f"`{name}` has shape {tuple(mean.shape)}, not one number", hints=("it must be the mean over the rows of a batch",))
-                    totals[name] = totals.get(name, 0.0) + mean.reshape(()) * count
-        return {name: float(total) / max(1, rows) for name, total in totals.items()}
+                means.add(len(targets), self._measured(self._outputs(state.model, inputs), targets))
+        return means.of_all()
 
     def predict(self, state: TorchState, partition: Partition, config: Config) -> Any:
         """What the module gives for each row, as NumPy has it."""

@@ -1,0 +1,38 @@
+"""Means over the rows of a partition, of what is told batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopyard.errors import SpecError
+
+
+class Means:
+    """What was told stays on its device until the end, so that nobody waits for a GPU after each batch."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, list[Any]] = {}
+        self._rows: list[int] = []
+
+    def add(self, rows: int, measured: Mapping[str, Any]) -> None:
+        """measured: means over the rows of one batch, by name: numbers, or tensors of one. Raises SpecError for what is none."""
+        import torch
+
+        self._rows.append(rows)
+        for name, value in measured.items():
+            if torch.is_tensor(value) and value.numel() != 1:
+                raise SpecError(f"`{name}` has shape {tuple(value.shape)}, not one number", hints=("it must be the mean over the rows of a batch",))
+            self._told.setdefault(name, []).append(value)
+
+    def of_all(self) -> dict[str, float]:
+        """Over the rows of all batches."""
+        whole = max(1, sum(self._rows))
+        return {name: sum(mean * rows for mean, rows in zip(_numbers(told), self._rows, strict=True)) / whole for name, told in self._told.items()}
+
+
+def _numbers(values: list[Any]) -> list[float]:
+    import torch
+
+    numbers: list[float] = torch.stack([torch.as_tensor(value, dtype=torch.float64).reshape(()) for value in values]).tolist()
+    return numbers
