@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.ids import AttemptId, attempt_id
+from hopyard.domain.ids import AttemptId, RunId, attempt_id
 from hopyard.domain.run import RunPhase
 from hopyard.testing.fake_engine import FakeEngine, Fate
 from tests.controller.world import NODES, World
@@ -365,6 +366,82 @@ def test_what_an_engine_tells_of_is_taken_up_at_once(tmp_path: Path) -> None:
         assert (await world.runs.get(first)).phase is RunPhase.SUCCEEDED
         assert engine.forgotten == [attempt_id(first, 1)]
         assert engine.starts == [attempt_id(first, 1), attempt_id(second, 1)]
+
+    play(tmp_path, scene)
+
+
+class Gated:
+    """A store that writes nothing down while `gate` is closed. calls: what it was asked, and `recorded` when that was done."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.calls: list[str] = []
+        self.asked = {"record": asyncio.Event(), "snapshot": asyncio.Event()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def record(self, *given: Any, **named: Any) -> Any:
+        self.calls.append("record")
+        self.asked["record"].set()
+        await self.gate.wait()
+        recorded = await self._inner.record(*given, **named)
+        self.calls.append("recorded")
+        return recorded
+
+    async def snapshot(self, **given: Any) -> Any:
+        self.calls.append("snapshot")
+        self.asked["snapshot"].set()
+        return await self._inner.snapshot(**given)
+
+
+async def _full_and_over(world: World) -> tuple[Telling, Gated, RunId]:
+    """A cluster whose only run is over, which nobody has told yet, and the run that waits for it."""
+    world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
+    engine.changed = asyncio.Event()
+    world.cluster = store = Gated(world.cluster)
+    world.observe_every = timedelta(hours=1)
+    world.start()
+    await world.settle()
+    await world.submit(gpus=4)
+    second = await world.submit(gpus=4)
+    await world.advance(timedelta(seconds=11))
+    store.calls.clear()
+    store.asked["record"].clear()
+    store.asked["snapshot"].clear()
+    store.gate.clear()
+    engine.changed.set()
+    await store.asked["record"].wait()
+    return engine, store, second
+
+
+def test_who_decides_waits_for_what_ended_to_be_written_down(tmp_path: Path) -> None:
+    """Else a plan without it is made first, and the one with it later."""
+
+    async def scene(world: World) -> None:
+        engine, store, second = await _full_and_over(world)
+        world.controller.wake()
+        await world.settle()
+        assert store.calls == ["record"]
+        store.gate.set()
+        await world.settle()
+        assert store.calls[:3] == ["record", "recorded", "snapshot"]
+        assert attempt_id(second, 1) in engine.starts
+
+    play(tmp_path, scene)
+
+
+def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        engine, store, second = await _full_and_over(world)
+        world.controller.wake()
+        await store.asked["snapshot"].wait()
+        assert "recorded" not in store.calls
+        store.gate.set()
+        await world.settle()
+        assert attempt_id(second, 1) in engine.starts
 
     play(tmp_path, scene)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from hopyard.controller.effects import Effects, guard_effect, guard_step
@@ -36,6 +37,7 @@ RETRY_AFTER = timedelta(seconds=1)
 # long queue on a full cluster leaves the server to requests.
 PAUSE, FRUITLESS_PAUSE = 0.25, 1.0
 PAUSE_AFTER = timedelta(milliseconds=20)
+LONGEST_GLANCE_S = 0.1  # that a turn waits for
 
 
 class Controller:
@@ -68,6 +70,8 @@ class Controller:
         self._cluster, self._runs, self._engine, self._clock = cluster, runs, engine, clock
         self._changed, self._on_ended, self._observe_every = changed, ended, observe_every
         self._wake, self._freed, self._active, self._told = (asyncio.Event() for _ in range(4))
+        self._glanced = asyncio.Event()  # not set while it is recorded what the engine tells of
+        self._glanced.set()
         self._effects = Effects()
         self._ended: list[RunId] = []  # of which is to be told
         self._telling: asyncio.Task[None] | None = None
@@ -224,6 +228,7 @@ class Controller:
                 self._wake.set()
                 await self._clock.sleep_until(began + self._leader.retry_after)
                 continue
+            await self._have_glanced()
             if not await guard_step(self._turn):
                 self._wake.set()
                 await self._clock.sleep_until(self._clock.now() + RETRY_AFTER)
@@ -232,6 +237,13 @@ class Controller:
             if ended > began + PAUSE_AFTER:
                 pause = (ended - began) * (PAUSE if self._turns.fruitful else FRUITLESS_PAUSE)
                 await self._rest(ended + min(pause, LONGEST_PAUSE))
+
+    async def _have_glanced(self) -> None:
+        """What ended is being written down: to decide without it would be in vain, and in the way of deciding with it. An engine that
+        does not answer holds up nobody."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_GLANCE_S):
+                await self._glanced.wait()
 
     async def _rest(self, until: datetime) -> None:
         """Where the last turn found something to do, what became free is worth the next one at once."""
@@ -263,7 +275,9 @@ class Controller:
                 self._told.clear()
                 if time.done():
                     return
+                self._glanced.clear()
                 await guard_step(self._watch.glance)
+                self._glanced.set()
         finally:
             time.cancel()
 
