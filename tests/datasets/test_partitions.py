@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,19 @@ def test_cuts_are_all_there_is(rows: int, size: int, drop_last: bool) -> None:
 def test_the_order_of_a_seed_is_for_ever() -> None:
     """Studies are replayed with later versions of everything."""
     assert epoch_order(10, 3, None, 0).tolist() == [1, 4, 9, 0, 6, 7, 8, 5, 2, 3]
+
+
+def test_no_batch_costs_the_memory_of_all_rows() -> None:
+    """However a user's arrays lie in memory."""
+    wide = np.zeros((64, 20_000), np.float32)
+    partition = in_memory({"turned": wide.T, "part": np.zeros((20_000, 65), np.float32)[:, 1:], "plain": np.ascontiguousarray(wide.T)})
+    tracemalloc.start()
+    try:
+        next(partition.batches(32, seed=1))
+        partition.rows([5, 3])
+        assert tracemalloc.get_traced_memory()[1] < wide.nbytes / 4
+    finally:
+        tracemalloc.stop()
 
 
 def test_views_share_the_memory_that_there_is(tmp_path: Path) -> None:

@@ -215,8 +215,9 @@ class Partition:
 
 
 def _taken(array: Array, at: Array) -> Array:
-    """`array[at]`, of positions that are known to be there: a quarter faster than NumPy's indexing, which looks at each first."""
-    return array.take(at, axis=0, mode="clip")
+    """`array[at]`, of positions that are known to be there: a quarter faster than NumPy's indexing, which looks at each first. Of rows that
+    do not lie one after the other, `take` would copy the whole array each time."""
+    return array.take(at, axis=0, mode="clip") if array.flags.c_contiguous and array.flags.aligned else array[at]
 
 
 def in_memory(arrays: Mapping[str, Any], *, index: int = 0, peers: Sequence[int] = (), kind: Kind = "train", key: str = "") -> Partition:
