@@ -20,6 +20,7 @@ from hopyard.studies.trainable import torch_state
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.load import load
 from hopyard.studies.trainable.protocol import Reduce
+from hopyard.studies.trainable.torch_means import Means
 from hopyard.studies.trainable.torch_state import TorchState
 from hopyard.studies.trainable.torch_trainable import TorchTrainable
 from tests.studies.trainable.together import in_turns
@@ -338,10 +339,21 @@ def test_wrong_parts_are_named(changed: dict[str, Any], message: str) -> None:
         made(**changed)
 
 
-def test_a_metric_is_one_number(parts: list[Partition]) -> None:
-    trainable = made(metrics={"each": lambda outputs, targets: outputs.argmax(1) == targets})
+@pytest.mark.parametrize("each", [lambda outputs, targets: outputs.argmax(1) == targets, lambda outputs, targets: np.zeros(len(targets))])
+def test_a_metric_is_one_number(parts: list[Partition], each: Callable[..., Any]) -> None:
+    trainable = made(metrics={"each": each})
     with pytest.raises(SpecError, match=r"`each` has shape \(41,\), not one number"):
         trainable.evaluate(trainable.init(Config({"lr": 0.1})), parts[0], Config({"lr": 0.1}))
+
+
+def test_means_of_whatever_a_metric_returns() -> None:
+    """Also of a tensor that it uses for every batch, and of numbers of all kinds."""
+    means, running = Means(), torch.zeros(1)
+    kinds = [True, 3, torch.tensor([2]), np.float32(5.5), torch.tensor(1.5, requires_grad=True), np.full((1, 1), 4, np.int8)]
+    for at, value in enumerate(kinds):
+        means.add(at + 1, {"same": running.fill_(at), "kinds": value})
+    found = means.of_all()
+    assert found == {"same": pytest.approx(sum(at * (at + 1) for at in range(6)) / 21), "kinds": pytest.approx((1 + 6 + 6 + 22 + 7.5 + 24) / 21)}
 
 
 @pytest.mark.parametrize(
