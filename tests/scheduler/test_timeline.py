@@ -14,9 +14,10 @@ from hopyard.domain.queue import GPU, ONE_QUEUE, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.predict import Expected, expect
+from hopyard.scheduler.timeline.blocked import Blocked
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.leave import leave
-from hopyard.scheduler.timeline.timeline import Blocked, Timeline
+from hopyard.scheduler.timeline.timeline import Timeline
 from tests.scheduler.futures import T0, Life, asks, machine, runs, seconds, snapshot
 
 FULL = [machine("n1", 2), machine("n2", 2)]

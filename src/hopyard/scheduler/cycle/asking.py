@@ -13,7 +13,7 @@ from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.promises import outranks
 from hopyard.scheduler.cycle.scene import Scene
-from hopyard.scheduler.cycle.soon import SOON
+from hopyard.scheduler.cycle.soon import SOON, Soon
 from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
@@ -43,6 +43,7 @@ class Asking:
         snapshot = scene.snapshot
         self.looks = min(max(EFFORT // max(len(snapshot.nodes) + len(snapshot.running), 1), LOOKS[0]), LOOKS[1])
         self._lazy: Preemptor | None = None
+        self._soon: Soon | None = None  # what ends soon anyway
 
     def make_way(self) -> None:
         """Runs in the way of a reservation that begins soon are asked to leave in time."""
@@ -106,9 +107,11 @@ class Asking:
         scene = self._scene
         if scene.timeline.expected_at(gang.id) is not None:
             return self._surely_soon(gang)
-        if not scene.soon.holds(gang.sized([role.fewest for role in gang.roles])):
+        if self._soon is None:
+            self._soon = Soon(scene.standing.future, scene.capacity, scene.accounts)
+        if not self._soon.holds(gang.sized([role.fewest for role in gang.roles])):
             return False
-        self._see_again(scene.now + timedelta(seconds=scene.soon.last_s))
+        self._see_again(scene.now + timedelta(seconds=self._soon.last_s))
         return True
 
     def _surely_soon(self, gang: Gang) -> bool:

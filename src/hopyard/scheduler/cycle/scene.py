@@ -11,11 +11,11 @@ from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.promises import Promises
-from hopyard.scheduler.cycle.soon import Soon
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, expect
-from hopyard.scheduler.timeline.timeline import Blocked, Timeline
+from hopyard.scheduler.timeline.blocked import Blocked
+from hopyard.scheduler.timeline.timeline import Timeline
 
 
 class Scene:
@@ -35,7 +35,6 @@ class Scene:
         self.placed: dict[GangId, Placement] = {}
         self.alone: dict[GangId, Verdict] = {}
         self.on_start: list[Callable[[Placement], None]] = []
-        self._soon: Soon | None = None
         self._expected: dict[tuple[Shape, QueueName, str, str, float | None], Expected] = {}
 
     def close(self) -> Capacity:
@@ -44,13 +43,6 @@ class Scene:
         for placement in self.placed.values():
             self.capacity.give_back(placement)
         return after
-
-    @property
-    def soon(self) -> Soon:
-        """What ends soon anyway."""
-        if self._soon is None:
-            self._soon = Soon(self.standing.future, self.capacity, self.accounts)
-        return self._soon
 
     def gang(self, gang: GangId) -> Gang:
         """One that waits."""

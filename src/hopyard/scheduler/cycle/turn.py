@@ -15,7 +15,7 @@ from hopyard.scheduler.cycle.promises import BY_QUOTA, outranks
 from hopyard.scheduler.cycle.scene import Scene
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.walk import Walk
-from hopyard.scheduler.timeline.timeline import Blocked
+from hopyard.scheduler.timeline.blocked import Blocked
 
 FULL = Blocked(HoldReason.NO_CAPACITY, "")
 LOOKS_EACH = 4  # a queue whose gangs are looked at one by one although there is no room for them gets so many looks

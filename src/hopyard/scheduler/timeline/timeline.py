@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
@@ -14,34 +13,12 @@ from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import NEVER_S, Expected
-from hopyard.scheduler.reasons import Sentence, read
+from hopyard.scheduler.timeline.blocked import NAMED, Blocked, blocked
 from hopyard.scheduler.timeline.breach import breach
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.moments import Stay
 from hopyard.scheduler.timeline.outlook import Outlook
 from hopyard.scheduler.timeline.search import Spot, earliest, earliest_on
-
-NAMED = 3  # of what blocks a gang, so many are named
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocked:
-    """Why a gang does not start now: as a Hold says it, without a position. Equal where they read the same."""
-
-    reason: HoldReason
-    sentence: Sentence
-    blocked_by: tuple[str, ...] = ()
-
-    @property
-    def detail(self) -> str:
-        return read(self.sentence)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Blocked):
-            return NotImplemented
-        return (self.reason, self.blocked_by, self.detail) == (other.reason, other.blocked_by, other.detail)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class Timeline:
@@ -110,7 +87,7 @@ class Timeline:
                 )
             bounded, closed = accounts.bounded(bounded), closed | accounts.closed_models(gang)
         placement = outlook.view(gang, expected.high_s).place(bounded, score=score, closed_models=closed, prefer=prefer)
-        return placement or self._blocked(gang, expected, closed, explain)
+        return placement or blocked(outlook, gang, expected, closed, explain=explain)
 
     def start(self, placement: Placement, expected: Expected) -> None:
         """It is placed now: what it holds is taken and charged."""
@@ -233,41 +210,6 @@ class Timeline:
             return spot.at_s
         last = earliest_on(self._outlook, gang, expected.high_s, nodes, latest=True, after_s=spot.at_s)
         return spot.at_s if last is None else min(last.at_s, NEVER_S)
-
-    def _blocked(self, gang: Gang, expected: Expected, closed: frozenset[str], explain: bool) -> Blocked:
-        outlook = self._outlook
-        placement = outlook.capacity.place(gang, closed_models=closed)
-        if placement is None:
-            if closed and outlook.capacity.place(gang) is not None:
-                models = ", ".join(sorted(closed))
-                return Blocked(
-                    HoldReason.QUOTA,
-                    f"what is free are GPUs of which its queue may use no more: {models}",
-                    (f"queue:{gang.queue}",),
-                )
-            return Blocked(outlook.capacity.reason(gang), outlook.capacity.copy().sentence(gang) if explain else "")
-        nodes = {a.node for a in placement.assignments}
-        names = sorted(
-            {
-                booking.reservation.name
-                for booking in outlook.in_way(gang, expected.high_s)
-                if nodes & {*booking.reservation.nodes}
-            }
-        )
-        if names:
-            return Blocked(
-                HoldReason.RESERVED,
-                f"what is free is reserved, or will be before it could end: {', '.join(names[:NAMED])}",
-                tuple(f"reservation:{name}" for name in names[:NAMED]),
-            )
-        ahead = sorted(stay.promise.gang for stay in outlook.stays.values() if nodes & {*stay.promise.nodes}) or sorted(
-            outlook.stays
-        )
-        return Blocked(
-            HoldReason.BEHIND,
-            "what is free now is promised to runs that wait longer, and it could still be there when they start",
-            tuple(f"run:{gang}" for gang in ahead[:NAMED]),
-        )
 
     def _time(self, in_s: float) -> datetime:
         return self._now + timedelta(seconds=in_s)
