@@ -1,6 +1,7 @@
 """A real worker for the toy driver: `python -m tests.studies.hopper.real_worker SETTINGS`, a JSON object. The code is that in `folder`.
 
-memory, host: as if it was on a host of its own, where others reach it under that address.
+memory, host: as if it was on a host of its own, where others reach it under that address. unlent: so many connections that it makes to lend a
+state fail, as where there are no more descriptors.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
+from hopyard.studies.states.serve import lend
+from hopyard.studies.worker import worker
 from hopyard.studies.worker.run import run_worker
 from tests.studies.hopper.toy_driver import spec_of
 
@@ -18,6 +22,16 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     folder = Path(said["study"]["folder"])
     spec = spec_of(said["study"])
+    left = said.get("unlent", 0)
+
+    def lend_or_fail(*of: Any) -> None:
+        global left
+        left -= 1
+        if left >= 0:
+            raise ConnectionRefusedError("as the test wants it")
+        lend(*of)
+
+    worker.lend = lend_or_fail
     own = {"host": said["host"], "memory": Path(said["memory"])} if "memory" in said else {}
     scratch = Path(said["memory"]) / "disk" if own else folder
     run_worker(said["driver"], bytes.fromhex(said["secret"]), spec, folder / "data", said["worker"], scratch, code=folder, **own)

@@ -37,7 +37,7 @@ TOGETHER = """
 """
 
 
-def hosts(folder: Path, *addresses: str, code: str = CODE, trials: list[tuple[dict[str, Any], int]] = TRIALS, **said: Any) -> Cluster:
+def hosts(folder: Path, *addresses: str, code: str = CODE, trials: list[tuple[dict[str, Any], int]] = TRIALS, unlent: int = 0, **said: Any) -> Cluster:
     """One worker on each, where the others look for it at this address; the driver is on a host of its own, too."""
     (folder / "data").mkdir()
     np.savez(folder / "data" / "table.npz", x=np.arange(60.0), y=np.arange(60))
@@ -48,7 +48,7 @@ def hosts(folder: Path, *addresses: str, code: str = CODE, trials: list[tuple[di
     cluster = Cluster(folder, trials, worker="real_worker", trainable="code.py:Sums", patience=PATIENCE, workers=len(addresses), parts=2, **said)
     cluster.drive(**own)
     for at, address in enumerate(addresses):
-        cluster.join(f"w{at}", memory=str(folder / f"memory-{at}"), host=address)
+        cluster.join(f"w{at}", memory=str(folder / f"memory-{at}"), host=address, unlent=unlent)
     return cluster
 
 
@@ -79,6 +79,12 @@ def test_a_host_that_lends_states_is_lost(tmp_path: Path) -> None:
         cluster.crew["w1"].kill()
         cluster.join("w1", memory=str(tmp_path / "memory-3"), host=NOBODY)
         assert reported(cluster.finish(60)) == ALL
+
+
+def test_who_could_not_lend_a_state_is_asked_again(tmp_path: Path) -> None:
+    """Its connection failed, so the driver heard nothing: who waited for the state waited for ever."""
+    with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], unlent=1) as cluster:
+        assert reported(cluster.finish(60)) == {("0", step): 2 * step for step in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("address", ["", NOBODY])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from hopyard.studies.hopper.keeping import Keeping
 from hopyard.studies.link.hub import Lent, Wanted
 from hopyard.studies.messages import Drop, Lend
 from hopyard.studies.states.shelf import Shelf
+
+_LENDS_S = 5.0  # then who was asked to lend a state is asked again: perhaps it could not connect
 
 
 class Whereabouts:
@@ -25,7 +28,8 @@ class Whereabouts:
         self._keeping = Keeping()
         self._unkept: list[str] = []
         self._on: dict[str, set[str]] = {}
-        self._lenders: dict[str, tuple[int, str]] = {}  # by state, the connection and the shelf of who was asked to lend it to the driver
+        self._lenders: dict[str, tuple[int, str, float]] = {}  # by state, the connection and shelf of who was asked to lend it to the driver, and when
+        self._unlent: set[str] = set()  # of which was said that they could not be had
         for name in shelf.names():
             self.lies(name, shelf.id)
 
@@ -49,11 +53,14 @@ class Whereabouts:
         if isinstance(event, Wanted):
             self._have_lent(state)
             return
-        _, shelf = self._lenders.pop(state, (0, ""))
+        _, shelf, _ = self._lenders.pop(state, (0, "", 0.0))
+        if event.error and not event.missing and state not in self._unlent:  # it is tried again, and again
+            self._say(f"state {state} could not be had from its worker: {event.error}")
+        self._unlent = self._unlent | {state} if event.error else self._unlent - {state}
         if event.missing:
             self.is_missing(state, shelf)
         elif event.error:
-            self._say(f"state {state} could not be had from its worker: {event.error}")
+            return
         elif self._keeping.needs(state):
             self.lies(state, self._shelf.id)
         else:  # meanwhile nobody needs it any more
@@ -67,10 +74,10 @@ class Whereabouts:
             self._refuse(state)
             return
         there = {one.connection: one for one in holders if one.connection is not None}
-        asked, _ = self._lenders.get(state, (0, ""))
-        if there and asked not in there:
-            connection, holder = next(iter(there.items()))
-            self._lenders[state] = connection, holder.hello.shelf
+        asked, _, since = self._lenders.get(state, (0, "", 0.0))
+        if there and (asked not in there or time.monotonic() - since > _LENDS_S):
+            connection, holder = min(there.items(), key=lambda one: one[0] == asked)  # rather another
+            self._lenders[state] = connection, holder.hello.shelf, time.monotonic()
             self._crew.send(holder, Lend(state))
 
     def is_there(self, state: str) -> bool:

@@ -66,6 +66,7 @@ class Worker:
         self._opened = Opened(data)
         self._inbox = Inbox()
         self._meetings = Meetings()
+        self._lending: set[str] = set()
         self._server = Server(shelf)
         self._fetcher, self._tidier, self._lender = Aside("worker-fetch"), Aside("worker-tidy"), Aside("worker-lend")
         self._ahead = Ahead(shelf, secret, self._fetcher)
@@ -220,11 +221,19 @@ class Worker:
                 self._server.forget(states)
                 self._tidier.do(lambda: self._shelf.drop(states))
             case Lend(state):
-                self._lender.do(lambda: lend(state, self._address, self._secret, self._server))
+                if state not in self._lending:  # the driver asks again while it takes long
+                    self._lending.add(state)
+                    self._lender.do(lambda: self._lend(state))
             case Acknowledge(units, named):
                 self._line.acknowledge([*(("news", unit) for unit in units), *(("named", unit) for unit in named)])
             case _:
                 log.warning("the driver said `%s`, which is a worker's word", head.get("kind"))
+
+    def _lend(self, state: str) -> None:
+        try:
+            lend(state, self._address, self._secret, self._server)
+        finally:
+            self._lending.discard(state)
 
     def lost(self, why: str) -> None:
         self._lost = why
