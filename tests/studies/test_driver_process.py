@@ -54,6 +54,44 @@ def test_one_that_is_killed_over_and_over_is_given_up(tmp_path: Path) -> None:
     assert said.splitlines()[-1] == "error: the study's driver was killed 10 times within 60 s, by signal 11 the last time"
 
 
+def test_the_shared_memory_of_one_that_is_killed_is_given_back(tmp_path: Path) -> None:
+    """By Python's own tracker, which lives a little longer."""
+    makes = "from multiprocessing import shared_memory; lives < 2 and shared_memory.SharedMemory(sys.argv[2], True, 64) and os.kill(os.getpid(), 9)"
+    name = f"hopyard-test-{os.getpid()}"
+    code, said = end_of(keep(makes, str(tmp_path / "lives"), name))
+    left = Path("/dev/shm") / name
+    try:
+        assert (code, said.count("killed by signal 9")) == (0, 1)
+        assert not left.exists()
+    finally:
+        left.unlink(missing_ok=True)
+
+
+STOPPED = """
+import os, signal, subprocess, sys
+from hopyard.studies import pulse
+said = []
+felt = pulse.Pulse(said.append, patience_s=2)
+gives = "from hopyard.studies import pulse; pulse.give(); import time; time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", gives], env={**os.environ, pulse.VARIABLE: str(felt.pipe)}, pass_fds=(felt.pipe,))
+felt.of(child)
+while not felt._begun:
+    signal.pause()
+child.send_signal(signal.SIGSTOP)
+os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+for _ in range(30):
+    felt._feel(signal.SIGALRM, None)
+print(said, child.poll())
+child.kill()
+child.wait()
+"""
+
+
+def test_a_worker_that_a_debugger_stops_is_not_taken_to_hang() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[] None\n"
+
+
 def test_an_end_that_was_asked_for_is_passed_on_and_final(tmp_path: Path) -> None:
     waits = "print('up', file=sys.stderr, flush=True); signal.signal(15, lambda *_: sys.exit(143)); time.sleep(600)"
     process = keep(waits, str(tmp_path / "lives"))

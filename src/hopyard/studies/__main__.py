@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from hopyard.errors import HopyardError, SpecError
 from hopyard.sdk.speak import say
@@ -24,6 +25,7 @@ from hopyard.studies.place import VARIABLE
 
 _PROCESSES = {role: (sys.executable, "-u", "-m", module) for role, module in (("driver", "hopyard.studies.run"), ("worker", "hopyard.studies.worker.main"))}
 _DEATHS, _WITHIN_S = 10, {"driver": 60.0, "worker": 600.0}  # so many in this time, and it is no accident; a worker imports more
+_TIDIES_S, _LOOK_S = 2.0, 0.01
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,7 +48,8 @@ def keep_alive(command: Sequence[str], *, what: str = "driver", patience_s: floa
         nonlocal asked
         asked = True
         if child is not None and child.returncode is None:
-            os.kill(child.pid, number)
+            with suppress(ProcessLookupError):  # its end was asked for just now
+                os.kill(child.pid, number)
 
     signal.signal(signal.SIGTERM, pass_on)
     felt = pulse.Pulse(say, patience_s=patience_s) if what == "worker" else None
@@ -72,11 +75,26 @@ def keep_alive(command: Sequence[str], *, what: str = "driver", patience_s: floa
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
-    """For its end, and end what it leaves behind in its group: while nobody has asked for its exit code its number is no other's."""
+    """For its end, and end what it leaves behind in its group: while nobody has asked for its exit code its number is no other's. What
+    tidies up after a process that was killed (Python's tracker of shared memory) does not heed SIGTERM, and has a while for that."""
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    until = time.monotonic() + _TIDIES_S
     with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGTERM)
+        while _is_alive(child.pid) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
         os.killpg(child.pid, signal.SIGKILL)
     return child.wait()
+
+
+def _is_alive(group: int) -> bool:
+    """Whether a process of the group runs."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group = file.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _die_with_parent(parent: int) -> None:

@@ -1,7 +1,8 @@
 """The pulse of a worker's process, felt by its parent: a worker that hangs while it holds the interpreter's lock cannot be told to end.
 
 The worker writes a byte into a pipe every second, from a thread that needs the lock. Its parent counts the seconds of its own time without
-one, so that a host that stood still ends nobody. Before the first byte nothing is counted: a cold disk may be slow to load a library.
+one, so that a host that stood still ends nobody; nor does it count while the worker is stopped, to be looked at by a debugger. Before the
+first byte nothing is counted: a cold disk may be slow to load a library.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 VARIABLE = "HOPYARD_PULSE"  # the number of the pipe's end
 PATIENCE_S = 60.0  # without a sign; the driver has no more with a worker that opens its data
@@ -60,14 +63,19 @@ class Pulse:
     def _feel(self, _number: int, _frame: object) -> None:
         if self._drain():
             self._begun, self._silent_s = True, 0.0
-        elif self._begun and self._child is not None and self._child.returncode is None:
+        elif self._begun and self._child is not None and self._child.returncode is None and not _is_stopped(self._child.pid):
             self._silent_s += _BEAT_S
             late_s = self._silent_s - self._patience_s
             if 0 <= late_s < _BEAT_S:
                 self._say(f"the study's worker hangs: nothing was heard of its process for {self._silent_s:.0f} s, so it is ended. It was here:")
-                os.kill(self._child.pid, signal.SIGABRT)
+                self._send(self._child.pid, signal.SIGABRT)
             elif late_s >= _WORDS_S:
-                os.kill(self._child.pid, signal.SIGKILL)
+                self._send(self._child.pid, signal.SIGKILL)
+
+    @staticmethod
+    def _send(pid: int, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # its end was asked for just now
+            os.kill(pid, number)
 
     def _drain(self) -> bool:
         """Whether there was anything."""
@@ -75,3 +83,10 @@ class Pulse:
             return bool(os.read(self._reads, 65536))
         except BlockingIOError:
             return False
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
