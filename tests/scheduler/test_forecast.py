@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from hopyard.domain.cluster import HoldReason, Snapshot
+from hopyard.domain.cluster import HoldReason, Plan, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement, Role, Where
 from hopyard.domain.ids import NodeId, PoolName, QueueName
 from hopyard.domain.queue import GPU, Queue, QueueTree
@@ -144,15 +144,19 @@ def test_what_is_told_to_start_now_really_does(world: World) -> None:
             assert view.now <= found.expected.low_at <= found.expected.mid_at <= found.expected.high_at
         for line in found.what_if:
             if line.start_at <= view.now:
-                assert _starts(view, gang, hold.reason, line.text)
+                assert _starts(view, planned, gang, hold.reason, line.text)
 
 
-def _starts(view: Snapshot, gang: Gang, reason: HoldReason, text: str) -> bool:
+def _starts(view: Snapshot, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
+    """In the turn after the one that was planned, which went otherwise if it had asked for that before."""
     changed = next(
         change.gang for group in changes(gang, reason, view) for change in group if text.startswith(f"{change.text}: now")
     )
-    others = tuple(one for one in view.pending if one.id != gang.id)
-    placed = plan(replace(view, pending=(*others, changed))).place
+    begun = {placement.gang.id: runs(placement, since=view.now) for placement in planned.place}
+    others = tuple(one for one in view.pending if one.id != gang.id and one.id not in begun)
+    promises = {promise.gang: promise for promise in planned.promises if promise.gang != gang.id}
+    after = replace(view, running=(*view.running, *begun.values()), pending=(*others, changed), promises=promises)
+    placed = plan(after).place
     return any(placement.gang.id == gang.id for placement in placed)
 
 
