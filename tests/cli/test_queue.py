@@ -60,7 +60,7 @@ def test_a_bad_file_changes_nothing_and_says_where(declared: Shell) -> None:
     done = declared.hop("queue", "apply", "bad.yaml")
     assert (done.code, done.talk.splitlines()[0]) == (
         2,
-        "error: bad.yaml: queues.research.queues.nlp.weight: `0` is not a number above 0 and at most 1e+06",
+        "error: bad.yaml: queues.research.queues.nlp.weight: `0` is not a number above 0, from 0.000001 to 1000000",
     )
     assert done.talk.splitlines()[1].startswith("hint: ")
     assert declared.hop("queue", "apply", "none.yaml").talk.startswith("error: there is no file none.yaml")
