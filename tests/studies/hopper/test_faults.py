@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopyard.domain.ids import WorkerId
+from hopyard.studies.link.proof import connect
+from hopyard.studies.messages import Hello, to_head
 from tests.studies.hopper.cluster import QUICK, Cluster
 
 SIX: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 3) for at in range(6)]
@@ -175,3 +180,21 @@ def test_anything_at_any_time(tmp_path: Path, seed: int) -> None:
                     cluster.drive()
             cluster.join(f"x{blow}")
         cluster.finish(60)
+
+
+def test_where_workers_hang_over_and_over_as_they_begin_the_study_ends(tmp_path: Path) -> None:
+    """Each is killed by its parent and begins anew, so there is always one."""
+    patience = {"gather_s": 1.0, "grace_s": 0.1, "silent_s": 1.0, "opening_s": 0.5, "nobody_s": 2.0}
+    with Cluster(tmp_path, [({}, 1)], workers=1, parts=1, patience=patience) as cluster:
+        cluster.drive()
+        assert cluster.driver is not None
+        pid, deadline = 1, time.monotonic() + 30
+        while cluster.driver.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError):
+                wire = connect(f"127.0.0.1:{cluster.said['port']}", bytes.fromhex(cluster.common["secret"]))
+                wire.send(to_head(Hello(WorkerId("w0"), pid, "here", "its own", "127.0.0.1:1")))
+                pid += 1
+                while True:
+                    wire.receive()
+        assert cluster.driver.wait(0) == 1
+        assert "no worker for 2 s, but such as hang" in "".join(cluster.logs())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from hopyard.studies.hopper import seats
 from hopyard.studies.link.hub import Came, Closed, Hub, HubEvent
 from hopyard.studies.messages import Cancel, FromDriver, FromWorker, Hello, Open, Ready, from_head, to_head
 
+_FRUITLESS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -20,7 +23,7 @@ class Patience:
     those that did not come, too. grace_s: how long one whose connection broke may
     take to come back. silent_s: without a beat for so long it is taken for lost; opening_s: while it
     opens its data and the user's code, which may keep a process from all else (importing a large library does). nobody_s: for how long a study may be without
-    any worker. save_s: between durable checkpoints."""
+    any worker, or with none but those who never come to open anything. save_s: between durable checkpoints."""
 
     gather_s: float = 10.0
     absent_s: float = 60.0
@@ -71,12 +74,24 @@ class Crew:
         self._by_connection: dict[int, WorkerId] = {}
         self._ever_taken: set[int] = set()
         self._lost: list[Worker] = []
+        self._fruitless: Counter[WorkerId] = Counter()  # how often each was lost before it had opened anything, one after the other
 
     def __iter__(self) -> Iterator[Worker]:
         return iter([self._workers[one] for one in sorted(self._workers)])
 
     def __len__(self) -> int:
         return len(self._workers)
+
+    @property
+    def has_hope(self) -> bool:
+        """Whether there is anybody but those who hang or die each time while they open their first data and the user's code."""
+        now = time.monotonic()
+        return any(self._fruitless[one.id] < _FRUITLESS or now - one.greeted_at > 2 * self._patience.opening_s for one in self)
+
+    @property
+    def begins_in_vain(self) -> bool:
+        """Whether somebody does so."""
+        return any(times >= _FRUITLESS for times in self._fruitless.values())
 
     def find(self, worker: WorkerId) -> Worker | None:
         return self._workers.get(worker)
@@ -154,6 +169,7 @@ class Crew:
 
     def _ready(self, worker: Worker, ready: Ready) -> None:
         worker.open, worker.judges = frozenset(ready.train), frozenset(ready.validation)
+        self._fruitless.pop(worker.id, None)
 
     def _close(self, event: Closed) -> None:
         worker = self._workers.get(self._by_connection.pop(event.connection, WorkerId("")))
@@ -238,6 +254,7 @@ class Crew:
             self._by_connection.pop(worker.connection, None)
             self._hub.end(worker.connection)
         del self._workers[worker.id]
+        self._fruitless[worker.id] += not worker.open
         self._note(worker.id, "lost", why)
         self._lost.append(worker)
 

@@ -216,12 +216,13 @@ class Hopper:
             self._save()
 
     def _stay_with_somebody(self, now: float) -> None:
-        if len(self._crew):
+        if self._crew.has_hope:
             self._alone_since = now
         elif now - self._alone_since > self._patience.nobody_s:
             failure = SpecError if self._reception.first_at is None else WorkersLost
             raise failure(
-                f"the study has had no worker for {self._patience.nobody_s:.0f} s",
+                f"the study has had no worker for {self._patience.nobody_s:.0f} s"
+                + (", but such as hang or die before they have opened their data and your code" if self._crew.begins_in_vain else ""),
                 hints=("`hop logs STUDY --rank 1` shows what the first of them wrote",),
             )
 
