@@ -8,9 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hopyard.controller import turns
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId, attempt_id
-from hopyard.domain.run import RunPhase
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import RoleSpec, RunPhase, RunSpec
+from hopyard.interfaces.run_store import NewRun
+from hopyard.scheduler.cycle.planner import Planner
 from hopyard.testing.fake_engine import FakeEngine, Fate
 from tests.controller.world import NODES, World
 
@@ -261,6 +268,33 @@ def test_late_news_of_an_old_attempt_is_ignored_and_its_replica_told_to_end(tmp_
         assert await world.controller.hear(attempt_id(run, 1), late)
         await world.until(lambda: world.final(run))
         assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
+
+    play(tmp_path, scene)
+
+
+def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that places very many is made in pieces, each twice as large as the one before."""
+    monkeypatch.setattr(turns, "PIECE", 1)
+
+    async def scene(world: World) -> None:
+        plans: list[Plan] = []
+        planner = Planner()
+
+        def policy(snapshot: Snapshot) -> Plan:
+            plans.append(planner(snapshot))
+            return plans[-1]
+
+        world.start()
+        await world.settle()
+        monkeypatch.setattr(world.controller.__dict__["_turns"], "_policy", policy)
+        spec = RunSpec("p", (RoleSpec(("python", "x.py"), resources=Resources(1000, 2**30, 1)),))
+        submitted = [RunId(f"run-{number}") for number in range(5)]  # for four GPUs
+        await world.runs.create([NewRun(run, "alice", spec) for run in submitted], now=world.clock.now())
+        assert await world.controller.wait_planned(10)
+        assert [len(plan.place) for plan in plans if plan.place] == [1, 2, 1]
+        assert (await world.runs.get(submitted[-1])).position == 1
+        await world.settle()
+        assert world.engine.starts == [attempt_id(run, 1) for run in submitted[:4]]
 
     play(tmp_path, scene)
 

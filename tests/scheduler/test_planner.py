@@ -14,7 +14,7 @@ from hopyard.scheduler.cycle import asking, promises, turn
 from hopyard.scheduler.cycle.planner import Planner, plan
 
 from .futures import T0, asks, runs, snapshot
-from .worlds import World, bookings, gangs, machine, seconds, trees, worlds
+from .worlds import World, beyond_limits, bookings, gangs, machine, overcommitted, seconds, trees, worlds
 
 histories = settings(max_examples=50, deadline=None)
 EVENTS = (
@@ -92,6 +92,41 @@ def test_a_planner_with_a_memory_plans_as_one_without(world: World, data: st.Dat
             world.apply(remembered)
         for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
             happen(world, event, data, count)
+
+
+@histories
+@given(worlds(most_pending=12), st.integers(1, 3), st.data())
+def test_so_it_does_where_a_plan_places_so_many_at_most(world: World, most: int, data: st.DataObject) -> None:
+    """Whoever is left to the next plan has a hold like everybody else, and nothing is given out twice."""
+    planner = Planner()
+    for count in range(data.draw(st.integers(2, 8))):
+        snapshot = replace(world.snapshot(), place_most=most)
+        remembered = planner(snapshot)
+        assert remembered == plan(snapshot)
+        placed, held = {one.gang.id for one in remembered.place}, {one.gang for one in remembered.hold}
+        assert placed | held == world.pending.keys() and not placed & held
+        walked = placed - snapshot.promises.keys()  # who was promised a start starts before anybody else is looked at
+        assert len(walked) <= most
+        world.apply(remembered)
+        running = [one.placement for one in world.running.values()]
+        assert overcommitted(world.nodes, running) == beyond_limits(world.queues, world.nodes, running) == []
+        for event in data.draw(st.lists(st.sampled_from(("submit", "submit", "end", "time", "leave")), max_size=3)):
+            happen(world, event, data, count)
+
+
+def test_pieces_come_to_what_one_plan_does() -> None:
+    """On a cluster with room for all that may start."""
+    nodes = [machine(f"n{at}", 8) for at in range(4)]
+    waiting = [asks(f"w{at:02}", 1 + at % 3) for at in range(20)]
+    whole = {one.gang.id for one in plan(snapshot(nodes, [], waiting)).place}
+    world = World({node.id: node for node in nodes}, snapshot(nodes, [], []).queues, pending={one.id: one for one in waiting})
+    planner = Planner()
+    pieces = [planner(replace(world.snapshot(), place_most=4))]
+    while len(pieces[-1].place) == 4:
+        world.apply(pieces[-1])
+        pieces.append(planner(replace(world.snapshot(), place_most=4)))
+    assert {one.gang.id for piece in pieces for one in piece.place} == whole
+    assert len(pieces) > 3
 
 
 @histories

@@ -221,6 +221,7 @@ class Controller:
     async def _schedule_loop(self) -> None:
         while True:
             await self._wake.wait()
+            await self._have_glanced()
             self._wake.clear()
             self._freed.clear()
             began = self._clock.now()
@@ -228,7 +229,6 @@ class Controller:
                 self._wake.set()
                 await self._clock.sleep_until(began + self._leader.retry_after)
                 continue
-            await self._have_glanced()
             if not await guard_step(self._turn):
                 self._wake.set()
                 await self._clock.sleep_until(self._clock.now() + RETRY_AFTER)
@@ -305,7 +305,11 @@ class Controller:
         except BaseException:
             self._turns.again(planned)
             raise
-        await self._turns.tell(planned)
+        if self._turns.cut:
+            self._turns.again(planned)
+            self.wake()
+        else:
+            await self._turns.tell(planned)
 
     # -- what follows ---------------------------------------------------------------------------------------------
 

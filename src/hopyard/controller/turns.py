@@ -24,6 +24,7 @@ HOLDS_EVERY = timedelta(seconds=1)
 NOTE_PAUSE = 20  # times as long as it took: to say why many wait is worth a twentieth of the time
 LONGEST_PAUSE = timedelta(minutes=1)  # whatever a clock that was set meanwhile says of how long it took
 PROMPT_UP_TO = 500  # waiting gangs: so few holds are written at once when somebody waits for them
+PIECE = 100  # placements: those start while the next are looked for. Of many pieces in a row, each is twice as large as the one before
 THREAD_FROM_S = 0.03  # thinking that took so long is done in a thread the next time: requests need not wait for it
 PLAINLY_MANY = 20_000  # waiting gangs: the first turn of all lays out every one of them
 
@@ -78,6 +79,8 @@ class Turns:
         self.latest: tuple[Snapshot, Plan] | None = None
         self._think_s = 0.0  # the last time
         self.fruitful = False  # whether the last turn placed or preempted anything
+        self._most = PIECE
+        self.cut = False  # whether the last plan placed as many as it might: others may fit, too
 
     def wait_next(self) -> asyncio.Future[None]:
         """Done when a turn that begins after this call has ended."""
@@ -87,7 +90,7 @@ class Turns:
 
     def begin(self) -> list[asyncio.Future[None]]:
         """Those who are told when the turn that begins now has ended."""
-        self.fruitful = False
+        self.fruitful = self.cut = False
         planned, self._waiters = self._waiters, []
         return planned
 
@@ -98,12 +101,15 @@ class Turns:
     async def think(self) -> Plan | None:
         """The plan for this moment; None where nobody waits, no promise is to be taken back, and time alone changes nothing."""
         snapshot = self._within_reach(await self._cluster.snapshot(now=self._clock.now()))
+        snapshot = replace(snapshot, place_most=self._most)
         if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
             return None
         if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:
             plan = self._think(snapshot)
         else:
             plan = await asyncio.to_thread(self._think, snapshot)
+        self.cut = len(plan.place) >= self._most
+        self._most = 2 * self._most if self.cut else PIECE
         self.latest = snapshot, plan
         self._set_alarm(plan.look_again_at)
         return plan
@@ -136,7 +142,8 @@ class Turns:
             return Committed()
         if result.rejected:
             self._wake()
-        self._unwritten = plan
+        if not self.cut:
+            self._unwritten = plan
         placements = {placement.gang.id: placement for placement in plan.place}
         started = tuple((attempt, placements[gang]) for gang, attempt in zip(result.applied, result.attempts, strict=True))
         for gang in result.applied:

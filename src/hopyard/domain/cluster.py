@@ -99,7 +99,8 @@ class Snapshot:
 
     pending: gangs that wait. running: gangs that hold resources. used: what users have used in the past, by queue and user.
     promises: those given and not yet kept or withdrawn. durations: seconds that the newest finished runs took, newest last,
-    by the keys of `scheduler.predict`.
+    by the keys of `scheduler.predict`. place_most: a policy may leave others to the next plan once it has placed so many; 0: it places
+    whoever fits.
     """
 
     version: Version
@@ -112,6 +113,7 @@ class Snapshot:
     reservations: tuple[Reservation, ...] = ()
     promises: Mapping[GangId, Promise] = field(default_factory=dict)
     durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    place_most: int = 0
 
 
 class HoldReason(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import HoldReason, Plan
@@ -141,7 +142,8 @@ class Turn:
 
     def _walk(self) -> None:
         order, scene = self._order, self._scene
-        while (gang := order.head()) is not None:
+        most = scene.snapshot.place_most or sys.maxsize
+        while len(scene.placed) < most and (gang := order.head()) is not None:
             if gang.id in self._deferred:
                 self._keep(gang)
             if gang.id in scene.placed:
