@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,40 @@ def test_a_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
         assert not await world.final(run)
         await world.advance(timedelta(seconds=10))
         assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
+
+    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1), ignores_stop=True))
+
+
+class Asked(FakeEngine):
+    """how: of each time that an attempt was asked to end, whether at a safe point."""
+
+    how: list[bool]
+
+    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
+        self.how.append(preempt)
+        await super().stop(attempt, grace=grace, preempt=preempt)
+
+
+def test_who_is_stopped_at_a_safe_point_is_not_asked_to_end_at_once_by_the_next_look(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.engine = engine = Asked(world.clock, NODES, world.engine.fate)
+        engine.how = []
+        world.cluster = store = Gated(world.cluster)
+        world.start()
+        run = await world.submit()
+        await world.advance(timedelta(seconds=5))
+        await world.controller.stop(run, grace=timedelta(seconds=30), at_safe_point=True)
+        await world.advance(timedelta(seconds=5))
+        assert not await world.final(run)
+        assert engine.how == [True]
+
+        second = await world.submit()
+        await world.advance(timedelta(seconds=5))
+        engine.how.clear()
+        store.looks = world.controller.look  # somebody looks between the word that it should end and the asking
+        await world.controller.stop(second, grace=timedelta(seconds=30), at_safe_point=True)
+        await world.settle()
+        assert engine.how == [True]
 
     play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1), ignores_stop=True))
 
@@ -405,13 +439,15 @@ def test_what_an_engine_tells_of_is_taken_up_at_once(tmp_path: Path) -> None:
 
 
 class Gated:
-    """A store that writes nothing down while `gate` is closed. calls: what it was asked, and `recorded` when that was done."""
+    """A store that writes nothing down while `gate` is closed. calls: what it was asked, and `recorded` when that was done. looks: called once
+    it is written down that a run should end."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.gate = asyncio.Event()
         self.gate.set()
         self.calls: list[str] = []
+        self.looks: Callable[[], Awaitable[None]] | None = None
         self.asked = {"record": asyncio.Event(), "snapshot": asyncio.Event()}
 
     def __getattr__(self, name: str) -> Any:
@@ -423,6 +459,12 @@ class Gated:
         await self.gate.wait()
         recorded = await self._inner.record(*given, **named)
         self.calls.append("recorded")
+        return recorded
+
+    async def request_stop(self, run: RunId, /, *, now: datetime) -> Any:
+        recorded = await self._inner.request_stop(run, now=now)
+        if self.looks is not None:
+            await self.looks()
         return recorded
 
     async def snapshot(self, **given: Any) -> Any:

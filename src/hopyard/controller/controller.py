@@ -136,10 +136,12 @@ class Controller:
     async def stop(self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False) -> None:
         """End a run: at once when it waits, else its processes are asked and, after `grace`, killed. at_safe_point: a script that
         has safe points leaves at its next one, with a checkpoint. Raises NotFound."""
-        recorded = await self._cluster.request_stop(run, now=self._clock.now())
-        found = await self._runs.get(run)
-        if found.attempt is not None and AttemptPhase(found.attempt.phase).live:
-            self._endings.ask_within(found.attempt.id, grace, preempt=at_safe_point)
+        before = (await self._runs.get(run)).attempt
+        with self._endings.speaking_for(None if before is None else before.id):
+            recorded = await self._cluster.request_stop(run, now=self._clock.now())
+            found = await self._runs.get(run)
+            if found.attempt is not None and AttemptPhase(found.attempt.phase).live:
+                self._endings.ask_within(found.attempt.id, grace, preempt=at_safe_point)
         await self._react(recorded)
         if found.phase.final and recorded.changed and not recorded.ended:  # it waited: no attempt ends, the run does
             self.wake()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -44,6 +45,7 @@ class Endings:
         )
         self._graces: dict[AttemptId, timedelta] = {}
         self._asked: dict[AttemptId, _Asked] = {}
+        self._spoken_for: set[AttemptId] = set()
 
     def __contains__(self, attempt: AttemptId) -> bool:
         return attempt in self._asked
@@ -65,6 +67,21 @@ class Endings:
         self._asked[attempt] = _Asked(now, now + grace + ASK_AGAIN, preempt)
         self._asking()
         self._effects.spawn(guard_effect(self._engine.stop(attempt, grace=grace, preempt=preempt)))
+
+    def remind(self, attempt: AttemptId, *, preempt: bool) -> None:
+        """It is written down that it should end. Nobody may have asked it yet; who did knows better how."""
+        if attempt not in self._spoken_for:
+            self.ask(attempt, preempt=preempt or self.preempts(attempt))
+
+    @contextmanager
+    def speaking_for(self, attempt: AttemptId | None) -> Iterator[None]:
+        """While it is written down that it should end, which is before it is asked: meanwhile nobody else asks it."""
+        meant = set[AttemptId]() if attempt is None else {attempt} - self._spoken_for
+        self._spoken_for |= meant
+        try:
+            yield
+        finally:
+            self._spoken_for -= meant
 
     def ask_within(self, attempt: AttemptId, grace: timedelta, *, preempt: bool = False) -> None:
         """A user's word on how long it may take; it is asked at once, again where it was asked before."""

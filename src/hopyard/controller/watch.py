@@ -107,7 +107,7 @@ class Watch:
         running = {running.attempt: running for running in snapshot.running}
         for attempt in ending:
             found = running.get(attempt)
-            self._endings.ask(attempt, preempt=found is not None and found.preempted_for is not None)
+            self._endings.remind(attempt, preempt=found is not None and found.preempted_for is not None)
         for attempt in live:
             if attempt not in unknown:
                 continue
