@@ -267,6 +267,27 @@ def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_study_is_told_deleted_runs_from_those_it_may_not_see(tmp_path: Path) -> None:
+    """Also where the one that had it is deleted, and the trials with it."""
+
+    async def scene(stage: Stage) -> None:
+        study = await stage.started(study=STUDY)
+        made = await stage.ask("POST", "/runs", trial(study), token=stage.token_of(study))
+        await stage.ask("DELETE", f"/runs/{made['id']}", force=1)
+        of = f"/runs/{made['id']}/checkpoints"
+        assert (await stage.send("GET", of, token=stage.token_of(study))).status_code == 404
+        await stage.finish(study, code=1)
+        await stage.until(lambda: stage_phase(stage, study, "failed"))
+        await stage.ask("POST", f"/runs/{study['id']}/continue", {"id": "goes-on"}, plan=1)
+        await stage.until(lambda: "goes-on.1" in stage.engine.launches)
+        on = stage.token_of({"id": "goes-on"})
+        await stage.ask("DELETE", f"/runs/{study['id']}")
+        for gone in (of, f"/runs/{study['id']}", "/runs/never-was"):
+            assert (await stage.send("GET", gone, token=on)).status_code == 404, gone
+
+    play(tmp_path, scene)
+
+
 def test_a_trial_is_submitted_again_though_what_it_goes_on_from_was_deleted(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         study = await stage.started(study=STUDY)

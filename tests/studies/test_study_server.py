@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.errors import Conflict, HopyardError, IntegrityError, NotFound, ServerUnavailable
+from hopyard.errors import AuthError, Conflict, Forbidden, HopyardError, IntegrityError, NotFound, ServerUnavailable, SpecError
 from hopyard.studies.server import StudyServer
 
 
@@ -75,6 +75,29 @@ def test_an_answer_and_a_refusal_are_told(answers: Answers, tmp_path: Path) -> N
     with pytest.raises(NotFound):
         line.get("/x")
     assert line.find("/x") is None
+    line.close()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "times"),
+    [
+        (error(401, "not_authorised"), AuthError, 1),
+        (error(403, "forbidden"), Forbidden, 1),
+        (error(400, "bad_spec"), SpecError, 1),
+        (error(422, "damaged"), IntegrityError, 1),
+        (error(500, "error"), HopyardError, 6),
+    ],
+)
+def test_what_is_refused_for_another_reason_is_not_taken_for_deleted(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: tuple[int, dict[str, object]], kind: type[HopyardError], times: int
+) -> None:
+    monkeypatch.setattr("hopyard.studies.server._RETRY_S", (0.0, 0.0))
+    line = line_to(answers, tmp_path)
+    answers.answers = [refusal] * times
+    with pytest.raises(kind) as refused:
+        line.find("/x")
+    assert type(refused.value) is kind
+    assert answers.answers == []
     line.close()
 
 

@@ -64,7 +64,7 @@ class Tokens:
     """Checks the tokens of requests and signs those of runs.
 
     attempt_live: whether an attempt is not over; an expired run's token still counts while it is, so that a replica which
-    could not reach a server for a day can come back. belongs: whether a run is of the family of a study.
+    could not reach a server for a day can come back. belongs: whether a run is of the family of a study; raises NotFound.
     """
 
     def __init__(
@@ -90,7 +90,8 @@ class Tokens:
         return hmac.digest(self._secret, f"study {attempt}".encode(), "sha256").hex()
 
     async def require_family(self, caller: Caller, run: str) -> None:
-        """Raises Forbidden unless this is a user, the run itself, the study that it belongs to, or one that continues this study."""
+        """Raises Forbidden unless this is a user, the run itself, the study that it belongs to, or one that continues this study; NotFound
+        where there is no such run."""
         if caller.run is None or caller.run == run:
             return
         if self._belongs is None or not await self._belongs(RunId(run), caller.run):

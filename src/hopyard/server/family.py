@@ -41,12 +41,16 @@ class Parents:
         self._known: OrderedDict[RunId, RunId | None] = OrderedDict()
 
     async def belongs(self, run: RunId, study: RunId) -> bool:
-        """Whether it is a trial of the study, or of one that the study continues, or one of those."""
+        """Whether it is a trial of the study, or of one that the study continues, or one of those. Raises NotFound where there is no such
+        run: a study that asks for one of its own that was deleted must not take it for one that it may not see."""
         parent = await self.of(run)
         if parent == study:
             return True
         line = await line_of(self._runs, study)
-        return run in line or parent in line
+        if run in line or parent in line:
+            return True
+        await self._runs.get(run)
+        return False
 
     async def of(self, run: RunId) -> RunId | None:
         """None where it has none, or is not there."""

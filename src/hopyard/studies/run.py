@@ -14,7 +14,7 @@ from typing import Any
 
 from hopyard.config.studyjson import study_json
 from hopyard.domain.study import GOES_ON, Parallel
-from hopyard.errors import HopyardError, StorageFull, StudyFailed, WorkersLost
+from hopyard.errors import Forbidden, HopyardError, StorageFull, StudyFailed, WorkersLost
 from hopyard.sdk import session
 from hopyard.sdk.api import log
 from hopyard.sdk.speak import say
@@ -142,8 +142,11 @@ class _Study:
 
     def _left_by(self, study: str) -> tuple[str, list[dict[str, Any]]]:
         """The name and the journal of a study that has ended; the journal of the one that it was to continue, where it ended before it had
-        all of that. Raises StudyFailed where one was deleted."""
-        found = self._server.find(f"/runs/{study}")
+        all of that. Raises StudyFailed where one was deleted or may not be read."""
+        try:
+            found = self._server.find(f"/runs/{study}")
+        except Forbidden as refused:
+            raise StudyFailed(f"the study that this one continues may not be read: {refused.message}", hints=refused.hints) from refused
         if found is None:
             raise StudyFailed(
                 "the study that this one continues was deleted before this one had begun",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hopyard.errors import AuthError, Forbidden, HopyardError, IntegrityError, ServerUnavailable, StorageFull
+from hopyard.errors import AuthError, Forbidden, HopyardError, IntegrityError, NotFound, ServerUnavailable, StorageFull
 from hopyard.sdk.client import Client
 
 _RETRY_S = (0.05, 1.0)
@@ -71,12 +71,11 @@ class StudyServer:
         return self.ask(lambda client: client.post(path, body))
 
     def find(self, path: str, **query: Any) -> Any | None:
-        """None where the server refuses to say, for whatever reason; still waits for one that is away."""
+        """None where there is no such thing, most likely since it was deleted. Raises what else `ask` does: what may not be read, or could
+        not be just now, is not gone."""
         try:
             return self.get(path, **query)
-        except ServerUnavailable:
-            raise
-        except HopyardError:
+        except NotFound:
             return None
 
     def read(self, path: str, **query: Any) -> bytes:

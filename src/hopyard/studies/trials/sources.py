@@ -8,11 +8,13 @@ from typing import Any
 
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.study import StudySpec
+from hopyard.errors import Forbidden
 from hopyard.studies.server import StudyServer
 from hopyard.studies.trials.launch import Launched, counts_epochs
 from hopyard.studies.trials.reports import Epochs
 
 Saved = Mapping[str, Any]  # a checkpoint, as the server lists them
+_DELETED = "was deleted"
 
 
 class Sources:
@@ -35,20 +37,21 @@ class Sources:
         and its shift from the script's epochs to the trial's. None where there is none: what that costs `trial` is said."""
         lost, beyond, at = "", False, whose
         while True:
-            saved = self._saved(at.run)
-            fit = self._fitting(saved or (), at, done - at.shift)
-            if saved is None:
-                lost = lost or f"run {self._names.get(at.run, at.run)} was deleted, with its checkpoints"
+            saved, gone = self._saved(at.run)
+            fit = self._fitting(saved, at, done - at.shift)
+            if gone:
+                lost = lost or f"run {self._names.get(at.run, at.run)} {gone}"
             if fit:
                 return self._tell(trial, lost, fit[-1]), at.shift
             beyond = beyond or bool(saved)
             if at.resume is None:
                 break
             origin = at.resume
-            began = [one for one in self._saved(RunId(origin["run"])) or () if (one["step"], one["manifest"]) == (origin["step"], origin["manifest"])]
+            saved, gone = self._saved(RunId(origin["run"]))
+            began = [one for one in saved if (one["step"], one["manifest"]) == (origin["step"], origin["manifest"])]
             if began:
                 return self._tell(trial, lost, began[0]), at.shift
-            lost = lost or f"the checkpoint of run {self._names.get(origin['run'], origin['run'])} that it went on from was deleted"
+            lost = lost or f"the checkpoint of run {self._names.get(origin['run'], origin['run'])} that it went on from {gone or _DELETED}"
             before = self._runs.get(RunId(origin["run"]))
             if before is None or before[0].trial != at.trial:
                 break
@@ -57,10 +60,13 @@ class Sources:
             self._tell_nothing(trial, lost or (f"all checkpoints that are left are from beyond epoch {done}" if beyond else ""))
         return None, 0
 
-    def _saved(self, run: RunId) -> Sequence[Saved] | None:
-        """None where the run was deleted, or may not be read any more."""
-        found = self._server.find(f"/runs/{run}/checkpoints")
-        return None if found is None else found["checkpoints"]
+    def _saved(self, run: RunId) -> tuple[Sequence[Saved], str]:
+        """The run's checkpoints; and what became of a run that cannot be asked for them, else ""."""
+        try:
+            found = self._server.find(f"/runs/{run}/checkpoints")
+        except Forbidden:
+            return (), "may not be read any more"
+        return ((), _DELETED) if found is None else (found["checkpoints"], "")
 
     def _fitting(self, saved: Sequence[Saved], of: Launched, done: int) -> Sequence[Saved]:
         """Those after at most so many epochs, as the script counts: by its steps where those are a number of epochs, and by what had been
