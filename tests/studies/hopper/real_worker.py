@@ -1,7 +1,7 @@
 """A real worker for the toy driver: `python -m tests.studies.hopper.real_worker SETTINGS`, a JSON object. The code is that in `folder`.
 
 memory, host: as if it was on a host of its own, where others reach it under that address. unlent: so many connections that it makes to lend a
-state fail, as where there are no more descriptors.
+state fail, as where there are no more descriptors. damaged: so many of its states lose a bit before somebody else has them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopyard.studies.states.serve import lend
+from hopyard.studies.link.wire import Wire
+from hopyard.studies.states.digest import digest
+from hopyard.studies.states.serve import Server, lend
 from hopyard.studies.worker import worker
 from hopyard.studies.worker.run import run_worker
 from tests.studies.hopper.toy_driver import spec_of
+
+LAST = 200_000  # a byte in the middle of the arrays of the tests' states
 
 if __name__ == "__main__":
     said = json.loads(sys.argv[1])
@@ -32,6 +37,24 @@ if __name__ == "__main__":
         lend(*of)
 
     worker.lend = lend_or_fail
+    hurt: set[str] = set()
+
+    class Damaging(Server):
+        def answer(self, wire: Wire, asked: Mapping[str, Any]) -> None:
+            name = str(asked["state"])
+            if len(hurt) < said.get("damaged", 0) and name not in hurt and self._shelf.has(name):
+                hurt.add(name)
+                with self._shelf.view(name) as view:
+                    self.know(name, digest(view))
+                (file,) = Path(said["memory"]).glob(f"hopyard-*/state-{name}")
+                with open(file, "r+b") as states:
+                    states.seek(LAST)
+                    (last,) = states.read(1)
+                    states.seek(LAST)
+                    states.write(bytes([last ^ 1]))
+            super().answer(wire, asked)
+
+    worker.Server = Damaging  # type: ignore[misc]
     own = {"host": said["host"], "memory": Path(said["memory"])} if "memory" in said else {}
     scratch = Path(said["memory"]) / "disk" if own else folder
     run_worker(said["driver"], bytes.fromhex(said["secret"]), spec, folder / "data", said["worker"], scratch, code=folder, **own)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopyard.studies.link.proof import connect
 from tests.studies.hopper.cluster import Cluster
 
 CODE = """
@@ -37,7 +38,10 @@ TOGETHER = """
 """
 
 
-def hosts(folder: Path, *addresses: str, code: str = CODE, trials: list[tuple[dict[str, Any], int]] = TRIALS, unlent: int = 0, **said: Any) -> Cluster:
+def hosts(
+    folder: Path, *addresses: str, code: str = CODE, trials: list[tuple[dict[str, Any], int]] = TRIALS, unlent: int = 0,
+    damaged: int = 0, **said: Any,
+) -> Cluster:  # fmt: skip
     """One worker on each, where the others look for it at this address; the driver is on a host of its own, too."""
     (folder / "data").mkdir()
     np.savez(folder / "data" / "table.npz", x=np.arange(60.0), y=np.arange(60))
@@ -48,7 +52,7 @@ def hosts(folder: Path, *addresses: str, code: str = CODE, trials: list[tuple[di
     cluster = Cluster(folder, trials, worker="real_worker", trainable="code.py:Sums", patience=PATIENCE, workers=len(addresses), parts=2, **said)
     cluster.drive(**own)
     for at, address in enumerate(addresses):
-        cluster.join(f"w{at}", memory=str(folder / f"memory-{at}"), host=address, unlent=unlent)
+        cluster.join(f"w{at}", memory=str(folder / f"memory-{at}"), host=address, unlent=unlent, damaged=damaged)
     return cluster
 
 
@@ -85,6 +89,58 @@ def test_who_could_not_lend_a_state_is_asked_again(tmp_path: Path) -> None:
     """Its connection failed, so the driver heard nothing: who waited for the state waited for ever."""
     with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], unlent=1) as cluster:
         assert reported(cluster.finish(60)) == {("0", step): 2 * step for step in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("address", ["", NOBODY])
+def test_a_state_that_comes_damaged_again_and_again_is_as_good_as_lost(tmp_path: Path, address: str) -> None:
+    """It was asked for without end."""
+    with hosts(tmp_path, address, address, damaged=2) as cluster:
+        assert reported(cluster.finish(60)) == ALL
+        assert "is damaged on" in "".join(cluster.logs())
+
+
+def test_a_trial_whose_states_are_all_damaged_fails(tmp_path: Path) -> None:
+    """However often it goes back to an older one."""
+    with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
+        (over,) = [record for record in cluster.finish(60) if record["kind"] == "toy-over"]
+        assert "no worker could have the state that a unit of epoch 1 begins with, 5 times" in over["error"]
+
+
+def test_a_trial_that_ends_its_workers_fails_though_its_states_go_with_them(tmp_path: Path) -> None:
+    """Each time it went back to an older state, and how often a worker was lost was forgotten."""
+    code = CODE.replace("import numpy as np", "import os, signal\nimport numpy as np").replace(
+        '        state["visits"] += 1', '        state["visits"] += 1\n        if state["visits"] == 3:\n            os.kill(os.getpid(), signal.SIGKILL)'
+    )
+    with hosts(tmp_path, "", code=code, trials=TRIALS[:1]) as cluster:
+
+        def is_over() -> bool:
+            if cluster.crew["w0"].poll() is not None:
+                cluster.join("w0", memory=str(tmp_path / "memory-0"), host="")
+            return bool(cluster.of_kind("toy-over"))
+
+        cluster.until(is_over, 60)
+        assert "was lost 3 times in the same unit" in cluster.of_kind("toy-over")[0]["error"]
+
+
+def test_who_names_no_state_is_refused_in_a_line(tmp_path: Path) -> None:
+    with Cluster(tmp_path, [], workers=1) as cluster:
+        cluster.said["trials"] = [{"params": {}, "budget": 1}]
+        cluster.drive()
+        address, secret = f"127.0.0.1:{cluster.said['port']}", bytes.fromhex(cluster.common["secret"])
+        for name in ("../etc/passwd", "", "x" * 200, None):
+            wire = connect(address, secret)
+            wire.send({"kind": "fetch", "state": name})
+            head, _ = wire.receive_head()
+            while head == {"kind": "wait"}:
+                head, _ = wire.receive_head()
+            assert head["kind"] == "refused"
+            assert ("is no name of a state" in head["error"]) is (name is not None)
+            wire.close()
+        cluster.join("w0")
+        cluster.finish()
+        said = "".join(cluster.logs())
+        assert "Traceback" not in said
+        assert said.count("asks for a state: ") == 3
 
 
 @pytest.mark.parametrize("address", ["", NOBODY])

@@ -20,6 +20,7 @@ from hopyard.studies.messages import Acknowledge, Beat, Doing, End, Evaluated, F
 
 _BREAKS = 5  # groups one after another, of which none came to an end: their members cannot reach each other
 _LOSSES = 3  # times that the worker of the same unit may be lost before the trial is taken for the cause
+_LACKS = 5  # times that the state which the same unit begins with may be lacking before the trial is given up
 
 
 class Reception:
@@ -233,12 +234,21 @@ class Reception:
         elif unit is not None:
             if said.kind == "state":
                 self._states.is_missing(unit.state, worker.hello.shelf)
+                self._count_lack(unit, said.error)
             if said.kind == "group":
                 self._count_break(worker, said.error)
             self._repeat(unit)
             if not self._states.is_there(unit.state):
                 self._trials.go_back(unit.trial)
         self._let_go(worker, said.unit)
+
+    def _count_lack(self, unit: Unit, error: str) -> None:
+        training = self._trials.find(unit.trial)
+        if training is not None:
+            where = unit.epoch, unit.partitions
+            training.lacks[where] += 1
+            if training.lacks[where] >= _LACKS:
+                self._trials.fail(unit.trial, f"no worker could have the state that a unit of epoch {unit.epoch + 1} begins with, {_LACKS} times: {error}")
 
     def _count_break(self, worker: Worker, error: str) -> None:
         self._breaks += 1

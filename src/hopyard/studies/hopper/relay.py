@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hopyard.errors import HopyardError, NotFound
+from hopyard.errors import HopyardError, IntegrityError, NotFound
 from hopyard.studies.link.hub import HubEvent, Lent, Wanted
 from hopyard.studies.link.wire import PAYLOAD_BYTES, Broken, Wire
 from hopyard.studies.states.serve import SILENCE_S, Server, ask
@@ -37,7 +37,10 @@ class Relay:
             self._take(wire, str(head.get("state")))
             return
         while True:
-            self._wait_for(str(head.get("state")), lambda: wire.send({"kind": "wait"}))
+            try:
+                self._wait_for(str(head.get("state")), lambda: wire.send({"kind": "wait"}))
+            except NotFound as bad:  # no name of a state; the answer says so
+                log.warning("%s asks for a state: %s", wire.peer, bad)
             self._server.answer(wire, head)
             head, size = wire.receive_head()
             if head.get("kind") != "fetch" or size:
@@ -70,7 +73,7 @@ class Relay:
             ask(wire, state, self._shelf)
         except (OSError, HopyardError) as failed:
             log.warning("state %s from %s: %s", state, wire.peer, failed)
-            self._tell(Lent(state, error=str(failed), missing=isinstance(failed, NotFound)))
+            self._tell(Lent(state, error=str(failed), missing=isinstance(failed, NotFound), damaged=isinstance(failed, IntegrityError)))
         else:
             self._tell(Lent(state))
             with self._changed:

@@ -17,7 +17,8 @@ from hopyard.studies.trainer import News, Reached, Reported
 class Training:
     """state: the newest, which stands `at`. ends: epochs done -> the state then, from the last one that was reported on.
     told: the last epoch that was reported. order: partitions
-    that it visits next, to do again what was lost as it was. losses: how often the worker of a unit was lost, by epoch and partitions."""
+    that it visits next, to do again what was lost as it was. losses: how often the worker of a unit was lost, by epoch and partitions.
+    lacks: how often nobody had the state that a unit was to begin with, likewise."""
 
     trial: TrialId
     params: Mapping[str, ParamValue]
@@ -28,6 +29,7 @@ class Training:
     ends: dict[int, str] = field(default_factory=dict)
     order: tuple[PartitionId, ...] = ()
     losses: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
+    lacks: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
     reached: bool = False
 
     @property

@@ -135,6 +135,7 @@ class Trials:
             self._withdraw(trial)
             self._ground.say(f"trial {trial}: its state was lost with its worker; it goes on from an older one")
             self.begin(Work(trial, training.params, training.budget, training.told, resumed=True))
+            self._all[trial].losses, self._all[trial].lacks = training.losses, training.lacks  # else it might go back for ever
 
     def go_back_with_the_lost(self) -> None:
         for training in list(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hopyard.studies.messages import Drop, Lend
 from hopyard.studies.states.shelf import Shelf
 
 _LENDS_S = 5.0  # then who was asked to lend a state is asked again: perhaps it could not connect
+_DAMAGES = 2  # times that a copy of a state comes with a wrong digest: once it may have been the way
 
 
 class Whereabouts:
@@ -30,6 +32,7 @@ class Whereabouts:
         self._on: dict[str, set[str]] = {}
         self._lenders: dict[str, tuple[int, str, float]] = {}  # by state, the connection and shelf of who was asked to lend it to the driver, and when
         self._unlent: set[str] = set()  # of which was said that they could not be had
+        self._damages: Counter[tuple[str, str]] = Counter()  # by state and shelf
         for name in shelf.names():
             self.lies(name, shelf.id)
 
@@ -59,6 +62,8 @@ class Whereabouts:
         self._unlent = self._unlent | {state} if event.error else self._unlent - {state}
         if event.missing:
             self.is_missing(state, shelf)
+        elif event.damaged:
+            self._doubt(state, shelf)
         elif event.error:
             return
         elif self._keeping.needs(state):
@@ -66,10 +71,22 @@ class Whereabouts:
         else:  # meanwhile nobody needs it any more
             self._shelf.drop([state])
 
+    def _doubt(self, state: str, shelf: str) -> None:
+        """A copy that comes damaged again and again is as good as lost, and nobody is to begin from it."""
+        self._damages[state, shelf] += 1
+        if self._damages[state, shelf] < _DAMAGES:
+            return
+        del self._damages[state, shelf]
+        self.is_missing(state, shelf)
+        there = self._crew.on_shelves(frozenset({shelf}))
+        self._say(f"state {state} is damaged on {there[0].hello.host if there else 'its host'}: that copy is given up")
+        for worker in there:
+            self._crew.send(worker, Drop((state,)))
+
     def _have_lent(self, state: str) -> None:
         if self._shelf.has(state):
             return
-        holders = [one for one in self._crew.on_shelves(frozenset(self._on.get(state, set()))) if not self._crew.why_gone(one)]
+        holders = self._holders(state)
         if not holders:
             self._refuse(state)
             return
@@ -80,12 +97,13 @@ class Whereabouts:
             self._lenders[state] = connection, holder.hello.shelf, time.monotonic()
             self._crew.send(holder, Lend(state))
 
+    def _holders(self, state: str) -> list[Worker]:
+        """The workers that could lend it, but for those that are about to be taken for lost."""
+        return [one for one in self._crew.on_shelves(frozenset(self._on.get(state, set()))) if not self._crew.why_gone(one)]
+
     def is_there(self, state: str) -> bool:
         """Whether anybody has it; one that was saved is brought back for that."""
-        if not state:
-            return True
-        shelves = self._on.get(state, set())
-        if self._shelf.id in shelves or self._crew.on_shelves(frozenset(shelves)):
+        if not state or self._shelf.id in self._on.get(state, set()) or self._holders(state):
             return True
         file = self._saved.get(state)
         if file is None:

@@ -49,11 +49,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """It does now; error: it could not be had from who was to lend it; missing: who does not have it."""
+    """It does now; error: it could not be had from who was to lend it; missing: who does not have it; damaged: what was lent does not have
+    the state's digest."""
 
     state: str
     error: str = ""
     missing: bool = False
+    damaged: bool = False
 
 
 HubEvent = Opened | Came | Closed | Wanted | Lent
