@@ -24,10 +24,20 @@ _MAC_BYTES = 32
 PROOF_S = 10.0  # to connect and prove, in all
 
 
-def connect(address: str, secret: bytes, *, timeout_s: float = PROOF_S, payload_limit: int = PAYLOAD_BYTES) -> Wire:
-    """A proven connection to `host:port`. Raises AuthError where the other side knows another secret, else OSError."""
+class Unreachable(TimeoutError):
+    """Nobody's host answered: packets are dropped on the way, or it is gone. A process that is busy, or stopped, is not this."""
+
+
+def connect(
+    address: str, secret: bytes, *, timeout_s: float = PROOF_S, reach_s: float = PROOF_S, payload_limit: int = PAYLOAD_BYTES
+) -> Wire:  # fmt: skip
+    """A proven connection to `host:port`. reach_s: for the host to answer at all. Raises Unreachable where it does not, AuthError where the
+    other side knows another secret, else OSError."""
     until = time.monotonic() + timeout_s
-    sock = socket.create_connection(split_address(address), timeout_s)
+    try:
+        sock = socket.create_connection(split_address(address), min(timeout_s, reach_s))
+    except TimeoutError as silent:
+        raise Unreachable(f"nothing answers at {address}") from silent
     try:
         prepare(sock)
         mine = os.urandom(_NONCE_BYTES)

@@ -17,7 +17,7 @@ from typing import Any
 
 from hopyard.errors import AuthError, HopyardError, IntegrityError, NotFound
 from hopyard.studies.link.listener import Listener
-from hopyard.studies.link.proof import connect
+from hopyard.studies.link.proof import PROOF_S, Unreachable, connect
 from hopyard.studies.link.wire import Broken, Wire
 from hopyard.studies.states.digest import digest, new
 from hopyard.studies.states.shelf import Shelf
@@ -26,8 +26,9 @@ log = logging.getLogger("hopyard.studies.states")
 
 _PART_BYTES = 4 << 20
 SILENCE_S = 20.0  # of a source, until another is asked
+_REACH_S = 2.0  # for a source to answer, where there is another: packets are sent again after 1 s
 _AVOID_S = 600.0
-_avoided: dict[str, float] = {}  # by address, until when it is asked last: it could not be reached
+_avoided: dict[str, float] = {}  # by address, or host, until when it is asked last: it could not be reached
 
 
 class Server:
@@ -81,21 +82,32 @@ def fetch(name: str, sources: Sequence[str], secret: bytes, shelf: Shelf, *, sil
     network, 0 where it is there already. Raises NotFound, with what each said, and StorageFull."""
     if shelf.has(name):
         return 0
-    said = []
-    for source in sorted(sources, key=lambda one: _avoided.get(one, 0.0) > time.monotonic()):
+    said, left = [], list(sources)
+    while left:
+        source = min(left, key=_is_avoided)
+        left.remove(source)
         try:
-            return _fetch_from(name, source, secret, shelf, silence_s)
+            return _fetch_from(name, source, secret, shelf, silence_s, reach_s=_REACH_S if left else PROOF_S)
         except (OSError, ValueError, AuthError, NotFound, IntegrityError) as refused:
             log.warning("state %s from %s: %s", name, source, refused)
             said.append(f"{source}: {refused}")
     raise NotFound(f"nobody has state `{name}`" + (f" ({'; '.join(said)})" if said else ""))
 
 
-def _fetch_from(name: str, source: str, secret: bytes, shelf: Shelf, silence_s: float) -> int:
+def _is_avoided(source: str) -> bool:
+    return max(_avoided.get(source, 0.0), _avoided.get(_host_of(source), 0.0)) > time.monotonic()
+
+
+def _host_of(source: str) -> str:
+    return source.rpartition(":")[0]
+
+
+def _fetch_from(name: str, source: str, secret: bytes, shelf: Shelf, silence_s: float, *, reach_s: float) -> int:
     try:
-        wire = connect(source, secret)
-    except OSError:
-        _avoided[source] = time.monotonic() + _AVOID_S  # it may take long to find out again
+        wire = connect(source, secret, reach_s=reach_s)
+    except OSError as failed:
+        # It may take long to find out again. Where the host is silent, so it is to all others on it.
+        _avoided[_host_of(source) if isinstance(failed, Unreachable) else source] = time.monotonic() + _AVOID_S
         raise
     try:
         wire.limit_silence(silence_s)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hopyard.errors import AuthError
-from hopyard.studies.link.proof import connect
+from hopyard.studies.link.proof import Unreachable, connect
 from hopyard.studies.link.wire import Broken, Wire
 from hopyard.studies.trainable.protocol import average
 from hopyard.studies.worker.failure import GroupBroken
 
 MEET_S = 600.0  # for the others to come; of a member that is lost, the driver tells long before
 _CONNECT_S = 2.0
+_SILENCES = 3  # times that a member's host did not answer in that time: they cannot meet
 
 
 class Meetings:
@@ -87,12 +88,16 @@ class Other:
 
     def __init__(self, address: str, secret: bytes, unit: str, index: int, check: Callable[[], None]) -> None:
         """check: called now and then while the first member does not answer; may raise. Raises GroupBroken."""
-        until = time.monotonic() + MEET_S
+        until, silences = time.monotonic() + MEET_S, 0
         while True:
             check()
             try:
                 self._wire = connect(address, secret, timeout_s=_CONNECT_S)
                 break
+            except Unreachable as silent:
+                silences += 1
+                if silences >= _SILENCES:
+                    raise GroupBroken(f"the group's first member at {address} cannot be reached: {silent}") from silent
             except TimeoutError as slow:
                 if time.monotonic() > until:
                     raise GroupBroken(f"the group's first member at {address} does not answer") from slow

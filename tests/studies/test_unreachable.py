@@ -1,0 +1,79 @@
+"""Hosts that swallow packets: found out soon where there is another way, and remembered."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hopyard.errors import NotFound
+from hopyard.studies.link.listener import Listener
+from hopyard.studies.link.proof import PROOF_S, Unreachable, connect
+from hopyard.studies.states.encode import encode
+from hopyard.studies.states.serve import fetch, listen
+from hopyard.studies.states.shelf import Shelf
+from hopyard.studies.worker.failure import GroupBroken
+from hopyard.studies.worker.group import MEET_S, Other
+
+SECRET = b"s" * 32
+HOST = "127.0.0.77"  # of this machine's own; nothing else in these tests listens there
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where the system drops the packets of who connects: more wait there already than are let in."""
+    with ExitStack() as opened:
+        full = opened.enter_context(socket.socket())
+        full.bind((HOST, 0))
+        full.listen(0)
+        for _ in range(4):
+            waits = opened.enter_context(socket.socket())
+            waits.setblocking(False)
+            waits.connect_ex(full.getsockname())
+        yield f"{HOST}:{full.getsockname()[1]}"
+
+
+def test_a_host_that_does_not_answer_is_told_from_one_that_is_busy(silent: str) -> None:
+    with pytest.raises(Unreachable, match="nothing answers at"):
+        connect(silent, SECRET, reach_s=0.2)
+    with socket.socket() as busy:  # its process does not look, but the system takes the connection
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        with pytest.raises(TimeoutError) as slow:
+            connect(f"127.0.0.1:{busy.getsockname()[1]}", SECRET, timeout_s=0.2)
+    assert not isinstance(slow.value, Unreachable)
+
+
+def test_a_state_comes_from_elsewhere_soon_and_the_host_is_remembered(silent: str, tmp_path: Path) -> None:
+    for name in ("memory", "disk"):
+        (tmp_path / name).mkdir()
+    here, there = (Shelf(name, tmp_path / "disk", memory=tmp_path / "memory") for name in "12")
+    for name in "ab":
+        there.put(name, encode({"w": name}))
+    listener = listen(SECRET, there, host="127.0.0.1")
+    source = f"127.0.0.1:{listener.port}"
+    began = time.monotonic()
+    assert fetch("a", [silent, source], SECRET, here) > 0
+    assert time.monotonic() - began < PROOF_S / 2
+    asked: list[object] = []
+    beside = Listener(SECRET, asked.append, host=HOST)
+    sources = [f"{HOST}:{beside.port}", source]
+    assert fetch("b", sources, SECRET, here) > 0
+    assert not asked, "another port of the same host"
+    with pytest.raises(NotFound):
+        fetch("c", sources, SECRET, here)
+    assert asked, "where nobody else has it"
+    for one in (beside, listener, here, there):
+        one.close()
+
+
+def test_a_group_whose_first_member_cannot_be_reached_breaks_up_soon(silent: str) -> None:
+    """It waited as long as for a member that has yet to finish something."""
+    began = time.monotonic()
+    with pytest.raises(GroupBroken, match="nothing answers at"):
+        Other(silent, SECRET, "1.1", 1, lambda: None)
+    assert time.monotonic() - began < MEET_S / 10
