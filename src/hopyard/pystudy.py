@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from hopyard.cli.studyrun import searcher_here
 from hopyard.cli.studyshow import get_study, read_journal
 from hopyard.cli.submit import submit
 from hopyard.config.searchfile import search_of
-from hopyard.domain.ids import slug
+from hopyard.domain.ids import new_run_id, slug
 from hopyard.errors import NotFound, SpecError, StudyFailed
 from hopyard.sdk.client import Client
 from hopyard.sdk.connect import connect
@@ -129,6 +131,19 @@ class Study:
 
         code = None if folder is None else Path(folder).resolve()
         return Study(*resume(self._client, self.refresh()._run, trials=trials, code=code, queue=queue, priority=priority))
+
+    def fork(
+        self, params: Mapping[str, Any] | None = None, *, epochs: int | None = None, name: str | None = None, queue: str | None = None, priority: int | None = None
+    ) -> Study:
+        """Train its best model on (`parallel: mop`), as it was saved last: a study of one trial, which begins with that, on all workers.
+        params: what changes of the best trial's parameters. epochs: so many more, by default as many as the study's; they count on. queue,
+        priority: others than the study's. Raises NotFound where no best model was saved yet; SpecError for parameters that the study has
+        not, and where trials are runs of their own."""
+        body = {
+            "id": new_run_id(datetime.now(UTC), os.urandom(7)), "checkpoint": "best", "params": dict(params or {}), "epochs": epochs,
+            "label": None if name is None else slug(name, fallback="search"), "queue": queue, "priority": priority,
+        }  # fmt: skip
+        return Study(self._client, self._client.post(f"/runs/{self.id}/fork", body, plan=1))
 
     def trial(self, number: int | str) -> Trial:
         """Raises NotFound."""

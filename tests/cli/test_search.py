@@ -195,6 +195,36 @@ if __name__ == "__main__":
     assert said["continues"] == said["first"] and said["same"] and said["trials"] == 3 and 0 < said["w"] < 3.2
 
 
+def test_the_best_model_is_trained_on_from_python(shell: Shell, numbers: str) -> None:
+    shell.write("model.py", MODEL)
+    shell.write(
+        "go.py",
+        """
+import json, hopyard as hop, hopyard.errors
+from model import Mean
+if __name__ == "__main__":
+    study = hop.search(Mean, space={"lr": [0.1, 0.2]}, metric="mse", searcher="grid", epochs=1, workers=2, dataset="numbers",
+                       partitions={"validation": 0.25}, resources={"cpus": 0.5})
+    fork = study.wait(120).fork({"lr": 0.5}, epochs=2, name="on").wait(120)
+    try:
+        study.fork({"momentum": 1})
+    except hop.errors.SpecError as wrong:
+        refused = wrong.message
+    (trial,) = fork.trials
+    print(json.dumps({"refused": refused, "before": study.best.best, "after": fork.best.best, "w": float(fork.best_state()["w"][0]), "from": study.name,
+                      "beginning": fork.data()["beginning"]["study"], "points": [at for at, _ in trial.points], "params": dict(trial.params)}))
+""",
+    )
+    environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+    done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    assert said["refused"] == "params.momentum: the study has no such parameter"
+    assert said["after"] < said["before"] and 2.5 < said["w"] < 3.2 and said["beginning"] == said["from"]
+    assert said["points"] == [2, 3] and said["params"] == {"lr": 0.5}
+    assert f"trains on the best model of {said['from']}" in shell.hop("search", "show", "on").text
+
+
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [

@@ -267,6 +267,55 @@ def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> None:
+    plan = {"parts": 1, "validation": 0.2}
+    hops = {**STUDY, "parallel": "mop", "trial": None, "max_epochs": 5, "mop": {"trainable": "t.py:T", "workers": 1, "dataset": "d", "partitions": plan}}
+    best = {"trial": "3", "epoch": 4, "best": True, "value": 0.5, "params": {"lr": 0.25}}
+
+    async def scene(stage: Stage) -> None:
+        await stage.dataset("d")
+        study = await stage.started(study=hops, datasets=[{"name": "d"}], params={"kept": 1})
+        path = f"/runs/{study['id']}/fork"
+
+        async def save(step: int, states: Any) -> str:
+            index = json.dumps({"format": 1, "step": step, "states": states}).encode()
+            manifest = await stage.put_tree({"1.7": b"w", "1.8": b"v", "hopyard.json": index})
+            said = {"step": step, "manifest": manifest, "metrics": {}, "offsets": {}, "rank": 0}
+            await stage.ask("POST", f"/attempts/{study['id']}.1/checkpoints", said)
+            return manifest
+
+        async def refused(body: dict[str, Any], words: str, status: int = 400, of: str = path) -> None:
+            answer = await stage.ask("POST", of, body, status=status)
+            assert words in answer["error"]["message"], answer
+
+        await refused({"checkpoint": "best"}, "has saved no best model yet", 404)
+        manifest = await save(1, {"1.7": best, "1.8": {"trial": "1", "epoch": 5}})
+        for bad in (None, [], {"1.7": 3}, {"1.7": {**best, "params": None}}, {"1.7": {**best, "trial": "x"}}, {"1.9": best}):
+            await save(2, bad)  # what a run says of itself is not believed
+        fork = await stage.ask("POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}, plan=1)
+        assert (await stage.ask("POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}))["id"] == "fork-1"
+        spec = fork["spec"]
+        begin = {"run": study["id"], "state": "1.7", "study": study["name"], "trial": "3", "epoch": 4, "value": 0.5, "params": {"lr": 0.25}}
+        assert (spec["forked_from"], spec["resume"], spec["params"]) == (study["id"], {"run": study["id"], "step": 1, "manifest": manifest}, {"kept": 1})
+        assert (spec["study"]["beginning"], spec["study"]["max_epochs"], spec["study"]["trials"]) == (begin, 6, 1)
+        assert spec["study"]["space"] == [{"name": "lr", "kind": "constant", "value": 2, "conditions": []}]
+        again = (await stage.ask("POST", "/runs/fork-1/fork", {}))["spec"]
+        assert (again["study"]["beginning"], again["resume"]) == (begin, spec["resume"]), "from the same, which is not its own yet"
+        await refused({"checkpoint": "best"}, "has saved no best model", 404, "/runs/fork-1/fork")
+        await refused({"checkpoint": "best", "params": {"momentum": 1}}, "params.momentum: the study has no such parameter")
+        await refused({"checkpoint": "best", "params": {"lr": "x"}}, "params.lr: x is not a number")
+        await refused({"checkpoint": "newest"}, "checkpoints are of its trials")
+        await refused({"checkpoint": 1}, "checkpoints are of its trials")
+        await refused({"params": {"lr": 1}}, "its parameters are those of its space")
+        await refused({"epochs": 3}, "epochs: only a study's best model")
+        await refused({"checkpoint": "best"}, "checkpoints are of its trials", of=f"/runs/{(await stage.started(study=STUDY))['id']}/fork")
+        await refused({"checkpoint": "best"}, "is no study", of=f"/runs/{(await stage.started())['id']}/fork")
+        said = await stage.submit(study={**hops, "beginning": begin}, datasets=[{"name": "d"}], status=400)
+        assert "another request" in said["error"]["message"]
+
+    play(tmp_path, scene)
+
+
 def test_a_study_is_told_deleted_runs_from_those_it_may_not_see(tmp_path: Path) -> None:
     """Also where the one that had it is deleted, and the trials with it."""
 

@@ -79,6 +79,11 @@ def exit_code(run: Run) -> int:
     return int(exit_["code"]) or 1 if exit_ else 1
 
 
+def begun_with(begin: Mapping[str, Any], metric: str) -> str:
+    """What a forked study began with: `the best model of alice/digits/12: trial 3 after epoch 4, val_acc 0.97`."""
+    return f"the best model of {begin['study']}: trial {begin['trial']} after epoch {begin['epoch']}, {metric} {number(begin['value'])}"
+
+
 def values_line(values: Mapping[str, float | None], *, limit: int = 6) -> str:
     """`val_acc 0.9312  loss 0.21`."""
     shown = [f"{name} {number(value)}" for name, value in list(values.items())[:limit]]

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, address, duration_s, first_line, get_run
+from hopyard.cli.address import Run, address, begun_with, duration_s, first_line, get_run
 from hopyard.cli.console import bytes_text, number, paint, paint_phase, span
 from hopyard.cli.options import json_option, last_run_argument
 from hopyard.cli.statusline import progress_parts
@@ -66,8 +66,7 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     if spec.get("time_limit_s"):
         yield "time limit", format_time(spec["time_limit_s"])
     if spec.get("forked_from"):
-        resume = spec.get("resume")
-        yield "forked from", spec["forked_from"] + (f", from its checkpoint at step {resume['step']}" if resume else "")
+        yield "forked from", spec["forked_from"] + _from_where(spec)
     yield from _listed("attempts", [_attempt(a) for a in run.get("attempts") or ()])
     yield from _listed("events", _events(run.get("events") or []))
     yield from _listed("checkpoints", _checkpoints(run.get("checkpoints") or []))
@@ -76,6 +75,14 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
         yield "progress", "  ".join(progress)
     yield from _listed("latest", [f"{name} {number(pair[1])}  (step {pair[0]})" for name, pair in sorted((run.get("latest") or {}).items())])
     yield from _listed("summary", [f"{name} {number(value)}" for name, value in (run.get("summary") or {}).items()])
+
+
+def _from_where(spec: dict[str, Any]) -> str:
+    """Of a fork, with what it began."""
+    resume, study = spec.get("resume"), spec.get("study") or {}
+    if study.get("beginning"):
+        return f": {begun_with(study['beginning'], study['metric'])}"
+    return f", from its checkpoint at step {resume['step']}" if resume else ""
 
 
 def _phase(run: Run) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, get_run, run_title
+from hopyard.cli.address import Run, begun_with, get_run, run_title
 from hopyard.cli.options import json_option, run_argument
 from hopyard.config.asks import TopologyAsk, format_replicas, format_topology
 from hopyard.config.params import format_value
@@ -19,7 +19,7 @@ from hopyard.sdk.client import Client
 
 _LARGEST_SHOWN = 1024 * 1024  # of a file whose lines are compared
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SECTIONS = ("params", "packages", "datasets", "resources", "environment", "results")
+_SECTIONS = ("params", "study", "packages", "datasets", "resources", "environment", "results")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
     latest = {name: pair[1] for name, pair in (run.get("latest") or {}).items()}
     return {
         "params": dict(run.get("params") or {}),
+        "study": _study(spec.get("study")),
         "packages": dict(environment.get("packages") or {}),
         "datasets": {ref["name"]: ref["version"] for ref in spec.get("datasets") or ()},
         "resources": resources | {"time limit (s)": spec.get("time_limit_s"), "topology": _topology(spec)} | {key: spec.get(key) for key in ("queue", "priority", "preemptible")},
@@ -90,6 +91,27 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
         },
         "results": {"phase": run["phase"], **latest, **(run.get("summary") or {})},
     }
+
+
+def _study(said: dict[str, Any] | None) -> dict[str, Any]:
+    """What a study searches and how, by the names of its file."""
+    if said is None:
+        return {}
+    begin, mop = said.get("beginning"), said.get("mop") or {}
+    space = {f"space.{one['name']}": _range(one) for one in said["space"]}
+    plain = {key: said[key] for key in ("metric", "goal", "parallel", "trials", "concurrent", "seed")}
+    partitions = {f"partitions.{key}": value for key, value in (mop.get("partitions") or {}).items()}
+    return {
+        **plain, "epochs": said["max_epochs"], "searcher": said["searcher"]["name"], **{f"searcher.{key}": value for key, value in said["searcher"]["options"].items()},
+        "begins with": begun_with(begin, said["metric"]) if begin else None, **space, **{key: mop[key] for key in ("trainable", "workers", "deterministic", "threads", "hybrid") if key in mop}, **partitions,
+    }  # fmt: skip
+
+
+def _range(parameter: dict[str, Any]) -> Any:
+    if parameter["kind"] == "constant":
+        return parameter["value"]
+    own = {key: value for key, value in parameter.items() if key not in ("name", "kind") and value not in (None, [], False)}
+    return f"{parameter['kind']} " + " ".join(f"{key}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}" for key, value in own.items())
 
 
 def _topology(said: dict[str, Any]) -> str | None:

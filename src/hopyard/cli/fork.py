@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from hopyard.cli.address import Run, get_run
+from hopyard.cli import console
+from hopyard.cli.address import Run, begun_with, get_run
 from hopyard.cli.options import (
     extras_option,
     gpu_memory_option,
@@ -24,9 +25,11 @@ from hopyard.cli.options import (
 from hopyard.errors import SpecError
 from hopyard.sdk.client import Client
 
+BEST = "best"
+
 
 @click.command("fork")
-@run_argument()
+@run_argument(metavar="RUN[@CHECKPOINT]")
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that changes (repeatable).")
 @click.option("-e", "--env", multiple=True, metavar="K[=V]", help="An environment variable that changes (repeatable).")
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
@@ -44,13 +47,15 @@ from hopyard.sdk.client import Client
 @queue_option
 @priority_option
 @preempt_option
-@click.option("--checkpoint", metavar="newest|STEP", help="Start from this checkpoint of RUN instead of from the beginning.")
+@click.option("--checkpoint", metavar="newest|STEP|best", help="Start from this checkpoint of RUN instead of from the beginning; best: the best model of a study.")
+@click.option("--epochs", type=click.IntRange(1), metavar="N", help="With --checkpoint best: train so many epochs more.  [default: the study's]")
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
-def fork(ref: str, checkpoint: str | None, detach: bool, as_json: bool, **options: Any) -> int:
+def fork(ref: str, checkpoint: str | None, epochs: int | None, detach: bool, as_json: bool, **options: Any) -> int:
     """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now.
 
-    A study that is forked searches anew; `hop search resume` goes on with one.
+    RUN@STEP is RUN with --checkpoint STEP. A study that is forked searches anew; with --checkpoint best its best model is trained on, in a study of one trial (`parallel: mop`).
+    `hop search resume` goes on with a study.
     """
     from datetime import UTC, datetime
 
@@ -58,26 +63,64 @@ def fork(ref: str, checkpoint: str | None, detach: bool, as_json: bool, **option
     from hopyard.domain.ids import new_run_id
     from hopyard.sdk.connect import connect
 
+    ref, wanted = _split(ref, checkpoint)
     changes = changes_of(options)
-    changes["checkpoint"] = _checkpoint(checkpoint)
+    changes["checkpoint"], changes["epochs"] = wanted, epochs
+    if epochs is not None and wanted != BEST:
+        raise SpecError("--epochs: only a study's best model is trained for so many more", hints=("`hop fork STUDY --checkpoint best --epochs N`; of a script, change its parameter: `-p epochs=N`",))
     client = connect()
     source = client.get(f"/runs/{get_run(client, ref)['id']}")
-    if source["spec"].get("study") is not None:
-        _check_study(client, source, options["params"], checkpoint)
+    study = source["spec"].get("study")
+    if study is None and wanted == BEST:
+        raise SpecError(f"--checkpoint: `best` is the best model of a study, and {source['name']} is none", hints=("`newest`, or a step: `hop info RUN` lists the checkpoints",))
+    if study is not None:
+        _check_study(client, source, options["params"], wanted)
     roles = _roles(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
-    return finish(client, client.post(f"/runs/{source['id']}/fork", changes, plan=1), detach=detach, as_json=as_json)
+    run = client.post(f"/runs/{source['id']}/fork", changes, plan=1)
+    if study is None:
+        return finish(client, run, detach=detach, as_json=as_json)
+    _tell(source, run)
+    from hopyard.cli import studyrun
+
+    return studyrun.finish(client, run, detach=detach, as_json=as_json)
 
 
-def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: str | None) -> None:
-    """A study that is forked searches anew, by its own file. Raises SpecError for what would change nothing of that."""
-    name = study["name"]
-    if params:
-        raise SpecError(f"--param: {name} is a study: its parameters are those of its space", hints=("change the file, and start another: `hop search search.yaml -p K=V`",))
-    if checkpoint is None:
+def _split(ref: str, checkpoint: str | None) -> tuple[str, str | int | None]:
+    """The run, and the checkpoint that is named behind its `@` or by the option. Raises SpecError."""
+    run, at, behind = ref.partition("@")
+    if at and checkpoint is not None and behind != checkpoint:
+        raise SpecError(f"--checkpoint: `{checkpoint}`, but {ref} names `{behind}`", hints=("say one of the two",))
+    if not at:
+        return run, _checkpoint(checkpoint, what="--checkpoint")
+    return run, _checkpoint(behind, what=ref)
+
+
+def _tell(source: Run, run: Run) -> None:
+    begin = run["spec"]["study"].get("beginning")
+    if begin is None or run["spec"]["resume"] is None:
+        console.say(f"{source['name']} is searched anew" + ("; `--checkpoint best` trains its best model on" if source["spec"]["study"]["parallel"] == "mop" else ""))
         return
+    lives = "" if source["phase"] in ("succeeded", "failed", "cancelled") else ", the best that it has saved so far; it goes on"
+    console.say(f"from {begun_with(begin, run['spec']['study']['metric'])}{lives}")
+
+
+def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: str | int | None) -> None:
+    """What cannot be of a study. The server would say it, too, but does not know what the journal knows. Raises SpecError."""
+    name, hops = study["name"], study["spec"]["study"]["parallel"] == "mop"
+    if checkpoint == BEST and hops:
+        return
+    if checkpoint is None:
+        if params:
+            hints = ["change the file, and start another: `hop search search.yaml -p K=V`"]
+            hints += [f"`hop fork {name} --checkpoint best -p K=V` trains its best model on with changes"] * hops
+            raise SpecError(f"--param: {name} is a study: its parameters are those of its space", hints=hints)
+        return
+    if hops:
+        hints = [f"`hop fork {name} --checkpoint best` trains its best model on", f"`hop search resume {name}` goes on with all of them"]
+        raise SpecError(f"--checkpoint: {name} is a study, whose checkpoints hold the states of its trials", hints=hints)
     from hopyard.cli.studyshow import read_journal
     from hopyard.studies.view.standing import StudyView
 
@@ -85,8 +128,6 @@ def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: 
     hints = [f"`hop search resume {name}` goes on with all of them"]
     if best is not None and best.run:
         hints.insert(0, f"the best one is a run: `hop fork {best.run_name or best.run} --checkpoint newest`")
-    elif best is not None:
-        hints.append(f"the best one's state: `hop.study({name!r}).best_state()` in Python, or `hop pull {name} --checkpoint`")
     raise SpecError(f"--checkpoint: {name} is a study, whose fork searches anew; checkpoints are of its trials", hints=hints)
 
 
@@ -125,9 +166,9 @@ def _roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[st
     return [{**placed[0], **counts, "resources": {**placed[0]["resources"], **sizes}}]
 
 
-def _checkpoint(text: str | None) -> str | int | None:
-    if text is None or text == "newest":
+def _checkpoint(text: str | None, *, what: str) -> str | int | None:
+    if text is None or text in ("newest", BEST):
         return text
     if not text.isascii() or not text.isdecimal():
-        raise SpecError(f"--checkpoint: `{text}` is neither `newest` nor a step", hints=("`hop info RUN` lists the checkpoints",))
+        raise SpecError(f"{what}: `{text}` is neither `newest` nor a step", hints=("`hop info RUN` lists the checkpoints", "`best` is the best model of a study"))
     return int(text)

@@ -75,7 +75,7 @@ def ls(everything: bool, limit: int, as_json: bool) -> None:
     """List studies, the newest first: those alive, or all with -a."""
     from hopyard.cli.ps import LIVE
     from hopyard.cli.studyresume import continued_names
-    from hopyard.cli.studytable import why_failed
+    from hopyard.cli.studytable import searcher_name, why_failed
     from hopyard.sdk.connect import connect
 
     phases = None if everything else ",".join(LIVE)
@@ -92,9 +92,9 @@ def ls(everything: bool, limit: int, as_json: bool) -> None:
     for each in found:
         study, summary = each["spec"]["study"], each.get("summary") or {}
         best = summary.get(study["metric"])
-        said = [f"{study['metric']} {console.number(best)}" if best is not None else "", why_failed(each), names.get(each["id"], "")]
+        said = [f"{study['metric']} {console.number(best)}" if best is not None else "", why_failed(each), names.get(each["id"], ""), f"forked from {study['beginning']['study']}" if study.get("beginning") else ""]
         rows.append([
-            each["name"], study["name"], console.paint_phase(each["phase"]), study["searcher"]["name"].rpartition(":")[2],
+            each["name"], study["name"], console.paint_phase(each["phase"]), searcher_name(study).rpartition(":")[2],
             f"{summary.get('trials', 0):.0f}", console.age(console.seconds_since(each["submitted_at"])), "; ".join(filter(None, said)),
         ])  # fmt: skip
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
@@ -135,7 +135,7 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
         raise SpecError(f"the trials of {study['name']} are runs of their own, so no worker is shared", hints=(f"hop ps -a --parent {study['name']} lists them",))
     chart = chart_of(view, epochs=_epochs(epochs))
     if epochs is not None and view.bars and not chart.rows:
-        raise SpecError(f"--epochs: no unit of {epochs} has ended", hints=(f"there are epochs 0 to {max(bar.epoch for bar in view.bars)}",))
+        raise SpecError(f"--epochs: no unit of {epochs} has ended", hints=(f"there are epochs {min(bar.epoch for bar in view.bars)} to {max(bar.epoch for bar in view.bars)}",))
     if as_json:
         console.out_json({"study": study["name"], **as_data(chart)})
     elif file is not None:

@@ -78,6 +78,9 @@ def _check_grows(study: StudySpec, records: Sequence[dict[str, Any]], trials: in
     from hopyard.searchers.replay import replay
     from hopyard.studies.codec import event_of_json
 
+    if study.beginning is not None:
+        hint = "`hop fork STUDY --checkpoint best` trains its best model on, if need be with other parameters"
+        raise SpecError("--trials: this study is a fork, which trains one model on: there are no more trials", hints=(hint,))
     name = study.searcher.name
     events = [event for record in records if (event := event_of_json(record)) is not None]
     begun = len({event.answer.trial for event in events if isinstance(event, Asked) and isinstance(event.answer, Proposal)})

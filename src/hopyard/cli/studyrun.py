@@ -17,13 +17,14 @@ from hopyard.config import params as pairs
 from hopyard.config.home import Home
 from hopyard.config.runspec import parse_standing
 from hopyard.config.searchfile import read_searchfile
+from hopyard.config.studyjson import study_of_json
 from hopyard.config.studyrequest import StudyRequest
 from hopyard.domain.ids import check_name
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Constant, Parameter, Space
 from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import Proposal
-from hopyard.errors import SpecError
+from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.searcher import Searcher
 from hopyard.sdk.client import Client
 from hopyard.studies.view.standing import StudyView
@@ -165,6 +166,8 @@ def _last_words(ended: dict[str, Any], view: StudyView) -> None:
     best = view.best()
     if best is not None and ended["phase"] == "succeeded":
         console.say(f"hop search show {ended['name']} --trial {best.id}   tells more of the best")
+        if ended["spec"]["study"]["parallel"] == "mop":
+            console.say(f"hop fork {ended['name']} --checkpoint best   trains it on")
 
 
 def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
@@ -190,9 +193,27 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
         pull_tree_to(client, next(d["manifest"] for d in spec["datasets"] if d["name"] == spec["study"]["mop"]["dataset"]), scratch / "data")
         (scratch / "journal").write_bytes(b"".join(map(encode_record, read_journal(client, study))))
         words = [_interpreter(spec), "-m", "hopyard.studies.again", str(scratch / "journal"), str(scratch / "code"), str(scratch / "data")]
+        if spec["study"].get("beginning"):
+            words.append(f"--beginning={_pull_beginning(client, study, scratch / 'saved')}")
         words += [f"--trial={trial}" for trial in trials] + ["--json"] * as_json
         paths = [sdk_folder(Home.default().root), *filter(None, [os.environ.get("PYTHONPATH")])]
         return subprocess.run(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}, check=False).returncode
+
+
+def _pull_beginning(client: Client, study: dict[str, Any], folder: Path) -> Path:
+    """The file with what a fork began with: of its newest checkpoint, or where it has none of the one that it was forked from. Raises
+    NotFound."""
+    from hopyard.cli.pull import pull_tree_to
+    from hopyard.studies.hopper.beginning import states_in
+
+    begin = study_of_json(study["spec"]["study"]).beginning
+    assert begin is not None
+    own = client.get(f"/runs/{study['id']}/checkpoints")["checkpoints"]
+    pull_tree_to(client, own[-1]["manifest"] if own else study["spec"]["resume"]["manifest"], folder)
+    found = states_in({file.name: file for file in folder.iterdir()}, begin).get(begin.kept_as)
+    if found is None:
+        raise NotFound(f"the state that {study['name']} began with was not saved")
+    return found
 
 
 def _interpreter(spec: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, first_line
+from hopyard.cli.address import Run, begun_with, first_line
 from hopyard.studies.standing import Phase
 from hopyard.studies.view.standing import StudyView, TrialView
 
@@ -26,17 +26,32 @@ _HOW_IT_SAYS_SO = re.compile(r"^(replica \d+: )?exit code \d+: (error: )?")  # o
 def heading(view: StudyView) -> list[str]:
     """What the study searches, how many trials are in which state, and the best one."""
     spec = view.spec
-    searcher = (spec.get("searcher") or {}).get("name", "")
+    searcher = searcher_name(spec)
     counts = view.counts()
     trials = f"{len(view.trials)} of {spec['trials']} trials" if spec.get("trials") else f"{len(view.trials)} trials"
     states = ", ".join(f"{number} {console.paint(state.value, STATE_STYLE[state])}" for state, number in counts.items() if number)
     lines = [f"{console.paint(str(spec.get('name', '')), 'bold')}  {searcher}, {view.goal.value} {view.metric}  {trials}: {states or 'none yet'}"]
+    if spec.get("beginning"):
+        lines.append(f"trains on {begun_with(spec['beginning'], view.metric)}{_changes(view)}")
     if view.continues:
         lines.append(f"continues {view.continues}")
     best = view.best()
     if best is not None:
         lines.append(f"best {view.metric} {console.number(best.best)} by trial {best.id} after epoch {best.best_epoch}: {params_line(best.params)}")
     return lines
+
+
+def searcher_name(study: dict[str, Any]) -> str:
+    """Of a StudySpec as JSON; `fork` where nothing is searched, but another study's best model trained on."""
+    return "fork" if study.get("beginning") else str((study.get("searcher") or {}).get("name", ""))
+
+
+def _changes(view: StudyView) -> str:
+    """Which parameters of a fork's trial are others than those of the model that it began with."""
+    had, trial = view.spec["beginning"]["params"], view.trials.get("0")
+    now = {} if trial is None else trial.params
+    told = [f"{name}={value_text(now[name]) if name in now else 'nothing'} in place of {value_text(had[name]) if name in had else 'nothing'}" for name in {**had, **now} if now and now.get(name) != had.get(name)]
+    return f"; {', '.join(told)}" if told else ""
 
 
 def table_of(view: StudyView, *, limit: int | None = None, width: int | None = None, stream: Any = None) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform
-from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.domain.study import Beginning, Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
 from hopyard.errors import SpecError
 
 _KINDS: Mapping[str, type[Domain]] = {"choice": Choice, "uniform": Uniform, "integer": Integer, "constant": Constant}
@@ -52,6 +52,8 @@ def _study(given: Mapping[str, Any]) -> StudySpec:
     fields["searcher"] = SearcherSpec(given["searcher"]["name"], dict(given["searcher"]["options"]))
     mop = given.get("mop")
     fields["mop"] = None if mop is None else MopSpec(**{**mop, "partitions": _plan(mop["partitions"])})
+    beginning = given.get("beginning")
+    fields["beginning"] = None if beginning is None else Beginning(**{**beginning, "params": dict(beginning["params"]), "value": float(beginning["value"])})
     return StudySpec(**fields)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -76,6 +77,28 @@ class MopSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the only trial of a fork begins with: the best state of another study.
+
+    run, state: in whose checkpoint it lies, and its name there. study: the name of the study that trained it; trial, epoch, value,
+    params: of which trial of that, after how many epochs in all, what the metric was then, what it was trained with.
+    """
+
+    run: str
+    state: str
+    study: str
+    trial: str
+    epoch: int
+    value: float
+    params: Mapping[str, ParamValue] = field(default_factory=dict)
+
+    @property
+    def kept_as(self) -> str:
+        """Its name in the fork, whose own states are named as those of the other study were: by numbers that begin anew."""
+        return f"begin-{hashlib.blake2b(f'{self.run}/{self.state}'.encode(), digest_size=8).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
 class StudySpec:
     """All that decides what a study does: the same spec on the same data gives the same study.
 
@@ -101,6 +124,7 @@ class StudySpec:
     mop: MopSpec | None = None
     tensorboard: bool = False
     mlflow: str = ""  # tracking URI of an MLflow server to mirror to
+    beginning: Beginning | None = None  # of a fork that trains another study's best model on: from its epoch up to `max_epochs`
     continues: str = ""  # the run of the study that this one goes on with: its journal and its states are this one's too
 
     @property

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.study import GOES_ON
 from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, StorageFull
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
-from hopyard.replica.again import Again, as_a_study_ends
 from hopyard.replica.boards import TensorBoard
 from hopyard.replica.checkpoints import Checkpoints
 from hopyard.replica.diary import say
@@ -124,39 +124,35 @@ class Replica:
         argv = list(spec.launch.command)
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
-        command = process.Command(
-            argv, env, folder.work, folder.streams / "stdout", folder.streams / "stderr", spec.node.cpus, umask=self._umask
-        )  # fmt: skip
+        groups = Groups.make(spec.node, spec.launch.resources)
         process.become_subreaper()
         self._wakeup.listen()
-        again, limit_s = Again(spec.launch), spec.launch.time_limit_s
-        self._state = replace(self._state, started_at=time.time())
-        while True:
-            began = time.monotonic()
-            ended = self._run_once(command, limit_s)
-            if not again.allows(ended, time.monotonic()):
-                break
-            folder.note(f"{spec.launch.role} {spec.launch.role_rank} (replica {spec.launch.rank}) was {ended.reason}; it is started again")
-            limit_s = None if limit_s is None else max(0.0, limit_s - (time.monotonic() - began))
-        return as_a_study_ends(ended) if spec.launch.study is not None else ended
-
-    def _run_once(self, command: process.Command, limit_s: float | None) -> Exit:
-        spec, groups = self._spec, Groups.make(self._spec.node, self._spec.launch.resources)
         try:
-            started = process.start(replace(command, groups=tuple(dict.fromkeys(groups.folders.values()))))
+            started = process.start(
+                process.Command(
+                    argv,
+                    env,
+                    folder.work,
+                    folder.streams / "stdout",
+                    folder.streams / "stderr",
+                    spec.node.cpus,
+                    tuple(dict.fromkeys(groups.folders.values())),
+                    self._umask,
+                )
+            )
         except PrepareFailed:
             groups.remove()
             raise
         groups.give_up(started.refused)
         self._state = replace(
-            self._state, phase=ReplicaPhase.RUNNING, detail="", child_pid=started.pid, child_started=started_ticks(started.pid)
-        )  # fmt: skip
+            self._state, phase=ReplicaPhase.RUNNING, detail="", child_pid=started.pid, child_started=started_ticks(started.pid), started_at=time.time()
+        )
         self._write(self._state)
         self._shipper.say(ReplicaStatus(spec.launch.rank, ReplicaPhase.RUNNING))
         self._shipper.start()
-        return self._supervise(started.pid, groups, limit_s)
+        return self._supervise(started.pid, groups)
 
-    def _supervise(self, pid: int, groups: Groups, limit_s: float | None) -> Exit:
+    def _supervise(self, pid: int, groups: Groups) -> Exit:
         spec, now = self._spec, time.monotonic()
         system = SystemMetrics(self._folder, groups, spec.node.gpus)
         tensorboard = TensorBoard(self._folder, spec.launch.env.get("TENSORBOARD_LOGDIR"))
@@ -167,7 +163,7 @@ class Replica:
             groups,
             memory,
             self._wakeup,
-            time_limit_s=limit_s,
+            time_limit_s=spec.launch.time_limit_s,
             grace_s=spec.node.grace_s,
             gang_folder=Path(spec.node.gang_folder or self._folder.root),
             periodic=[
@@ -183,6 +179,10 @@ class Replica:
             tensorboard.poll()
         except (OSError, ValueError) as failed:
             say(f"tensorboard: {failed}")
+        if spec.launch.study is not None and ended.kind is ExitKind.SIGNAL:
+            return replace(ended, kind=ExitKind.LOST)  # a study knows where it was: the next attempt goes on from there
+        if spec.launch.study is not None and ended.kind is ExitKind.EXIT_CODE and ended.code == GOES_ON:
+            return replace(ended, kind=ExitKind.LOST, reason=ended.reason.partition(": ")[2] or ended.reason)
         return ended
 
     def _gpu_watch(self, now: float) -> list[Periodic]:

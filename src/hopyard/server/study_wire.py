@@ -85,6 +85,18 @@ class MopIn(In):
     unit_timeout_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
 
 
+class BeginningIn(In):
+    """The state that a fork trains on: `POST /runs/{id}/fork` says it."""
+
+    run: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{6,64}$")]
+    state: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$")]
+    study: Text
+    trial: Annotated[str, Meta(pattern=r"^[0-9]{1,19}$")]
+    epoch: Annotated[int, Meta(ge=0, le=10**9)]
+    value: float
+    params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+
+
 class StudyIn(In):
     """Everything that decides what a study does. trial: of `parallel: trials`, the spec of a trial's run without its drawn params."""
 
@@ -103,6 +115,7 @@ class StudyIn(In):
     mop: MopIn | None = None
     tensorboard: bool = False
     mlflow: Text = ""
+    beginning: BeginningIn | None = None
     continues: Annotated[str, Meta(pattern=r"^([A-Za-z0-9-]{6,64})?$")] = ""
 
 

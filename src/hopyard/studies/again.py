@@ -35,6 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("journal", type=Path)
     parser.add_argument("code", type=Path, help="folder of the study's code")
     parser.add_argument("data", type=Path, help="folder of its dataset")
+    parser.add_argument("--beginning", type=Path, help="file of the state that a forked study began with")
     parser.add_argument("--trial", action="append", default=[], metavar="N")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(words)
@@ -67,7 +68,7 @@ def _again(asked: argparse.Namespace) -> int:
         trials = [TrialId(trial) for trial in asked.trial]
         found: list[Replayed] = []
         told_at = time.monotonic()
-        for one in _replayed(records, spec, trials, trainable, open_partition):
+        for one in _replayed(records, spec, trials, trainable, open_partition, asked.beginning):
             found.append(one)
             if not one.agrees:
                 break
@@ -77,17 +78,18 @@ def _again(asked: argparse.Namespace) -> int:
     return _tell(found, as_json=asked.json)
 
 
-def _replayed(records: Sequence[Record], spec: StudySpec, trials: Sequence[TrialId], trainable: Any, opened: Any) -> Any:
+def _replayed(records: Sequence[Record], spec: StudySpec, trials: Sequence[TrialId], trainable: Any, opened: Any, beginning: Path | None) -> Any:
     assert spec.mop is not None
+    given = {} if spec.beginning is None or beginning is None else {spec.beginning.kept_as: beginning.read_bytes()}
     parts, seed = spec.mop.partitions.parts, spec.seed
     if not trials:
-        yield from replay_study(records, trainable, opened, parts=parts, seed=seed)
+        yield from replay_study(records, trainable, opened, parts=parts, seed=seed, given=given)
         return
     known = {str(record["trial"]) for record in records if record.get("kind") == "hop"}
     for trial in trials:
         if trial not in known:
             raise NotFound(f"the study has no hop of trial {trial}", hints=(f"it has trials {', '.join(sorted(known, key=int))}",))
-        yield from replay_trial(records, trial, trainable, opened, parts=parts, seed=seed)
+        yield from replay_trial(records, trial, trainable, opened, parts=parts, seed=seed, given=given)
 
 
 def _spec(records: Sequence[Record]) -> StudySpec:

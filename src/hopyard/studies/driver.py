@@ -271,7 +271,10 @@ class Driver:
 
     def _hints(self) -> tuple[str, ...]:
         trial = next(iter(self._errors), TrialId("0"))
-        return (f"`hop search show --trial {trial}` tells more",)
+        more = f"`hop search show --trial {trial}` tells more"
+        if self._spec.beginning is None:
+            return (more,)
+        return (more, "a fork goes on with a trained state: its parameters may not change the shape of the model")
 
 
 def _listed(metrics: Mapping[str, float]) -> str:

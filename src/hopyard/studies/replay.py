@@ -23,6 +23,8 @@ from hopyard.studies.trainable.protocol import Trainable
 from hopyard.studies.worker import unit
 
 Record = Mapping[str, Any]
+States = Mapping[str, bytes]
+_NONE: States = {}
 OpenPartition = Callable[[PartitionId, Kind], Partition]
 
 
@@ -57,19 +59,22 @@ def _equal(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
-def replay_study(records: Sequence[Record], trainable: Trainable, opened: OpenPartition, *, parts: int, seed: int) -> Iterator[Replayed]:
-    """Every hop and evaluation of all trials, one after another, as they are done. Raises NotFound where the journal has no hops."""
+def replay_study(
+    records: Sequence[Record], trainable: Trainable, opened: OpenPartition, *, parts: int, seed: int, given: States = _NONE
+) -> Iterator[Replayed]:
+    """Every hop and evaluation of all trials, one after another, as they are done. given: encoded states by name that the journal does not
+    say how to make: what a fork began with. Raises NotFound where the journal has no hops."""
     book = Book.of(records, parts)
-    return _replay(records, book, set(book.made), trainable, opened, seed)
+    return _replay(records, book, set(book.made), trainable, opened, seed, given)
 
 
 def replay_trial(
-    records: Sequence[Record], trial: TrialId, trainable: Trainable, opened: OpenPartition, *, parts: int, seed: int
+    records: Sequence[Record], trial: TrialId, trainable: Trainable, opened: OpenPartition, *, parts: int, seed: int, given: States = _NONE
 ) -> Iterator[Replayed]:
     """Those of one trial, and of those whose states it began with. records: the study's journal. opened: opens partitions of the same
-    plan. parts, seed: of the study. Raises NotFound where the journal has no hop of it."""
+    plan. parts, seed: of the study. given: as of `replay_study`. Raises NotFound where the journal has no hop of it."""
     book = Book.of(records, parts)
-    return _replay(records, book, {name for name, _ in book.line(book.heads.get(trial, ""))}, trainable, opened, seed)
+    return _replay(records, book, {name for name, _ in book.line(book.heads.get(trial, ""))}, trainable, opened, seed, given)
 
 
 def check_replay(replayed: Iterable[Replayed]) -> tuple[int, int]:
@@ -89,7 +94,7 @@ def check_replay(replayed: Iterable[Replayed]) -> tuple[int, int]:
 
 
 def _replay(
-    records: Sequence[Record], book: Book, wanted: set[str], trainable: Trainable, opened: OpenPartition, seed: int
+    records: Sequence[Record], book: Book, wanted: set[str], trainable: Trainable, opened: OpenPartition, seed: int, given: States
 ) -> Iterator[Replayed]:
     if not wanted:
         raise NotFound("the journal has no hop to replay", hints=("only studies with `parallel: mop` hop",))
@@ -98,6 +103,8 @@ def _replay(
         if record.get("kind") == "evaluated" and str(record["state"]) in wanted:
             measured.setdefault(str(record["state"]), []).append(record)
     states = _States(Counter(book.made[name].parent for name in wanted))
+    for name, data in given.items():
+        states.put(name, bytearray(data))
     for hop, begun in _hops(records, wanted):
         yield from _hop(hop, begun, book, measured, states, trainable, opened, seed)
 

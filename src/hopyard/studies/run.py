@@ -77,7 +77,7 @@ class _Study:
         if place.spec.continues:
             self._take_over(place.spec.continues)
         self._session = session.current()
-        self._steps = max((int(record["step"]) for record in self._past if record.get("kind") == "saved"), default=0)
+        self._steps = max((int(record["step"]) for record in self._past if record.get("kind") == "saved"), default=place.restored_step or 0)
         self._driver: Driver | None = None
         self._peers = Peers(place.gang, place.rank)
 
@@ -206,7 +206,7 @@ class _Study:
         self._steps += 1
         best = self._driver.best if self._driver is not None else None
         metrics = {} if best is None else {self._place.spec.metric: best.value}
-        write_checkpoint(self._place.folder, self._session.events, self._steps, files, metrics)
+        write_checkpoint(self._place.folder, self._session.events, self._steps, files, metrics, states)
         self._journal.write("saved", step=self._steps, states=states)
 
     def _note_who_is_gone(self) -> None:

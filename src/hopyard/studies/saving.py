@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hopyard.errors import SpecError
 from hopyard.sdk.checkpoints import INDEX
@@ -16,9 +17,9 @@ from hopyard.studies.trainer import Saved
 _FORMAT = 1
 
 
-def write_checkpoint(folder: Path, events: Events, step: int, files: Mapping[str, Path], metrics: Mapping[str, float]) -> Path:
-    """Save copies of `files` as the checkpoint of `step`, and announce it to the replica, which ships it. Raises OSError when the disk
-    refuses; then nothing is left behind."""
+def write_checkpoint(folder: Path, events: Events, step: int, files: Mapping[str, Path], metrics: Mapping[str, float], states: Any = None) -> Path:
+    """Save copies of `files` as the checkpoint of `step`, and announce it to the replica, which ships it. states: what is known of them
+    (JSON), by file; who forks the study finds the best one so. Raises OSError when the disk refuses; then nothing is left behind."""
     root = folder / "checkpoints"
     root.mkdir(exist_ok=True)
     offsets = sizes(str(folder / "streams"))
@@ -29,7 +30,7 @@ def write_checkpoint(folder: Path, events: Events, step: int, files: Mapping[str
             if name == INDEX or "/" in name or name.startswith("."):
                 raise SpecError(f"`{name}` cannot name a file of a checkpoint")
             _copy(path, scratch / name)
-        index = {"format": _FORMAT, "step": step, "loops": [], "metrics": dict(metrics), "objects": {}}
+        index = {"format": _FORMAT, "step": step, "loops": [], "metrics": dict(metrics), "objects": {}, "states": states}
         (scratch / INDEX).write_text(json.dumps(index))
         _sync(scratch / INDEX)
         _sync(scratch)

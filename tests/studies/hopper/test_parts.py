@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
-from hopyard.domain.study import PartitionPlan
+from hopyard.domain.study import Beginning, PartitionPlan
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.studies.hopper import seats
-from hopyard.studies.hopper.book import Book, Position
+from hopyard.studies.hopper.beginning import states_in
+from hopyard.studies.hopper.book import Book, Left, Position
 from hopyard.studies.hopper.crew import Crew, Patience
 from hopyard.studies.hopper.keeping import Keeping
 from hopyard.studies.hopper.means import weighted
-from hopyard.studies.hopper.restoring import resumed
+from hopyard.studies.hopper.restoring import origin_of, resumed
 from hopyard.studies.hopper.stragglers import Stragglers, allowed_s
 from hopyard.studies.hopper.units import Unit
 from hopyard.studies.link.hub import Came, Closed, Hub
@@ -137,6 +139,29 @@ def test_what_was_lost_is_done_again_in_the_same_order() -> None:
 def test_it_does_not_go_past_an_epoch_that_cannot_be_evaluated_any_more() -> None:
     assert gone_on(HOPS, "abce", done=1) == ("c", Position(1, frozenset({PartitionId(0)})), (1, 1))
     assert gone_on(HOPS, "ae", done=2) == ("e", Position(2, frozenset({PartitionId(1)})), ())
+
+
+def test_the_trial_of_a_fork_goes_on_from_what_it_began_with_where_all_else_is_lost() -> None:
+    first = Left("begin-1", 4)
+    begun = {**BEGUN, "state": "begin-1", "epoch": 4, "budget": 6}
+    records = [begun, hop("a", "begin-1", 4, 1), hop("b", "a", 4, 0), hop("c", "b", 5, 0)]
+    book = Book.of(records, 2, first)
+    assert book.made["b"].at == Position(5)
+    for there, state, at, order in (("bc", "c", Position(5, frozenset({PartitionId(0)})), ()), ("b", "b", Position(5), (0,)), ("", "begin-1", Position(4), (1, 0, 0))):
+        found = resumed(book, Work(TRIAL, {}, 6, 4, resumed=True), lambda name, there=there: name in there or name == "begin-1")  # type: ignore[misc]
+        assert (found.state, found.at, found.order) == (state, at, order)
+    assert origin_of(Book(2, first), {}, Work(TRIAL, {}, 6, 4), lambda _: True) == ("begin-1", Position(4))
+
+
+def test_of_another_studys_checkpoint_a_fork_takes_only_what_it_begins_with(tmp_path: Path) -> None:
+    begin = Beginning("source", "1.7", "alice/p/1", "3", 4, 0.5)
+    theirs = {name: tmp_path / name for name in ("1.7", "1.9")}
+    assert states_in(theirs, None) == theirs
+    assert states_in(theirs, begin) == {begin.kept_as: tmp_path / "1.7"}, "its own 1.9 is another"
+    own = {name: tmp_path / name for name in (begin.kept_as, "1.7")}
+    assert states_in(own, begin) == own
+    assert states_in({"1.9": tmp_path}, begin) == {}
+    assert begin.kept_as != replace(begin, run="other").kept_as != replace(begin, state="1.8").kept_as
 
 
 def test_what_a_group_did_is_done_again_when_there_is_a_group() -> None:

@@ -14,13 +14,14 @@ from hopyard.domain.gang import Topology
 from hopyard.domain.ids import QueueName, RunId
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
-from hopyard.errors import NotFound
+from hopyard.errors import NotFound, SpecError
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import MAX_NAMES, TEXT, EnvKey, Id, In, Key, LongText, Name, Param, Seconds, Text, Whole
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
 from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
+from hopyard.server.studyfork import BEST, fork_study
 from hopyard.server.wire import MAX_ROLES, RoleIn, RunOut, TopologyIn, run_out
 
 
@@ -35,7 +36,9 @@ class KeepQuery(In):
 class ForkIn(In):
     """What the fork changes; everything else is the run's. params, env and tags are merged in; null keeps what is there.
 
-    checkpoint: null starts afresh, "newest" or a step goes on from there. id: chosen by the client for safe retries.
+    checkpoint: null starts afresh, "newest" or a step goes on from there. Of a study whose trials hop, "best" trains its best model on, in a
+    study of one trial: params change that of its trial, and it is trained for `epochs` more (null: as many as the study's); null does the study
+    once more. id: chosen by the client for safe retries.
     """
 
     params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] | None = None
@@ -48,7 +51,8 @@ class ForkIn(In):
     preemptible: bool | None = None
     topology: TopologyIn | None = None
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
-    checkpoint: Literal["newest"] | Whole | None = None
+    checkpoint: Literal["newest", "best"] | Whole | None = None
+    epochs: Annotated[int, Meta(ge=1, le=10**6)] | None = None
     id: Id | None = None
 
 
@@ -67,9 +71,18 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return CheckpointsOut(list(await parts.runs.checkpoints(run)))
 
     async def fork(ask: Ask[SubmitQuery, ForkIn]) -> RunOut:
-        """Submit a run with the same code, data versions and environment as another one."""
-        source = await parts.runs.get(RunId(ask.path["id"]))
-        spec = _forked(source, ask.body, await _resume(parts, source, ask.body.checkpoint))
+        """Submit a run with the same code, data versions and environment as another one.
+
+        Of a study it searches anew, or with `checkpoint: "best"` trains its best model on.
+        """
+        source, change = await parts.runs.get(RunId(ask.path["id"])), ask.body
+        if change.epochs is not None and change.checkpoint != BEST:
+            raise SpecError("epochs: only a study's best model is trained for so many more", hints=('say `checkpoint: "best"` too, or of a script change its parameter: `-p epochs=N`',))
+        if source.spec.study is None:
+            spec = _forked(source, change, await _resume(parts, source, change.checkpoint))
+        else:
+            fork = await fork_study(parts, source, checkpoint=change.checkpoint, params=change.params or {}, epochs=change.epochs)
+            spec = replace(_forked(source, msgspec.structs.replace(change, params=None), fork.resume), study=fork.study)
         run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id)
         if ask.query.plan and run.phase is RunPhase.QUEUED:
             await parts.controller.wait_planned(PLAN_WAIT_S)
@@ -98,7 +111,6 @@ def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         topology=spec.topology if change.topology is None else msgspec.convert(change.topology, Topology, from_attributes=True),
         roles=spec.roles if change.roles is None else tuple(_role(role) for role in change.roles),
         forked_from=source.id,
-        study=None if spec.study is None else {**spec.study, "continues": ""},  # it searches anew
         parent=None,
         resume=resume,
     )
@@ -111,6 +123,9 @@ def _role(given: RoleIn) -> RoleSpec:
 async def _resume(parts: Parts, source: Run, wanted: str | int | None) -> Resume | None:
     if wanted is None:
         return None
+    if wanted == BEST:
+        hint = "`newest`, or the step of one: `hop info RUN` lists them"
+        raise SpecError(f"checkpoint: {source.name} is no study, so none of its checkpoints is known to be the best", hints=(hint,))
     saved = await parts.runs.checkpoints(source.id)
     found = next((c for c in reversed(saved) if wanted in ("newest", c.step)), None)
     if found is None:

@@ -87,6 +87,8 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         spec, user = to_spec(ask.body.spec), ask.caller.user
         if spec.study is not None and spec.study["continues"]:
             raise SpecError("study.continues: a study is continued by another request", hints=("POST /runs/{id}/continue, or `hop search resume`",))
+        if spec.study is not None and spec.study["beginning"]:
+            raise SpecError("study.beginning: a study is forked by another request", hints=("POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",))
         if ask.caller.run is not None or spec.parent is not None:
             spec, user = await as_trial(parts.runs, ask.caller, spec, ask.body.id)
         run = await accept(parts, spec, user=user, run_id=ask.body.id)

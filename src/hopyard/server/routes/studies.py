@@ -141,7 +141,8 @@ def _continued(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> Ru
         raise Conflict(f"{name} has not ended: it is {source.phase}", hints=(f"a study that crashed goes on by itself; `hop stop {name}` ends it",))
     limit = spec.study.get("trials")
     if source.phase is RunPhase.SUCCEEDED and change.trials is None:
-        raise Conflict(f"{name} has finished: there is nothing left to do", hints=("ask for more trials in all: `--trials N`",))
+        more = "`hop fork STUDY --checkpoint best` trains its best model on" if spec.study.get("beginning") else "ask for more trials in all: `--trials N`"
+        raise Conflict(f"{name} has finished: there is nothing left to do", hints=(more,))
     if source.phase is RunPhase.SUCCEEDED and limit is not None and change.trials is not None and change.trials <= limit:
         raise Conflict(f"{name} has finished, with {limit} trials: {change.trials} are no more", hints=(f"`--trials` says how many in all: {limit + 1} or more",))
     study = {**spec.study, "continues": source.id, "trials": limit if change.trials is None else change.trials}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
@@ -59,6 +59,7 @@ class Best:
     step: int
     state: str
     value: float
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 Result = tuple[Mapping[str, float], int]  # metrics, rows
@@ -68,11 +69,13 @@ class Book:
     """Folded from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`, `worker`, `hopper`, `study` and `continued`; made to
     be fed as they are written.
 
+    first: the state that every trial begins with, and its epochs: none, unless this study is a fork.
     left: by trial, the state that an ended trial was left with, to go on from or to be copied; trials without one are not there.
     """
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, first: Left | None = None) -> None:
         self._all = partitions
+        self.first = first or Left(FRESH, 0)
         self.made: dict[str, Made] = {}
         self.begun: dict[TrialId, Begun] = {}
         self.heads: dict[TrialId, str] = {}  # the state that each trial came to last
@@ -87,8 +90,8 @@ class Book:
         self._attempt: object = None
 
     @classmethod
-    def of(cls, records: Iterable[Record], partitions: int) -> Book:
-        book = cls(partitions)
+    def of(cls, records: Iterable[Record], partitions: int, first: Left | None = None) -> Book:
+        book = cls(partitions, first)
         for record in records:
             book.take(record)
         return book
@@ -118,7 +121,7 @@ class Book:
                 if record["state"]:
                     self.left[trial] = Left(str(record["state"]), int(record["epoch"]))
             case "best":
-                self.best = Best(TrialId(str(record["trial"])), int(record["step"]), str(record["state"]), float(record["value"]))
+                self.best = Best(TrialId(str(record["trial"])), int(record["step"]), str(record["state"]), float(record["value"]), dict(record.get("params") or {}))
             case "worker" if record["event"] == "joined":
                 self.present.add(str(record["worker"]))
             case "worker" if record["event"] == "lost":

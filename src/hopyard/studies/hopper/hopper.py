@@ -17,6 +17,7 @@ from hopyard.errors import SpecError, WorkersLost
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import WorkersToSpare
 from hopyard.studies.hopper.adopting import Adopting
+from hopyard.studies.hopper.beginning import states_in
 from hopyard.studies.hopper.book import Best
 from hopyard.studies.hopper.crew import Crew, Patience, Worker
 from hopyard.studies.hopper.ledger import Ledger
@@ -66,7 +67,7 @@ class Hopper:
         self._crew = Crew(
             self._hub, count=self._mop.workers, parts=parts, patience=self._patience, opening=self._opening, note=self._ledger.note
         )  # fmt: skip
-        saved = ground.saved.files if ground.saved is not None else {}
+        saved = states_in(ground.saved.files if ground.saved is not None else {}, ground.spec.beginning)
         self._states = Whereabouts(shelf, join_address(host, self._hub.port), saved, self._crew, ground.say, self._relay.refuse)
         self._saving = Saving(ground, shelf, self._relay.obtain, scratch, every_s=self._patience.save_s, over=self._hub.wake)
         each = [PartitionId(at) for at in range(parts)]
@@ -253,11 +254,14 @@ class Hopper:
         return not any(worker.id in unit.workers and partitions & set(unit.partitions) for unit in self._orders.units.values())
 
     def _save(self, *, leaving: bool = False, only_best: bool = False) -> None:
-        """The best, and what each trial had after whole epochs; leaving: also in the middle of one."""
+        """The best, what a fork began with (for a replay, and for who forks it as it is), and what each trial had after whole epochs;
+        leaving: also in the middle of one."""
         states: dict[str, Any] = {}
-        best = self._ledger.book.best
+        best, first = self._ledger.book.best, self._ledger.book.first
         if best is not None:
-            states[best.state] = {"trial": best.trial, "epoch": best.step, "best": True}
+            states[best.state] = {"trial": best.trial, "epoch": best.step, "best": True, "value": best.value, "params": dict(best.params)}
+        if first.state:
+            states[first.state] = {"trial": "0", "epoch": first.epoch, "beginning": True}
         if not only_best:
             for trial, left in self._ledger.book.left.items():
                 states.setdefault(left.state, {"trial": trial, "epoch": left.epoch})
@@ -267,6 +271,8 @@ class Hopper:
                 if leaving:
                     states.setdefault(training.state, {"trial": training.trial, "epoch": training.at.epoch})
         states = {state: note for state, note in states.items() if state and self._states.is_there(state)}
+        if first.state and first.state not in states:
+            return  # by that a checkpoint of its own is known
         self._states.keep("save", states)
         self._saving.begin(states)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hopyard.domain.ids import WorkerId
-from hopyard.studies.hopper.book import Book
+from hopyard.studies.hopper.book import Book, Left
 from hopyard.studies.messages import Evaluated, Finished
 from hopyard.studies.trainer import Ground
 
@@ -15,7 +15,8 @@ class Ledger:
 
     def __init__(self, ground: Ground, parts: int) -> None:
         self._ground = ground
-        self.book = Book.of(ground.past, parts)
+        begin = ground.spec.beginning
+        self.book = Book.of(ground.past, parts, None if begin is None else Left(begin.kept_as, begin.epoch))
         self.expected = frozenset(self.book.present)
         self.write("hopper", start=self.book.starts + 1)
 

@@ -15,16 +15,17 @@ IsThere = Callable[[str], bool]
 
 def origin_of(book: Book, trials: Mapping[TrialId, Training], work: Work, is_there: IsThere) -> tuple[str, Position]:
     """The state that work begins with, and where it stands: its own after the epochs that were told, a copy of another's as that one
-    was left (or as it last ended an epoch, where it still trains), or a fresh one. Where that is lost, the newest before it."""
+    was left (or as it last ended an epoch, where it still trains), or the first one, fresh unless the study is a fork. Where that is lost, the newest before it."""
     whose = work.trial if work.start_from is None else work.start_from
-    if whose == work.trial and not work.done:
-        return FRESH, Position()
+    first = book.first.state, Position(book.first.epoch)
+    if whose == work.trial and work.done <= book.first.epoch:
+        return first
     found = _left(book, trials, whose, work.done if whose == work.trial else None)
     if found is None:
-        return FRESH, Position()
+        return first
     if is_there(found):
         return found, Position(work.done)
-    return next(((state, made.at) for state, made in book.line(found) if is_there(state)), (FRESH, Position()))
+    return next(((state, made.at) for state, made in book.line(found) if is_there(state)), first)
 
 
 def _left(book: Book, trials: Mapping[TrialId, Training], whose: TrialId, epochs: int | None) -> str | None:
@@ -43,7 +44,7 @@ def resumed(book: Book, work: Work, is_there: IsThere) -> Training:
     same states, and what was reported of it stays true."""
     head = book.heads.get(work.trial, FRESH)
     ends = {step: state for step, state in book.epoch_ends(work.trial, head).items() if step >= work.done}
-    state, at, lost = FRESH, Position(), []
+    state, at, lost = book.first.state, Position(book.first.epoch), []
     begun = book.begun[work.trial]
     for name, made in book.line(head):
         position = made.at if made.trial == work.trial else Position(begun.epoch)

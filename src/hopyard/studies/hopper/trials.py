@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from hopyard.domain.ids import TrialId
 from hopyard.domain.study import Goal
+from hopyard.errors import StudyFailed
 from hopyard.mop.events import EvaluationWanted, Event, TrialAdmitted, TrialWithdrawn
 from hopyard.studies.hopper.adopting import Adopting
 from hopyard.studies.hopper.crew import Crew
@@ -34,6 +36,7 @@ class Trials:
         self.news: list[News] = []
         for trial, left in ledger.book.left.items():
             states.keep(trial, {left.state})
+        states.keep("beginning", {ledger.book.first.state})
         if ledger.book.best is not None:
             states.keep("best", {ledger.book.best.state})
 
@@ -48,15 +51,19 @@ class Trials:
         return self._all
 
     def begin(self, work: Work) -> None:
-        """Take it up where it was, where the driver began again; else from the state that it is to begin with."""
+        """Take it up where it was, where the driver began again; else from the state that it is to begin with. Raises StudyFailed where
+        that is another study's and cannot be read."""
         book = self._ledger.book
+        work = replace(work, done=max(work.done, book.first.epoch))
         before = book.begun.get(work.trial)
         if work.resumed and before is not None and before.budget == work.budget and dict(before.params) == dict(work.params):
             training = resumed(book, work, self._states.is_there)
+            self._check_first(training.state)
             if training.state != book.heads.get(work.trial):
                 self._ledger.write("again", trial=work.trial, state=training.state, order=list(training.order))
         else:
             state, at = origin_of(book, self._all, work, self._states.is_there)
+            self._check_first(state)
             if work.trial in self._all:
                 self._withdraw(work.trial)
             self._ledger.write(
@@ -68,6 +75,11 @@ class Trials:
         self._all[work.trial] = training
         self._keep(training)
         self.admit(training)
+
+    def _check_first(self, state: str) -> None:
+        if state and state == self._ledger.book.first.state and not self._states.is_there(state):
+            hint = "fork the study again: `hop fork STUDY --checkpoint best`"
+            raise StudyFailed("the trained state that this study begins with cannot be read", hints=(hint,))
 
     def admit(self, training: Training) -> None:
         """Have it trained and evaluated; what is still under way from an earlier driver is waited for."""
@@ -102,7 +114,7 @@ class Trials:
         sign = 1.0 if self._ground.spec.goal is Goal.MAX else -1.0
         if math.isfinite(value) and (best is None or sign * value > sign * best.value):
             state = training.ends[said.step]
-            self._ledger.write("best", trial=training.trial, step=said.step, state=state, value=value)
+            self._ledger.write("best", trial=training.trial, step=said.step, state=state, value=value, params=dict(training.params))
             self._states.keep("best", {state})
 
     def _keep(self, training: Training) -> None:

@@ -49,7 +49,7 @@ def fill_model(model: Any, captured: Mapping[str, Any]) -> None:
     try:
         model.load_state_dict(captured["model"], assign=True)
     except RuntimeError as bad:
-        hint = "values that change while a trial goes on (PBT) must not change the shape of its model"
+        hint = "values that change while a model is trained (PBT, `hop fork STUDY --checkpoint best -p K=V`) must not change its shape"
         raise SpecError(f"the state does not fit the model of this config: {bad}", hints=(hint,)) from bad
     for first, *others in tied.values():
         for name in others:

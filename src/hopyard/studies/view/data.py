@@ -27,6 +27,7 @@ def as_data(view: StudyView) -> dict[str, Any]:
         "hop_bytes": view.hop_bytes,
         "resumed": view.resumed,
         "continues": view.continues or None,
+        "beginning": view.spec.get("beginning"),
         "workers": [{"worker": note.worker, "event": note.event, "detail": note.detail} for note in view.notes],
     }
 

@@ -186,6 +186,7 @@ class StudyView:
         self.asked += 1
         trial = self._trial(answer["trial"])
         trial.params, trial.budget, trial.state = dict(answer["params"]), int(answer["budget"]), Phase.TRAINING
+        trial.epoch = max(trial.epoch, int((self.spec.get("beginning") or {}).get("epoch", 0)))
         origin = answer.get("start_from")
         if origin is not None and str(origin) != trial.id:
             trial.start_from = str(origin)

@@ -1,0 +1,74 @@
+"""What the fork of a study's best model trains with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hopyard.config.studyfork import forked_study
+from hopyard.config.studyjson import study_json, study_of_json
+from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
+from hopyard.domain.study import Beginning, Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.domain.trial import Proposal, SearchState
+from hopyard.errors import SpecError
+from hopyard.searchers.registry import build
+
+SPACE = Space((
+    Parameter("lr", Uniform(0.01, 0.1)),
+    Parameter("layers", Integer(1, 4)),
+    Parameter("batch_size", Choice((16, 32))),
+    Parameter("optimizer", Choice(("sgd", "adam"))),
+    Parameter("momentum", Uniform(0.0, 0.9), (Condition("optimizer", ("sgd",)),)),
+    Parameter("beta2", Uniform(0.9, 0.999), (Condition("optimizer", ("adam",)),)),
+    Parameter("fixed", Constant("f")),
+))  # fmt: skip
+HAD = {"lr": 0.05, "layers": 2, "batch_size": 16, "optimizer": "sgd", "momentum": 0.5, "fixed": "f"}
+STUDY = StudySpec(
+    "s", SPACE, "acc", Goal.MAX, Parallel.MOP, SearcherSpec("asha", {"eta": 2}), trials=9, concurrent=1, max_epochs=10, seed=3,
+    mop=MopSpec("t.py:T", 2, "d", PartitionPlan(2)), continues="earlier",
+)  # fmt: skip
+BEGIN = Beginning("run-1", "1.7", "alice/p/1", "3", 4, 0.5, HAD)
+
+
+def made(epochs: int | None = None, study: StudySpec = STUDY, **changes: Any) -> Proposal:
+    """What its searcher proposes; nothing else."""
+    fork = study_of_json(study_json(forked_study(study, BEGIN, changes=changes, epochs=epochs)))
+    searcher = build(fork, lambda _: None)
+    found = searcher.ask()
+    assert isinstance(found, Proposal) and searcher.ask() is SearchState.DONE
+    assert (fork.trials, fork.concurrent, fork.continues, fork.seed, fork.mop, fork.beginning) == (1, 0, "", 3, STUDY.mop, BEGIN)
+    return found
+
+
+def test_it_is_one_trial_with_the_best_ones_parameters_and_its_epochs_count_on() -> None:
+    assert made() == Proposal(made().trial, HAD, 14)
+    assert made(2).budget == 6
+    fork = forked_study(STUDY, BEGIN, changes={}, epochs=None)
+    assert made(study=fork).budget == 14, "as many as the first study gave its trials"
+
+
+def test_parameters_that_do_not_exist_any_more_go_and_those_that_do_now_are_asked_for() -> None:
+    assert made(lr=1e-4).params == {**HAD, "lr": 1e-4}, "beyond what was searched"
+    assert made(lr=1, batch_size=64, optimizer="lion").params == {**{k: v for k, v in HAD.items() if k != "momentum"}, "lr": 1, "batch_size": 64, "optimizer": "lion"}
+    assert made(optimizer="adam", beta2=0.99).params == {"lr": 0.05, "layers": 2, "batch_size": 16, "optimizer": "adam", "beta2": 0.99, "fixed": "f"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"learning": 1}, "params.learning: the study has no such parameter"),
+        ({"lr": "fast"}, "params.lr: fast is not a number"),
+        ({"lr": True}, "params.lr: true is not a number"),
+        ({"lr": float("nan")}, "params.lr: nan is not finite"),
+        ({"layers": 2.5}, "params.layers: 2.5 is not a whole number"),
+        ({"batch_size": 0.5}, "params.batch_size: 0.5 is not a whole number"),
+        ({"optimizer": 3}, "params.optimizer: 3 is not a text"),
+        ({"beta2": 0.99}, "params.beta2: it exists only where optimizer is adam"),
+        ({"optimizer": "adam"}, "params.beta2: it exists where optimizer is adam, and the best trial had none"),
+    ],
+)
+def test_what_cannot_be_changed_so_is_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        forked_study(STUDY, BEGIN, changes=changes, epochs=1)
+    assert refused.value.message == said
