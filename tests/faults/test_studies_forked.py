@@ -126,6 +126,7 @@ def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: World) -
     assert {tuple(record["workers"]) for record in hops} == {("worker-0",), ("worker-1",)}
     told = linear.ok("diff", study["name"], "last").out
     assert "begins with" in told and "space.lr" in told and "-> 0.05" in told.replace("  ", " ")
+    assert linear.run("last")["spec"]["label"] == "" and linear.run("linear")["id"] == study["id"], "`linear@best` is the study's"
     anew = linear.ok("fork", study["name"], "--detach")
     assert "is searched anew; `--checkpoint best` trains its best model on" in anew.talk
     assert linear.run(anew.out.strip())["spec"]["study"]["beginning"] is None

@@ -57,6 +57,7 @@ def read_study(ref: str) -> tuple[Run, StudyView]:
     client = connect()
     study = get_study(client, ref)
     view = StudyView.of(read_journal(client, study))
+    view.spec = view.spec or study["spec"]["study"]  # one that waits has written nothing
     if RunPhase(study["phase"]).final:
         view.end()
     return study, view

@@ -83,6 +83,8 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         else:
             fork = await fork_study(parts, source, checkpoint=change.checkpoint, params=change.params or {}, epochs=change.epochs)
             spec = replace(_forked(source, msgspec.structs.replace(change, params=None), fork.resume), study=fork.study)
+            if change.checkpoint == BEST:  # by its label the study is found, whose best others train on, too
+                spec = replace(spec, label=change.label or "")
         run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id)
         if ask.query.plan and run.phase is RunPhase.QUEUED:
             await parts.controller.wait_planned(PLAN_WAIT_S)
