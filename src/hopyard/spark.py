@@ -25,6 +25,7 @@ from hopyard.domain.ids import slug
 from hopyard.domain.study import MopSpec, StudySpec
 from hopyard.errors import SpecError
 from hopyard.on_spark import barrier
+from hopyard.on_spark.claims import Claims
 from hopyard.on_spark.frames import discard, write_partitions
 from hopyard.on_spark.model import BestModel as BestModel
 from hopyard.on_spark.model import Made
@@ -68,6 +69,11 @@ class MopBackend:
         self.store = self._store(folder).url
         self.workers = wait_for_slots(spark, workers, wait_s=wait_s)
 
+    @property
+    def claims(self) -> Claims:
+        """Of folders below the store."""
+        return Claims(self.spark, self._store, self.store)
+
     def folder(self, name: str) -> Store:
         """A new one below the store, once Spark has room for the workers."""
         wait_for_slots(self.spark, self.workers, wait_s=self._wait_s)
@@ -101,16 +107,24 @@ class Study:
         Raises SpecError for data or settings that cannot be, StudyFailed when no trial comes to an end.
         """
         backend, spec = self._backend, self._spec
-        assert spec.mop is not None
         columns = (features,) if isinstance(features, str) else tuple(features)
-        named = isinstance(self._trainable, str)
-        shipped = b"" if named else barrier.pickled(self._trainable)
-        store = backend.folder(f"{spec.name}-{uuid.uuid4().hex[:12]}")
+        shipped = b"" if isinstance(self._trainable, str) else barrier.pickled(self._trainable)
+        name = f"{spec.name}-{uuid.uuid4().hex[:12]}"
+        store = backend.folder(name)
         barrier.check_executors(backend.spark, backend.workers)
+        backend.claims.sweep()
+        with backend.claims.of(name):
+            return self._run(frame, store, columns, labels, validation, stratify, shipped)
+
+    def _run(
+        self, frame: Any, store: Store, columns: tuple[str, ...], labels: str, validation: float, stratify: bool, shipped: bytes
+    ) -> Summary:  # fmt: skip
+        backend, spec = self._backend, self._spec
+        assert spec.mop is not None
         written = write_partitions(
             frame, store, features=columns, label=labels, parts=backend.workers, validation=validation, seed=spec.seed, stratify=stratify
         )
-        trainable = spec.mop.trainable if named else f"{barrier.SHIPPED}:trainable"
+        trainable = f"{barrier.SHIPPED}:trainable" if shipped else spec.mop.trainable
         mop: MopSpec = replace(spec.mop, trainable=trainable, partitions=replace(spec.mop.partitions, parts=backend.workers, validation=validation))
         study = SparkStudy(
             backend.spark,

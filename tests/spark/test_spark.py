@@ -44,6 +44,7 @@ def test_a_study_finds_the_best_and_a_failed_trial_ends_alone(spark: Any, tmp_pa
     assert len([one for one in visits if one[0] == summary.best.id]) == 4, "each of two partitions once in each of two epochs"
     assert len(summary.table()) == 4
     assert not list((tmp_path / "store").rglob("*.parquet")), "the data is needed no more"
+    assert not list((tmp_path / "store" / "owners").iterdir())
     told = summary.best_model().transform(frame_of(spark, 50).drop("target"), raw="all").collect()
     assert np.allclose([row["prediction"] for row in told], [2.0 * row["a"] - 3.0 * row["b"] for row in told], atol=0.01)
     assert told[0]["all"] == [told[0]["prediction"]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -58,7 +59,24 @@ class ArrowStore:
     def remove(self, spark: Any, /) -> None:
         del spark
         files, root = self._open()
-        files.delete_dir(root)
+        with suppress(FileNotFoundError):
+            files.delete_dir(root)
+
+    def put(self, spark: Any, name: str, /) -> None:
+        del spark
+        self._put(name, b"")
+
+    def names(self, spark: Any, /) -> list[str]:
+        from pyarrow import fs
+
+        del spark
+        files, root = self._open()
+        return [one.base_name for one in files.get_file_info(fs.FileSelector(root, allow_not_found=True)) if one.type == fs.FileType.File]
+
+    def drop(self, spark: Any, name: str, /) -> None:
+        del spark
+        files, root = self._open()
+        files.delete_file(f"{root}/{name}")
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,18 @@ class HadoopStore:
         files, path = _opened(spark, self.url)
         files.delete(path, True)
 
+    def put(self, spark: Any, name: str, /) -> None:
+        files, path = _opened(spark, f"{self.url}/{name}")
+        files.create(path).close()
+
+    def names(self, spark: Any, /) -> list[str]:
+        files, path = _opened(spark, self.url)
+        return [str(one.getPath().getName()) for one in files.listStatus(path) if one.isFile()] if files.exists(path) else []
+
+    def drop(self, spark: Any, name: str, /) -> None:
+        files, path = _opened(spark, f"{self.url}/{name}")
+        files.delete(path, False)
+
     def _fetched(self, name: str, folder: Path) -> Path:
         settings = folder / "conf"
         settings.mkdir(mode=0o700)

@@ -39,5 +39,17 @@ class Store(Protocol):
         ...
 
     def remove(self, spark: Any, /) -> None:
-        """The folder, with all that is in it."""
+        """The folder, with all that is in it; one that is not there is no error."""
+        ...
+
+    def put(self, spark: Any, name: str, /) -> None:
+        """An empty file in it."""
+        ...
+
+    def names(self, spark: Any, /) -> list[str]:
+        """Of the files in it; [] where there is no folder."""
+        ...
+
+    def drop(self, spark: Any, name: str, /) -> None:
+        """A file in it."""
         ...

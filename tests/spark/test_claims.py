@@ -1,0 +1,68 @@
+"""What a driver that was killed has left on a store goes with the next one's start, and nothing else does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.on_spark.claims import Claims, this_process
+from hopyard.on_spark.stores.choose import store_of
+
+SAYS_WHO = "import sys\nfrom hopyard.on_spark.claims import this_process\nprint(this_process(), flush=True)\nsys.stdin.read()"
+
+
+@contextmanager
+def driver() -> Iterator[str]:
+    """Who it is; it is killed at the end of the block."""
+    process = subprocess.Popen([sys.executable, "-c", SAYS_WHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["file", "s3", "viewfs"])
+def test_only_what_a_killed_driver_of_this_host_left_is_removed(request: Any, tmp_path: Path, capsys: Any, kind: str) -> None:
+    spark = request.getfixturevalue("spark") if kind == "viewfs" else None
+    if kind == "viewfs":
+        request.getfixturevalue("lake")
+    settings = request.getfixturevalue("s3") if kind == "s3" else {}
+    root = {"file": (tmp_path / "store").as_uri(), "s3": "s3://hop/claims", "viewfs": "viewfs://lake/data/claims"}[kind]
+    store = partial(store_of, spark, settings=settings)
+    claims, owners = Claims(spark, store, root), store(f"{root}/owners")
+    claims.sweep()
+    assert capsys.readouterr().err == "", "nobody was here before"
+    with driver() as killed:
+        boot, _, pid, _ = killed.split(".")
+    with driver() as lives, claims.of("mine-1"):
+        left = {
+            "v0.killed-1": killed,
+            "lives-1": lives,
+            "elsewhere-1": killed.replace(boot, "another-host"),
+            "contained-1": ".".join((boot, "1", pid, "5")),
+            "reused-1": this_process().rpartition(".")[0] + ".5",
+        }
+        for name, owner in left.items():
+            owners.put(spark, f"{name}.{owner}")
+        owners.put(spark, "something else")
+        owners.put(spark, f"...{killed}")
+        folders = {name: store(f"{root}/{name}") for name in (*left, "mine-1")}
+        for folder in folders.values():
+            folder.put(spark, "rows.parquet")
+        claims.sweep()
+        assert {name for name, folder in folders.items() if not folder.names(spark)} == {"v0.killed-1", "reused-1"}
+        told = capsys.readouterr().err
+        assert f"{root}/v0.killed-1 is removed: the driver that made it was killed" in told
+        assert told.count("hopyard: ") == 2
+        claims.sweep()
+        assert capsys.readouterr().err == "", "once"
+    assert {name.rsplit(".", 4)[0] for name in owners.names(spark)} == {"lives-1", "elsewhere-1", "contained-1", "something else", ".."}
