@@ -105,6 +105,18 @@ def test_a_lost_attempt_repeats_no_report() -> None:
     assert one.end() == [Reached(TrialId("3"), 3)]
 
 
+def test_a_script_that_counts_batches_trains_every_epoch_after_a_loss() -> None:
+    """The checkpoint is older than what was reported: what is reported again was counted on, so that the last epoch was never trained."""
+    one = child(budget=4, last=4)
+    see(one)
+    assert epochs_of(feed(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))) == [1, 2, 3]
+    see(one, attempt=2, step=1000)
+    assert epochs_of(feed(one, logged((1500, {"acc": 0.3})), attempt=2)) == []
+    see(one, attempt=3, step=400)  # from before the first report
+    news = feed(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3}), (2000, {"acc": 0.4})), attempt=3)
+    assert [(report.step, report.metrics["acc"]) for report in news if isinstance(report, Reported)] == [(4, 0.4)]
+
+
 def test_bytes_that_come_twice_or_too_early_are_not_taken() -> None:
     one, key, data = child(), ("run-one.1", 0, "metrics"), logged((0, {"acc": 0.1}), (1, {"acc": 0.2}))
     see(one)

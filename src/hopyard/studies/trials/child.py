@@ -40,6 +40,7 @@ class Child:
     cursors: dict[StreamId, int] = field(default_factory=dict)
     _rows: dict[StreamId, StreamRows] = field(default_factory=dict)
     _epochs: dict[str, Epochs] = field(default_factory=dict)  # by attempt
+    _counted: dict[int, int] = field(default_factory=dict)  # by the script's steps where these are beyond its epochs
     _speaker: tuple[int, str] | None = None  # the rank and stream that the metric comes from
     _newest: Mapping[str, float] | None = None
 
@@ -91,7 +92,10 @@ class Child:
         self._newest = row.metrics
         if self.whole:
             return []
-        epoch = self._epochs.setdefault(attempt, Epochs(0, self.last)).of(row.step) + self.shift
+        done = self._epochs.setdefault(attempt, Epochs(0, self.last)).of(row.step)
+        if row.step is not None and row.step > self.last:
+            self._counted[row.step] = done
+        epoch = done + self.shift
         if epoch > self.budget:
             self.overrun = True
         if epoch <= self.told or epoch > self.budget or epoch < 1:
@@ -100,10 +104,14 @@ class Child:
         return [Reported(self.trial, epoch, row.metrics)]
 
     def _done(self, step: int | None) -> int:
-        """Epochs of the script that were done at a checkpoint; what is beyond the last one is no number of epochs."""
+        """Epochs of the script that were done at a checkpoint. A step beyond the last one is no number of epochs, but of batches: what was
+        reported up to that step was done."""
         if step is None:
             return 0
-        return step if step <= self.last else max(0, self.told - self.shift)
+        if step <= self.last:
+            return step
+        began = next(iter(self._epochs.values())).begun if self._epochs else max(0, self.told - self.shift)
+        return max((done for at, done in self._counted.items() if at <= step), default=began)
 
     def _all_names(self) -> str:
         names = sorted({name for rows in self._rows.values() for name in rows.names})
