@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang, Placement
-from hopyard.domain.ids import GangId, QueueName
+from hopyard.domain.ids import GangId
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.promises import Promises
@@ -15,6 +15,7 @@ from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, expect
 from hopyard.scheduler.timeline.blocked import Blocked
+from hopyard.scheduler.timeline.future import Alike, alike
 from hopyard.scheduler.timeline.timeline import Timeline
 
 
@@ -35,13 +36,12 @@ class Scene:
         self.placed: dict[GangId, Placement] = {}
         self.alone: dict[GangId, Verdict] = {}
         self.on_start: list[Callable[[Placement], None]] = []
-        self._expected: dict[tuple[Shape, QueueName, str, str, float | None], Expected] = {}
+        self._expected: dict[tuple[Alike, float | None], Expected] = {}
 
     def close(self) -> Capacity:
         """What is free once all that starts has started; the standing capacity is as it was."""
         after = self.capacity.copy()
-        for placement in self.placed.values():
-            self.capacity.give_back(placement)
+        self.capacity.give_back_all(self.placed.values())
         return after
 
     def gang(self, gang: GangId) -> Gang:
@@ -52,7 +52,7 @@ class Scene:
 
     def expected(self, gang: Gang) -> Expected:
         """How long it would run."""
-        key = self.line.shape_of(gang), gang.queue, gang.user, gang.script, gang.time_limit_s
+        key = alike(gang), gang.time_limit_s
         found = self._expected.get(key)
         if found is None:
             found = self._expected[key] = expect(gang, self.snapshot.durations)

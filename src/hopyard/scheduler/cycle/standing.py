@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from hopyard.domain.cluster import Node, Running, Snapshot
-from hopyard.domain.gang import Gang
+from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.scheduler.cycle.borrowed import Borrowed
@@ -160,18 +160,23 @@ class Standing:
 
     def _follow_running(self, ended: Iterable[Running], begun: Iterable[Running]) -> None:
         gone = {running.gang.id: running for running in ended}
+        left: list[Placement] = []
+        come: list[Placement] = []
         for running in begun:
             before = gone.pop(running.gang.id, None)
             if before is None or before.placement != running.placement:
                 if before is not None:
-                    self._end(before)
-                self.capacity.take(running.placement)
-                self.accounts.charge(running.placement)
+                    left.append(self._end(before))
+                come.append(running.placement)
             self.future.add(running)
             self._holds(running)
         for running in gone.values():
-            self._end(running)
+            left.append(self._end(running))
             self.future.drop(running.gang.id)
+        self.capacity.give_back_all(left)
+        self.accounts.credit_all(left)
+        self.capacity.take_all(come)
+        self.accounts.charge_all(come)
 
     def lowest_priority(self, queue: QueueName) -> int | None:
         """Of the runs of a queue that may be preempted."""
@@ -197,9 +202,8 @@ class Standing:
         else:
             self.stopping.pop(running.gang.id, None)
 
-    def _end(self, running: Running) -> None:
-        self.capacity.give_back(running.placement)
-        self.accounts.credit(running.placement)
+    def _end(self, running: Running) -> Placement:
+        """What is to be given back."""
         self.stopping.pop(running.gang.id, None)
         of_queue = self.by_queue[running.gang.queue]
         del of_queue[running.gang.id]
@@ -210,6 +214,7 @@ class Standing:
         self.fullness.freed(assignment.node for assignment in running.placement.assignments)
         if not of_queue:
             del self.by_queue[running.gang.queue]
+        return running.placement
 
 
 def rank_in(queues: QueueTree) -> Callable[[Gang], Rank]:

@@ -6,24 +6,23 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from hopyard.scheduler.placement.ground import Ints
+from hopyard.scheduler.placement.ground import Bools, Ints
 from hopyard.scheduler.placement.scores import Values
 
 
 class Choice:
     """First nodes that the gang uses already, then those to prefer (smaller is better), then by score, then by id.
 
-    The rank of a node is that of its row in `values` and `preference`.
+    The rank of a node is that of its row in `values` and `preference`; None where all nodes are alike in that.
     """
 
-    def __init__(self, values: Values, preference: Ints, used: Collection[int]) -> None:
-        self._values, self._preference = values, preference
-        self._used = np.zeros(len(values), np.bool_)
-        self._used[list(used)] = True
+    def __init__(self, values: Values | None, preference: Ints | None, used: Collection[int]) -> None:
+        self._keys: list[Values | Ints] = [key for key in (values, preference) if key is not None]
+        self._used = used
 
     def in_order(self, rows: Ints) -> list[int]:
-        keys = self._values[rows], self._preference[rows], ~self._used[rows]
-        found: list[int] = rows[np.lexsort(keys)].tolist()
+        keys = [key[rows] for key in self._keys] + self._unused(rows)
+        found: list[int] = rows[np.lexsort(keys)].tolist() if keys else rows.tolist()
         return found
 
     def best(self, rows: Ints, count: int) -> list[int] | None:
@@ -32,10 +31,16 @@ class Choice:
 
     def first(self, rows: Ints) -> int:
         """The best of at least one."""
-        for key in (~self._used, self._preference, self._values):
+        for unused in self._unused(rows):
+            rows = rows[unused == unused.min()]
+        for key in reversed(self._keys):
             found = key[rows]
             rows = rows[found == found.min()]
         return int(rows[0])
+
+    def _unused(self, rows: Ints) -> list[Bools]:
+        """Which of them the gang does not use yet; nothing where it uses none."""
+        return [~np.isin(rows, list(self._used))] if self._used else []
 
 
 def fill(choice: Callable[[int], Choice], count: int, rows: Ints, room: Ints) -> list[int] | None:

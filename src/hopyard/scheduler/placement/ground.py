@@ -23,6 +23,7 @@ NEVER = 1 << 30  # thousandths of a card that no card has: this card may not be 
 class Ground:
     """Nodes in the order of their ids: row i of every array is node `nodes[i]`. Immutable, shared by all copies of a Capacity.
 
+    rows: of all nodes. of_engine: of those of each engine.
     Row i: cpu[i], memory[i], extras[name][i] what it has; gpu[i, j] 1000 for its j-th card (by index), 0 where it has fewer;
     card[i, j] the kind of that card as an index into `cards` (model in lower case, memory), -1 where it has fewer. one_kind_each:
     whether no node has cards of several kinds.
@@ -50,10 +51,12 @@ class Ground:
         self.extras: dict[str, Ints] = {}
         for name in sorted({name for node in self.nodes for name in node.extras}):
             self.extras[name] = np.array([node.extras.get(name, 0) for node in self.nodes], np.int64)
-        engines = sorted({node.engine for node in self.nodes})
-        self.engines: NDArray[np.int16] = np.array([engines.index(node.engine) for node in self.nodes], np.int16)
+        self.rows: Ints = np.arange(count)
+        engines = np.array([node.engine for node in self.nodes], np.str_)
+        self.of_engine: list[Ints] = [np.flatnonzero(engines == engine) for engine in np.unique(engines)]
         self._allowed: dict[Where, Bools] = {}
         self._domains: dict[str, tuple[Ints, int]] = {}
+        self._inside: dict[str, Bools | None] = {}
         self._holding: dict[str, Ints] = {}
         self._kinds: dict[tuple[str, ...], tuple[Ints, Ints]] = {}
 
@@ -90,6 +93,13 @@ class Ground:
                 found = np.array([-1 if name is None else number[name] for name in names], np.int64), len(number)
             self._domains[level] = found
         return found
+
+    def inside(self, level: str) -> Bools | None:
+        """Which nodes are in a domain of this level; None where all are."""
+        if level not in self._inside:
+            found = self.domains(level)[0] >= 0
+            self._inside[level] = None if found.all() else found
+        return self._inside[level]
 
     def holding(self, key: str) -> Ints:
         """1 for each node that holds this dataset or environment, else 0."""

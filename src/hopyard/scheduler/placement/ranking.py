@@ -138,6 +138,10 @@ class Rankings:
             gradient.took(self._free, best.row, best.column, best.fitting, best.value)
             self._gradients[best.score] = gradient, seen + 1
 
+    def indifferent(self, score: str) -> bool:
+        """Whether all nodes where something fits have one score: where there are no cards, nothing of them is destroyed."""
+        return score == "first-fit" or (score in GRADIENTS and not self._free.ground.cards)
+
     def ranked(self, score: str, shape: Shape) -> Ranked:
         """The scores as of now."""
         key = score, shape

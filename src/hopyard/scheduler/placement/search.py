@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -66,17 +66,15 @@ class Search:
         best = min(places, key=lambda found: len({a.node for a in found}), default=None)
         return None if best is None else Placement(gang, tuple(best))
 
-    def _engines(self, gang: Gang) -> Iterator[Ints]:
+    def _engines(self, gang: Gang) -> Sequence[Ints]:
         """The nodes of each engine; all of them at once for a gang of one replica."""
-        engines = self._free.ground.engines
-        count = int(engines.max(initial=0)) + 1
-        if gang.size == 1 or count == 1:
-            yield np.arange(len(engines))
-        else:
-            yield from (np.flatnonzero(engines == engine) for engine in range(count))
+        ground = self._free.ground
+        return [ground.rows] if gang.size == 1 or len(ground.of_engine) <= 1 else ground.of_engine
 
-    def _preferred(self, prefer: frozenset[NodeId]) -> Ints:
+    def _preferred(self, prefer: frozenset[NodeId]) -> Ints | None:
         """Smaller is better: those to prefer, then those that hold more of what it wants."""
+        if not prefer and not self._gang.wants:
+            return None
         ground = self._free.ground
         found = np.zeros(len(ground.nodes), np.int64)
         for key in self._gang.wants:
@@ -90,7 +88,7 @@ class Search:
         rule = gang.topology
         if rule is None:
             return self._near(gang, rows)
-        rows = rows[self._free.ground.domains(rule.level)[0][rows] >= 0]
+        rows = self._inside(rule.level, rows)
         if rule.rule is Closeness.SAME:
             return self._same(gang, rule.level, rows)
         if len(gang.roles) == 1 and gang.roles[0].topology is None:
@@ -98,6 +96,10 @@ class Search:
         found = self._same(gang, rule.level, rows) if rule.rule is not Closeness.SPREAD else None
         found = found or self._slices(gang, rule, rows) or self._roles(gang.roles, rows)
         return found if found is not None and obeys_topology(gang, found, self._free.ground.nodes) else None
+
+    def _inside(self, level: str, rows: Ints) -> Ints:
+        inside = self._free.ground.inside(level)
+        return rows if inside is None else rows[inside[rows]]
 
     def _near(self, gang: Gang, rows: Ints) -> Found:
         """On one node, else in one rack, else in one zone, else anywhere."""
@@ -111,7 +113,7 @@ class Search:
     def _same(self, gang: Gang, level: str, rows: Ints) -> Found:
         """In one domain of the level: the tightest that takes it."""
         domains, count = self._free.ground.domains(level)
-        rows = rows[domains[rows] >= 0]
+        rows = self._inside(level, rows)
         fitting = [self._fitting(role) for role in gang.roles]
         rooms = [fit.room(self._free, role.replicas, rows) for fit, role in zip(fitting, gang.roles, strict=True)]
         if level == NODE_LEVEL:
@@ -200,6 +202,8 @@ class Search:
 
     def _roles(self, roles: Sequence[Role], rows: Ints) -> Found:
         """Role by role, in the first order that works."""
+        if len(roles) == 1 and not (roles[0].resources.gpus or roles[0].resources.shares_gpu):
+            return self._alone(roles[0], rows)
         first = list(accumulate((role.replicas for role in roles), initial=0))
         for order in role_orders(roles):
             placed = [Assignment(0, NodeId(""))] * first[-1]
@@ -216,12 +220,21 @@ class Search:
                 return placed
         return None
 
+    def _alone(self, role: Role, rows: Ints) -> Found:
+        """Of one role that asks for no cards: there is nobody for whom anything is to be used up."""
+        chosen, ids = self._chosen(role, self._fitting(role), rows, set()), self._free.ground.ids
+        return None if chosen is None else [Assignment(rank, ids[row]) for rank, row in enumerate(chosen)]
+
+    def _chosen(self, role: Role, fitting: Fitting, rows: Ints, used: set[int]) -> list[int] | None:
+        """The node of each replica of a role, in rank order."""
+        room = fitting.room(self._free, role.replicas, rows)
+        able = np.flatnonzero(room)
+        return self._rows_for(role, rows[able], room[able], used)
+
     def _role(self, role: Role, first: int, rows: Ints, used: set[int], taken: list[tuple[Role, Assignment]]) -> Found:
         """The places of one role's replicas, used up."""
         fitting = self._fitting(role)
-        room = fitting.room(self._free, role.replicas, rows)
-        able = room > 0
-        chosen = self._rows_for(role, rows[able], room[able], used)
+        chosen = self._chosen(role, fitting, rows, used)
         if chosen is None:
             return None
         found = []
@@ -247,17 +260,19 @@ class Search:
         if rule.level == NODE_LEVEL and rule.rule is Closeness.SPREAD and rule.slice == 1:
             return choice(1).best(rows, role.replicas)
         domains, count = self._free.ground.domains(rule.level)
-        inside = domains[rows] >= 0
-        rows, room = rows[inside], room[inside]
+        inside = self._free.ground.inside(rule.level)
+        if inside is not None:
+            rows, room = rows[inside[rows]], room[inside[rows]]
+        domain = domains[rows]
         if rule.level == NODE_LEVEL and rule.rule is Closeness.SAME:
             return fill(choice, role.replicas, rows[room >= role.replicas], room[room >= role.replicas])
-        held = np.bincount(domains[rows], room, count).astype(np.int64)
+        held = np.bincount(domain, room, count).astype(np.int64)
         shares = divide(rule.rule, rule.slice, role.replicas, held.tolist())
         if shares is None:
             return None
         found: list[int] = []
         for share in shares:
-            here = domains[rows] == share.domain
+            here = np.flatnonzero(domain == share.domain)
             found += fill(choice, share.count, rows[here], room[here]) or []
         return found
 
@@ -279,6 +294,8 @@ class Search:
 
     def _choice(self, role: Role, times: int, used: set[int] | None = None) -> Choice:
         """The order of nodes for `times` of its replicas at once, as they were when the search began."""
+        if self._rankings.indifferent(self._score):
+            return Choice(None, self._preference, used or set())
         request = role.resources
         if times > 1 and not request.shares_gpu:
             request = replace(
