@@ -36,11 +36,11 @@ class Changes:
     """One write's changes of live attempts, at `now` (microseconds). The picture is changed at once, the rows by `finish`."""
 
     def __init__(self, conn: Connection, live: Live, stamp: Stamp, now: int) -> None:
-        self._conn, self._live, self.stamp, self._now = conn, live, stamp, now
+        self._conn, self._live, self.stamp, self._now, self._at = conn, live, stamp, now, from_us(now)
         self._attempts: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, dict[str, Any]] = {}
         self._used: dict[UsedKey, Used] = {}
-        self._durations: dict[str, tuple[float, ...]] = {}
+        self._took_s: dict[str, list[float]] = {}
         self._changed: list[RunId] = []
         self._ended: list[Ended] = []
         self._requeued: list[RunId] = []
@@ -76,9 +76,11 @@ class Changes:
         if self._used:
             write_used(self._conn, self._live.used, self._used, clock=self.stamp.now)
             self._live.used.update(self._used)
-        if self._durations:
-            write_durations(self._conn, self._live.durations, self._durations, clock=self.stamp.now)
-            self._live.durations.update(self._durations)
+        if self._took_s:
+            known = self._live.durations
+            durations = {key: (*known.get(key, ()), *seconds)[-KEPT:] for key, seconds in self._took_s.items()}
+            write_durations(self._conn, known, durations, clock=self.stamp.now)
+            known.update(durations)
         self.stamp.write()
         return Recorded(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
 
@@ -126,7 +128,7 @@ class Changes:
 
     def _count_use(self, found: LiveAttempt) -> None:
         """What it held from its placement until now is its user's past."""
-        key, now = (found.gang.queue, found.gang.user), from_us(self._now)
+        key, now = (found.gang.queue, found.gang.user), self._at
         share = dominant_share(self._live.amounts(found.id), self._live.totals)
         before = self._used.get(key) or self._live.used.get(key)
         past = 0.0 if before is None else decayed(before, now, self._live.charges.tree.half_life_s)
@@ -136,8 +138,7 @@ class Changes:
 
     def _learn(self, found: LiveAttempt, seconds: float) -> None:
         for key in history_keys(found.gang):
-            before = self._durations.get(key) or self._live.durations.get(key, ())
-            self._durations[key] = (*before[-(KEPT - 1) :], seconds)
+            self._took_s.setdefault(key, []).append(seconds)
         self.stamp.touch("learnt")
 
     def _started_at(self, found: LiveAttempt, after: After) -> int | None:

@@ -44,9 +44,13 @@ class Stamp:
         self.before = read_marks(conn) if before is None else before
         self.now = self.before.clock + 1
         self._after = self._written = self.before
+        self._touched = set[tuple[tuple[str, ...], bool]]()
 
     def touch(self, *parts: str, visible: bool = True) -> None:
         """Something of these parts was changed; `visible` to a policy."""
+        if (parts, visible) in self._touched:
+            return
+        self._touched.add((parts, visible))
         changed = dict.fromkeys(("clock", "version", *parts) if visible else ("clock", *parts), self.now)
         self._after = self._after._replace(**changed)
 
