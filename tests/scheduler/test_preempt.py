@@ -164,6 +164,28 @@ def test_who_comes_first_waits_for_ends_that_are_sure_and_for_no_guess(
     assert asked(found) == (set() if waits else {"low"})
 
 
+def test_nobody_is_asked_for_room_that_a_third_may_take() -> None:
+    """`large` needs three cards: the free ones of n and o with that of `low`, or those of n alone once `equal` has ended, which is expected in
+    3 s, but not sure. Were `low` asked to leave and only n kept free, `small` would take o's; where `equal` went on, it would be asked next,
+    `low` would take what it leaves, and so on in turn."""
+    found = world(
+        tree(queue("default")),
+        {"n": 3, "m": 1, "o": 1},
+        held("equal", "n", (0, 1), ran_s=17, priority=50),
+        held("low", "m", (0,), ran_s=5, priority=10),
+        pending=(gang("large", 1, replicas=3, priority=50), gang("small", 1, priority=10)),
+    )
+    found.durations = {"all": (20.0,) * 9 + (5000.0,) * 3}
+    asked_to_leave: list[str] = []
+    for _ in range(6):  # at one instant: whoever is asked leaves at once
+        wanted = found.turn()
+        asked_to_leave += [one.gang for one in wanted.preempt]
+        for one in wanted.preempt:
+            found.leave(one.gang)
+    assert len(asked_to_leave) == len(set(asked_to_leave)), asked_to_leave
+    assert not asked_to_leave or "large" in found.running
+
+
 def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:
     runs = [held(f"low{i}", "n", (i,), ran_s=10 + i, priority=10) for i in range(4)]
     found = world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 1, replicas=4, fewest=2, priority=90),))

@@ -167,7 +167,10 @@ class Asking:
         promise = timeline.promise(gang, expected, before=Promise(gang.id, soon, scene.now, nodes))
         place, at = timeline.place_of(gang.id), timeline.expected_at(gang.id)
         above = [other for other in others if outranks(gang, other, scene.accounts, scene.line)]
-        if promise is None or place is None or at is None or at > scene.now + GONE or not self._all_kept(others, above):
+        if (
+            promise is None or place is None or at is None or at > scene.now + GONE
+            or not self._needs(gang, runs) or not self._all_kept(others, above)
+        ):  # fmt: skip
             timeline.tell(runs)
             self._restore(gang)
             for other in others:
@@ -184,6 +187,18 @@ class Asking:
             scene.promises.drop(other.id)
             scene.promise_again(other)
         return True
+
+    def _needs(self, gang: Gang, runs: list[Running]) -> bool:
+        """Whether its place becomes free because these leave. Where it counts on others that will probably have ended by then, nobody else
+        keeps away from what these would leave: who takes that is in its way if they do not end, and would be asked next, in turn."""
+        scene = self._scene
+        if scene.accounts.refusal(gang) is not None:
+            return True  # what it may use becomes free, wherever they are
+        at = scene.timeline.expected_at(gang.id)
+        needed = scene.timeline.counts_on(gang.id).issuperset(running.gang.id for running in runs)
+        if not needed and at is not None:
+            self._see_again(at)
+        return needed
 
     def _all_kept(self, gangs: list[Gang], but: list[Gang]) -> bool:
         """Whether all these keep what they were promised, but those that are outranked."""

@@ -174,6 +174,11 @@ class Timeline:
         stay = self._outlook.stays.get(gang)
         return tuple(f"run:{needed}" for needed in stay.needed[:NAMED]) if stay else ()
 
+    def counts_on(self, gang: GangId) -> frozenset[GangId]:
+        """Those who are expected to leave the nodes of a gang that was promised a start in this turn before it starts."""
+        stay = self._outlook.stays.get(gang)
+        return frozenset(stay.needed) if stay else frozenset()
+
     def withdraw(self, gang: GangId) -> None:
         """What it was promised in this turn binds nobody any more."""
         self._outlook.remove_stay(gang)
