@@ -53,6 +53,57 @@ def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, dri
     assert not list((workers.folder / "memory").iterdir())  # the last one to leave takes the shelf away
 
 
+RESTORED = """
+import random
+
+class Drawn:
+    def __init__(self, weight, restored):
+        self.weight, self.restored = weight, restored
+
+class Draws:
+    def init(self, config):
+        return Drawn(0.0, 0)
+
+    def train(self, state, partition, config):
+        state.weight, state.restored = state.weight + random.random(), 0
+
+    def evaluate(self, state, partition, config):
+        return {"restored": state.restored, "weight": state.weight, "drawn": random.random()}
+
+    def capture(self, state):
+        return {"weight": state.weight}
+
+    def restore(self, captured, config):
+        return Drawn(captured["weight"], 1)
+
+trainable = Draws()
+"""
+
+
+def test_what_was_just_trained_is_evaluated_as_it_is(workers: Workers, drive: Drives) -> None:
+    """Once, where the parameters are the same; every other state is read. It comes to the same, what is drawn from generators too."""
+    workers.code(RESTORED)
+    driver = drive(trainable="code.py:trainable")
+    joined(workers, driver, "a")
+
+    def trained(state: str = "") -> str:
+        driver.train(("a", 0), state=state)
+        return driver.expect(Finished, "a").state
+
+    def evaluated(state: str, **params: float) -> dict[str, float]:
+        driver.evaluate("a", 0, state, params=params)
+        return dict(driver.expect(Evaluated, "a").metrics)
+
+    first = trained()
+    at_once, again = evaluated(first), evaluated(first)
+    assert (at_once.pop("restored"), again.pop("restored")) == (0, 1)
+    assert at_once == again
+    second = trained(first)
+    assert evaluated(first) == {**again, "restored": 1}
+    assert evaluated(second)["restored"] == 1  # another was looked at in between
+    assert evaluated(trained(second), lr=0.5)["restored"] == 1
+
+
 def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Drives) -> None:
     """Weights, and what was drawn from the generators, which hop along; evaluating in between changes nothing."""
     driver = drive()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from hopyard.datasets.partitions.partition import Partition
@@ -40,6 +40,7 @@ class Bench:
         self._shelf, self._ahead, self._aside = shelf, ahead, aside
         self._meetings, self._secret, self._stop, self._progressed = meetings, secret, stop, progressed
         self._group: Group | None = None
+        self._made: tuple[str, Mapping[str, Any], Any] | None = None  # by the last unit: the state's name, its trial's parameters, the state
         self.at_work = threading.Event()
 
     def train(self, trainable: Trainable, order: Train, me: WorkerId, opened: Opened) -> Finished:
@@ -63,6 +64,7 @@ class Bench:
         ended_at = began_at + trained - clock
         self._stop(order.unit)
         size = self._shelf.put(order.unit, unit.keep(trainable, state))
+        self._made = order.unit, order.params, state
         return Finished(
             unit=order.unit,
             trial=order.trial,
@@ -105,10 +107,16 @@ class Bench:
         if group is not None:
             group.close()
 
-    free_memory = staticmethod(unit.free_memory)
+    def free_memory(self) -> None:
+        self._made = None
+        unit.free_memory()
 
     def _state(self, trainable: Trainable, order: Train | Evaluate, config: Config) -> tuple[Any, int]:
-        """Decoded, and how many of its bytes came over the network."""
+        """Decoded, and how many of its bytes came over the network. One that is evaluated right after it was made here is taken as it is."""
+        made, self._made = self._made, None
+        if made is not None and isinstance(order, Evaluate) and made[:2] == (order.state, order.params):
+            return made[2], 0
+        made = None  # before the next one takes memory
         if not order.state:
             fresh = unit.begin(trainable, config, order.seed)
             self._prepare(unit.keep(trainable, fresh).size)  # which also tells before any training what cannot be kept
