@@ -122,6 +122,15 @@ def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
     assert done.json["name"] in shell.hop("dataset", "board", numbers, "--metric", "mse").text
 
 
+def said_by_python(shell: Shell) -> dict[str, Any]:
+    """What go.py prints at its end."""
+    environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+    done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return said
+
+
 def test_from_python(shell: Shell, numbers: str) -> None:
     shell.write("model.py", MODEL)
     shell.write(
@@ -143,10 +152,7 @@ if __name__ == "__main__":
 """,
     )
     shell.write("functions.py", "def init(config): ...\ndef train(state, partition, config): ...\ndef evaluate(state, partition, config): ...\n")
-    environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
-    done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    said = said_by_python(shell)
     assert said["best"] == {"lr": 0.9} and 2.5 < said["w"] < 3.2 and said["done"] and len(said["table"]) == 2
     assert "no dataset `nothing`" in said["missing"]
 
@@ -187,10 +193,7 @@ if __name__ == "__main__":
                       "same": {t.id: t.best for t in study}.items() <= {t.id: t.best for t in more}.items(), "trials": len(more.trials)}))
 """,
     )
-    environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
-    done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    said = said_by_python(shell)
     assert "has finished: there is nothing left to do" in said["refused"][0] and "2 are no more" in said["refused"][1]
     assert said["continues"] == said["first"] and said["same"] and said["trials"] == 3 and 0 < said["w"] < 3.2
 
@@ -215,10 +218,7 @@ if __name__ == "__main__":
                       "beginning": fork.data()["beginning"]["study"], "points": [at for at, _ in trial.points], "params": dict(trial.params)}))
 """,
     )
-    environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
-    done = subprocess.run([sys.executable, "go.py"], cwd=shell.folder, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    said = said_by_python(shell)
     assert said["refused"] == "params.momentum: the study has no such parameter"
     assert said["after"] < said["before"] and 2.5 < said["w"] < 3.2 and said["beginning"] == said["from"]
     assert said["points"] == [2, 3] and said["params"] == {"lr": 0.5}
