@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from hopyard.datasets.partitions.split import split
 from hopyard.domain.study import PartitionPlan
 from hopyard.studies.messages import Cancel, Drop, End, Evaluated, Failed, Finished, Hello, Named, Prefetch, Progress
+from hopyard.studies.replay import check_replay, replay_trial
 from hopyard.studies.states import chance
 from hopyard.studies.states.decode import decode
 from hopyard.studies.states.digest import digest
@@ -102,6 +104,30 @@ def test_what_was_just_trained_is_evaluated_as_it_is(workers: Workers, drive: Dr
     assert evaluated(first) == {**again, "restored": 1}
     assert evaluated(second)["restored"] == 1  # another was looked at in between
     assert evaluated(trained(second), lr=0.5)["restored"] == 1
+
+
+def test_what_capture_draws_is_nobody_elses(workers: Workers, drive: Drives) -> None:
+    """A state goes on as who reads it would, also where it is not read: a replay comes to the same."""
+    workers.code(RESTORED.replace("def capture(self, state):", "def capture(self, state):\n        random.random()"))
+    driver = drive(trainable="code.py:trainable")
+    joined(workers, driver, "a")
+    records: list[dict[str, Any]] = [{"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 10, "params": {}}]
+    state = ""
+    for _ in range(2):
+        driver.train(("a", 0), state=state)
+        driver.evaluate("a", 0, driver.expect(Finished, "a").state)
+        named, measured = driver.expect(Named, "a"), driver.expect(Evaluated, "a")
+        assert measured.metrics["restored"] == 0
+        metrics = {**measured.metrics, "restored": 1}  # a replay reads it
+        records.append({"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": state, "state": named.state})
+        records.append({"kind": "named", "state": named.state, "digest": named.digest})
+        records.append({"kind": "evaluated", "state": named.state, "partition": 0, "metrics": metrics, "rows": 6, "of": "validation"})
+        state = named.state
+    before = chance.take()
+    try:
+        assert check_replay(replay_trial(records, "0", load("code.py:trainable", workers.folder / "code"), lambda *_: None, parts=2, seed=7)) == (2, 2)  # type: ignore
+    finally:
+        chance.put_back(before)
 
 
 def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Drives) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -50,7 +51,7 @@ def take() -> dict[str, Any]:
     return states
 
 
-def put_back(states: dict[str, Any]) -> None:
+def put_back(states: Mapping[str, Any]) -> None:
     """Let the generators go on from where `take` saw them."""
     import random
 

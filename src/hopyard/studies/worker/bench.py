@@ -6,12 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hopyard.datasets.partitions.partition import Partition
 from hopyard.domain.ids import WorkerId
 from hopyard.errors import SpecError
 from hopyard.studies.messages import Evaluate, Evaluated, Finished, Train
+from hopyard.studies.states import chance
 from hopyard.studies.states.shelf import Shelf
 from hopyard.studies.trainable.config import Config
 from hopyard.studies.trainable.protocol import Trainable
@@ -33,6 +34,16 @@ class Group(Protocol):
     def close(self) -> None: ...
 
 
+class Made(NamedTuple):
+    """What the last unit made. name: of the state; params: of its trial. generators: as training left them: the user's `capture`, or a thread
+    of the user's, may draw from them after that, and whoever reads the state finds them so."""
+
+    name: str
+    params: Mapping[str, Any]
+    state: Any
+    generators: Mapping[str, Any]
+
+
 class Bench:
     """Used by the thread that trains; `leave_group` by any. at_work: while the user's code runs."""
 
@@ -40,7 +51,7 @@ class Bench:
         self._shelf, self._ahead, self._aside = shelf, ahead, aside
         self._meetings, self._secret, self._stop, self._progressed = meetings, secret, stop, progressed
         self._group: Group | None = None
-        self._made: tuple[str, Mapping[str, Any], Any] | None = None  # by the last unit: the state's name, its trial's parameters, the state
+        self._made: Made | None = None
         self.at_work = threading.Event()
 
     def train(self, trainable: Trainable, order: Train, me: WorkerId, opened: Opened) -> Finished:
@@ -60,11 +71,12 @@ class Bench:
         else:
             state = self._train_together(trainable, state, partition, config, order, index)
         trained = time.perf_counter()
+        generators = chance.take()
         self.at_work.clear()
         ended_at = began_at + trained - clock
         self._stop(order.unit)
-        size = self._shelf.put(order.unit, unit.keep(trainable, state))
-        self._made = order.unit, order.params, state
+        size = self._shelf.put(order.unit, unit.keep(trainable, state, generators))
+        self._made = Made(order.unit, order.params, state, generators)
         return Finished(
             unit=order.unit,
             trial=order.trial,
@@ -114,12 +126,15 @@ class Bench:
     def _state(self, trainable: Trainable, order: Train | Evaluate, config: Config) -> tuple[Any, int]:
         """Decoded, and how many of its bytes came over the network. One that is evaluated right after it was made here is taken as it is."""
         made, self._made = self._made, None
-        if made is not None and isinstance(order, Evaluate) and made[:2] == (order.state, order.params):
-            return made[2], 0
+        if made is not None and isinstance(order, Evaluate) and (made.name, made.params) == (order.state, order.params):
+            chance.put_back(made.generators)
+            return made.state, 0
         made = None  # before the next one takes memory
         if not order.state:
             fresh = unit.begin(trainable, config, order.seed)
-            self._prepare(unit.keep(trainable, fresh).size)  # which also tells before any training what cannot be kept
+            generators = chance.take()
+            self._prepare(unit.keep(trainable, fresh, generators).size)  # which also tells before any training what cannot be kept
+            chance.put_back(generators)
             return fresh, 0
         data, fetched = self._ahead.take(order.state, order.sources)
         if isinstance(order, Train):

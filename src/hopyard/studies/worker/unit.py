@@ -34,9 +34,10 @@ def load(trainable: Trainable, data: memoryview | bytearray, config: Config) -> 
     return state
 
 
-def keep(trainable: Trainable, state: Any) -> Encoded:
-    """Raises SpecError naming what cannot be kept."""
-    generators = chance.take()
+def keep(trainable: Trainable, state: Any, generators: Mapping[str, Any] | None = None) -> Encoded:
+    """generators: as `chance.take` found them, where those are to go on that the state is kept with; None: as they are now. Raises
+    SpecError naming what cannot be kept."""
+    generators = chance.take() if generators is None else generators
     captured = trainable.capture(state) if isinstance(trainable, Captures) else state
     return encode({"state": captured, "chance": generators}, name="")
 
