@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
@@ -28,6 +29,7 @@ SYNC_BURST = 8
 HEARTBEAT_S = 5.0
 _TAIL_S = (0.004, 0.1)  # how often the streams are looked at: just after something came, and at rest
 _RETRY_S = (0.05, 1.0)
+_RACY_NS = 2_000_000_000  # how coarse a folder's time stamp may be
 _TIMEOUT_S = 30.0
 
 
@@ -79,6 +81,7 @@ class Shipper:
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
         self._on_stop, self._stop_word = on_stop, StopWord()
         self._streams = {name: _Stream() for name in STREAMS}
+        self._files, self._looked_at_ns = os.fspath(folder.streams), -1
         self._status = ReplicaStatus(rank, ReplicaPhase.PREPARING)
         self._told: ReplicaStatus | None = None
         self._wake, self._done = threading.Event(), threading.Event()
@@ -112,14 +115,15 @@ class Shipper:
         while not self._done.is_set():
             now = time.monotonic()
             pending, closing = self._pending(), self._closing
+            early = pace.wait_s(now)
+            if early > 0 and not closing and pending < SYNC_BYTES:
+                self._wake.wait(early)  # whatever comes meanwhile has to wait for that, so nobody need look for it
+                self._wake.clear()
+                pause = _TAIL_S[0]
+                continue
             if not (pending or closing or self._status != self._told or now - heard_at >= HEARTBEAT_S):
                 if not self._wake.wait(min(pause, max(0.001, HEARTBEAT_S - (now - heard_at)))):
                     pause = min(pause * 1.3, _TAIL_S[1])
-                self._wake.clear()
-                continue
-            early = pace.wait_s(now)
-            if early > 0 and not closing and pending < SYNC_BYTES:
-                self._wake.wait(early)
                 self._wake.clear()
                 continue
             pause = _TAIL_S[0]
@@ -141,17 +145,30 @@ class Shipper:
 
     def _pending(self) -> int:
         """How many bytes the server lacks."""
+        self._open_new()
         total = 0
-        for name, stream in self._streams.items():
+        for stream in self._streams.values():
             if stream.descriptor < 0:
-                try:
-                    stream.descriptor = os.open(self._folder.streams / name, os.O_RDONLY | os.O_CLOEXEC)
-                except FileNotFoundError:
-                    continue
+                continue
             lacking = os.fstat(stream.descriptor).st_size - stream.acknowledged
             if lacking > 0 and (lacking != stream.held or self._closing):
                 total += lacking
         return total
+
+    def _open_new(self) -> None:
+        """Streams that are there since the last look. Without any, the folder has the time stamp that it had."""
+        try:
+            changed_ns = os.stat(self._files).st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_ns == self._looked_at_ns and not self._closing:
+            return
+        for name, stream in self._streams.items():
+            if stream.descriptor < 0:
+                with suppress(FileNotFoundError):
+                    stream.descriptor = os.open(f"{self._files}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        # A stream that begins in the same tick of the clock as this look would leave the stamp as it is: a young one is not believed.
+        self._looked_at_ns = changed_ns if time.time_ns() - changed_ns > _RACY_NS else -1
 
     def _segments(self) -> tuple[list[dict[str, str | int]], list[bytes]]:
         heads: list[dict[str, str | int]] = []
