@@ -45,10 +45,11 @@ def test_what_is_sent_is_received(head: dict[str, Any], payload: list[bytes]) ->
     other.close()
 
 
-@given(st.binary(max_size=200), st.integers(1, 7))
-def test_a_frame_may_come_in_any_pieces(payload: bytes, step: int) -> None:
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=4), st.sampled_from([1, 3, 7, 100, 1000]))
+def test_frames_may_come_in_any_pieces(payloads: list[bytes], step: int) -> None:
+    """Of one frame, or of several at once."""
     ours, theirs = pair()
-    whole = struct.pack("!IQ", 8, len(payload)) + b'{"a": 1}' + payload
+    whole = b"".join(struct.pack("!IQ", 8, len(payload)) + b'{"a": 1}' + payload for payload in payloads)
 
     def drip() -> None:
         for begin in range(0, len(whole), step):
@@ -56,7 +57,7 @@ def test_a_frame_may_come_in_any_pieces(payload: bytes, step: int) -> None:
 
     sender = threading.Thread(target=drip)
     sender.start()
-    assert ours.receive() == ({"a": 1}, payload)
+    assert [ours.receive() for _ in payloads] == [({"a": 1}, payload) for payload in payloads]
     sender.join()
     ours.close()
     theirs.close()
@@ -140,7 +141,8 @@ def test_who_knows_the_secret_is_heard(hub: Hub) -> None:
     opened, came = events(hub, lambda seen: len(seen) == 2)
     assert isinstance(opened, Opened) and came == Came(opened.connection, {"kind": "hello"}, b"payload")
     assert hub.silent_s(opened.connection) < 60
-    assert hub.send(opened.connection, {"kind": "open"}, b"x") and wire.receive() == ({"kind": "open"}, b"x")
+    assert hub.send(opened.connection, {"kind": "open"}, {"kind": "train"})
+    assert [wire.receive(), wire.receive()] == [({"kind": "open"}, b""), ({"kind": "train"}, b"")]
     wire.close()
     assert events(hub, bool) == [Closed(opened.connection, "the other side closed the connection")]
     assert not hub.send(opened.connection, {}) and hub.silent_s(opened.connection) == float("inf")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from hopyard.domain.ids import PartitionId, WorkerId
 from hopyard.errors import SpecError
@@ -74,6 +76,7 @@ class Crew:
         self._by_connection: dict[int, WorkerId] = {}
         self._ever_taken: set[int] = set()
         self._lost: list[Worker] = []
+        self._held: dict[int, list[Mapping[str, Any]]] | None = None  # by connection, what is to be sent together
         self._fruitless: Counter[WorkerId] = Counter()  # how often each was lost before it had opened anything, one after the other
 
     def __iter__(self) -> Iterator[Worker]:
@@ -107,8 +110,23 @@ class Crew:
 
     def send(self, worker: Worker, message: FromDriver) -> None:
         """To one that is away nothing is sent: when it comes back, what it does is compared with what it should do."""
-        if worker.connection is not None:
+        if worker.connection is None:
+            return
+        if self._held is not None:
+            self._held.setdefault(worker.connection, []).append(to_head(message))
+        else:
             self._hub.send(worker.connection, to_head(message))
+
+    @contextmanager
+    def in_one_piece(self) -> Iterator[None]:
+        """What each worker is sent inside, it is sent together at the end: it wakes up once for all of it."""
+        self._held = {}
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for connection, heads in held.items():
+                self._hub.send(connection, *heads)
 
     def cancel(self, worker: WorkerId, unit: str) -> None:
         found = self._workers.get(worker)

@@ -85,6 +85,7 @@ class Hopper:
         self._room_left = self._spare = False
         self._ticked_at, self._alone_since = 0.0, time.monotonic()
         self._owing_since: float | None = None  # acknowledgements, drops and hints
+        self._ordered = False  # since the last of these; what else is owed is not worth waking for
 
     # -- the Trainer ------------------------------------------------------------------------------------------------
 
@@ -118,13 +119,13 @@ class Hopper:
         while not self._trials.news and not self._ground.stopping():
             self._spare_and_decide()
             left = deadline - time.monotonic()
-            events = self._hub.wait(min(max(left, 0.0), _TICK_S if self._owing_since is None else _PAUSE_S))
+            events = self._hub.wait(min(max(left, 0.0), _PAUSE_S if self._ordered else _TICK_S))
             for event in events:
                 self._reception.take(event)
             self._spare_and_decide()
-            if events:
-                self._owing_since = self._owing_since or time.monotonic()
-            if not events or time.monotonic() - (self._owing_since or 0.0) > _TICK_S:
+            if events and self._owing_since is None:
+                self._owing_since = time.monotonic()
+            if not events or (self._owing_since is not None and time.monotonic() - self._owing_since > _TICK_S):
                 self._follow_up()
             self._tick()
             if left <= 0:
@@ -175,14 +176,15 @@ class Hopper:
         while self._trials.facts and self._reception.began:
             facts, self._trials.facts = self._trials.facts, []
             self._orders.give(self._coordinator.handle(*facts), self._trials.by_id, self._ground.spec.seed)
-            self._owing_since = self._owing_since or time.monotonic()
+            self._owing_since, self._ordered = self._owing_since or time.monotonic(), True
 
     def _follow_up(self) -> None:
         """All that may wait until who was told to begin has begun: before that it is in the way, most of all where both share a processor."""
-        self._owing_since = None
-        self._reception.acknowledge()
-        self._states.drop_unkept()
-        self._orders.hint()
+        self._owing_since, self._ordered = None, False
+        with self._crew.in_one_piece():
+            self._reception.acknowledge()
+            self._states.drop_unkept()
+            self._orders.hint()
 
     def _spare_and_decide(self) -> None:
         """Whether workers' code can train in groups is known once they are ready: each time before anybody is put into one."""

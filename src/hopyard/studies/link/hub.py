@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopyard.studies.link.listener import Listener
-from hopyard.studies.link.wire import Broken, Buffer, Wire
+from hopyard.studies.link.wire import Broken, Wire
 
 PAYLOAD_LIMIT = 64 << 20  # where it is not of a state
 _STATES = ("fetch", "lend")  # first words of a connection that is about states
@@ -99,14 +99,14 @@ class Hub:
         """For who waits, as if it had come over a connection."""
         self._events.put(event)
 
-    def send(self, connection: int, head: Mapping[str, Any], payload: Buffer = b"") -> bool:
-        """Whether it could be sent; if not, a `Closed` of this connection comes or came."""
+    def send(self, connection: int, *heads: Mapping[str, Any]) -> bool:
+        """Whether they could be sent, a frame each; if not, a `Closed` of this connection comes or came."""
         with self._lock:
             wire = self._wires.get(connection)
         if wire is None:
             return False
         try:
-            wire.send(head, payload)
+            wire.send_heads(heads)
         except OSError:
             return False
         return True

@@ -15,15 +15,18 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 _LENGTHS = struct.Struct("!IQ")
 HEAD_BYTES = 8 << 20  # the longest head
 PAYLOAD_BYTES = 1 << 40  # the longest payload, where a connection does not say less
 _PART_BYTES = 4 << 20  # of a payload are given to the system at a time
+_READ_BYTES = 16 << 10  # are asked for where a head is to come: most frames are much shorter
 _SEND_S = 30  # nothing could be sent for so long: the other side no longer reads
 
 
@@ -43,6 +46,7 @@ class Wire:
         self._sock = sock
         self._payload_limit = payload_limit
         self._sending = threading.Lock()
+        self._came = bytearray()  # received, and not taken yet
         self._closed = False
         prepare(sock)
 
@@ -53,9 +57,14 @@ class Wire:
 
     def send(self, head: Mapping[str, Any], *payload: Buffer) -> None:
         """One frame, whole. Raises OSError (Broken and others) where the connection is gone or the other side does not read."""
-        text = encode_head(head)
         views = [memoryview(part).cast("B") for part in payload if len(part)]
-        parts: list[Buffer] = [_LENGTHS.pack(len(text), sum(map(len, views))) + text, *views]
+        self._send(_frame(head, sum(map(len, views))), *views)
+
+    def send_heads(self, heads: Iterable[Mapping[str, Any]]) -> None:
+        """Frames without payloads, in one piece: the other side is woken once for all of them. Raises as `send`."""
+        self._send(b"".join(map(_frame, heads)))
+
+    def _send(self, *parts: Buffer) -> None:
         with self._sending:
             if self._closed:
                 raise Broken("the connection is closed")
@@ -91,30 +100,44 @@ class Wire:
 
     def receive_head(self) -> tuple[dict[str, Any], int]:
         """The next frame's head, and the length of its payload, which must be received next."""
-        lengths = bytearray(_LENGTHS.size)
-        self.receive_into(memoryview(lengths))
-        head_size, payload_size = _LENGTHS.unpack(lengths)
+        self._have(_LENGTHS.size)
+        head_size, payload_size = _LENGTHS.unpack_from(self._came)
         if head_size > HEAD_BYTES or payload_size > self._payload_limit:
             raise Broken(
                 f"a frame of {head_size} + {payload_size} bytes came; at most {HEAD_BYTES} + {self._payload_limit} are taken"
             )
-        text = bytearray(head_size)
-        self.receive_into(memoryview(text))
-        return decode_head(bytes(text)), payload_size
+        end = _LENGTHS.size + head_size
+        self._have(end)
+        text = bytes(self._came[_LENGTHS.size : end])
+        del self._came[:end]
+        return decode_head(text), payload_size
+
+    def _have(self, size: int) -> None:
+        """So many bytes have come that nobody took yet; with them whatever else is there, which spares asking the system for each frame."""
+        while len(self._came) < size:
+            self._came += self._hear(lambda: self._sock.recv(_READ_BYTES))
 
     def receive_into(self, view: memoryview) -> None:
         """Fill `view`, whatever pieces it comes in."""
+        there = min(len(view), len(self._came))
+        view[:there] = self._came[:there]
+        del self._came[:there]
+        view = view[there:]
         while view:
-            try:
-                got = self._sock.recv_into(view)
-            except BlockingIOError as silent:
-                raise Broken("nothing came for too long") from silent
-            except OSError as lost:
-                raise Broken(f"the connection broke: {lost}") from lost
-            if not got:
-                raise Broken("the other side closed the connection")
-            self.heard_at = time.monotonic()
-            view = view[got:]
+            view = view[self._hear(partial(self._sock.recv_into, view)) :]
+
+    def _hear(self, receive: Callable[[], T]) -> T:
+        """What `receive` returns, which is nothing only at the end of the connection."""
+        try:
+            got = receive()
+        except BlockingIOError as silent:
+            raise Broken("nothing came for too long") from silent
+        except OSError as lost:
+            raise Broken(f"the connection broke: {lost}") from lost
+        if not got:
+            raise Broken("the other side closed the connection")
+        self.heard_at = time.monotonic()
+        return got
 
     def close(self) -> None:
         """Also wakes whoever is receiving."""
@@ -138,9 +161,17 @@ def prepare(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # `json.dumps` would make one for each frame
+
+
+def _frame(head: Mapping[str, Any], payload_size: int = 0) -> bytes:
+    text = encode_head(head)
+    return _LENGTHS.pack(len(text), payload_size) + text
+
+
 def encode_head(head: Mapping[str, Any]) -> bytes:
     """Raises ValueError where it is too long, TypeError where it is no JSON."""
-    text = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    text = _encode(head).encode("utf-8", "surrogatepass")
     if len(text) > HEAD_BYTES:
         raise ValueError(f"a head of {len(text)} bytes; at most {HEAD_BYTES} can be sent")
     return text
