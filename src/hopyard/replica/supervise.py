@@ -20,6 +20,7 @@ from hopyard.replica.folder import Folder
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.reasons import TIME_LIMIT_CODE, node_oom_kills, seconds_in_words
 
+_TOGETHER_S = 0.05  # what is due so soon is done with what is due now: to wake up takes longer than most of it
 _LAST_WORDS_S = 0.5  # after SIGKILL of the tree, before an unkillable process (state D) is left to the kernel
 
 
@@ -60,7 +61,7 @@ class Periodic:
     act: Callable[[], float]
 
     def run_if_due(self, now: float) -> None:
-        if now < self.due_at:
+        if now < self.due_at - _TOGETHER_S:
             return
         try:
             self.due_at = now + self.act()
