@@ -126,10 +126,10 @@ class Shipper:
                     pause = min(pause * 1.3, _TAIL_S[1])
                 self._wake.clear()
                 continue
-            pause = _TAIL_S[0]
             pace.take(now)
             try:
-                self._sync(final=closing is not None and pending <= SYNC_BYTES and self._offsets_known)
+                if self._sync(final=closing is not None and pending <= SYNC_BYTES and self._offsets_known):
+                    pause = _TAIL_S[0]
                 heard_at, retry = time.monotonic(), _RETRY_S[0]
             except (HopyardError, OSError, ValueError) as failed:  # whatever it is: this thread must not end before its work
                 self._failed(failed)
@@ -193,7 +193,8 @@ class Shipper:
                 left -= len(data)
         return heads, parts
 
-    def _sync(self, *, final: bool) -> None:
+    def _sync(self, *, final: bool) -> bool:
+        """Whether the script said something: more may come soon. The replica's own samples come when they are due."""
         status = self._closing if final and self._closing is not None else self._status
         heads, parts = self._segments()
         head = {"status": status_body(status), "segments": heads, "final": final}
@@ -205,6 +206,7 @@ class Shipper:
         self._take(answer)
         if final and not self._pending():
             self._done.set()
+        return any(head["stream"] != "system" for head in heads)
 
     def _take(self, answer: Mapping[str, object]) -> None:
         offsets = answer.get("offsets")
