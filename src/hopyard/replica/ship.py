@@ -35,10 +35,11 @@ _TIMEOUT_S = 30.0
 
 @dataclass(slots=True)
 class _Stream:
-    """descriptor: -1 until the file exists. acknowledged: bytes that the server holds. held: how many behind these are part of a
-    record that is not whole yet."""
+    """descriptor: -1 until the file exists. size: when it was looked at last. acknowledged: bytes that the server holds. held: how many
+    behind these are part of a record that is not whole yet."""
 
     descriptor: int = -1
+    size: int = 0
     acknowledged: int = 0
     held: int = 0
 
@@ -70,16 +71,26 @@ class Shipper:
     """A thread that keeps the server's copy of the streams and the status up to date.
 
     on_stop is called (in the thread) when the server asks for the end of the attempt, and again when it says something else of it.
+    on_events is called (in the thread) when the stream of events has grown; what it cannot do now, it is called for again.
     resume: an earlier replica has shipped some
     already; the server is asked how much before anything is sent.
     """
 
     def __init__(
-        self, folder: Folder, server: ServerLine, attempt: AttemptId, rank: int, *, on_stop: Callable[[StopWord], None], resume: bool = False
+        self,
+        folder: Folder,
+        server: ServerLine,
+        attempt: AttemptId,
+        rank: int,
+        *,
+        on_stop: Callable[[StopWord], None],
+        on_events: Callable[[], None],
+        resume: bool = False,
     ) -> None:
         self._folder, self._server, self._rank = folder, server, rank
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
         self._on_stop, self._stop_word = on_stop, StopWord()
+        self._on_events = on_events
         self._streams = {name: _Stream() for name in STREAMS}
         self._files, self._looked_at_ns = os.fspath(folder.streams), -1
         self._status = ReplicaStatus(rank, ReplicaPhase.PREPARING)
@@ -147,13 +158,25 @@ class Shipper:
         """How many bytes the server lacks."""
         self._open_new()
         total = 0
-        for stream in self._streams.values():
+        for name, stream in self._streams.items():
             if stream.descriptor < 0:
                 continue
-            lacking = os.fstat(stream.descriptor).st_size - stream.acknowledged
+            size = os.fstat(stream.descriptor).st_size
+            if size != stream.size and (name != "events" or self._tell_of_events()):
+                stream.size = size
+            lacking = size - stream.acknowledged
             if lacking > 0 and (lacking != stream.held or self._closing):
                 total += lacking
         return total
+
+    def _tell_of_events(self) -> bool:
+        """Whether it was done."""
+        try:
+            self._on_events()
+        except (OSError, ValueError) as failed:
+            say(f"skipped: {failed}")
+            return False
+        return True
 
     def _open_new(self) -> None:
         """Streams that are there since the last look. Without any, the folder has the time stamp that it had."""
