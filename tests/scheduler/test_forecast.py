@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -97,6 +98,24 @@ def test_another_queue_is_told_where_the_quota_of_its_own_is_used_up() -> None:
     assert "in queue free: now" in lines(found) and not any("closed" in line for line in lines(found))
 
 
+def test_what_somebody_who_keeps_out_of_its_way_would_take_first_is_not_told_to_be_free() -> None:
+    """n0 is full, for long but for 2 GPUs that should be free already; 3 of n1 are free, and `wide` waits for the fourth. If it asked
+    for 2 it would wait for none, and `pair`, who was told to wait for those of n0, had them."""
+    running = [
+        runs(Placement(asks("over", 2, limit_s=600), (Assignment(0, NodeId("n0"), (0, 1)),)), since=T0 - seconds(1000)),
+        runs(Placement(asks("long", 2, limit_s=None), (Assignment(0, NodeId("n0"), (2, 3)),))),
+        runs(Placement(asks("last", 1, limit_s=None), (Assignment(0, NodeId("n1"), (0,)),)), since=T0 - seconds(1000)),
+    ]
+    wide, pair = asks("wide", 4, limit_s=None, at_s=-5), asks("pair", 1, replicas=2, limit_s=None)
+    view = snapshot([machine("n0", 4), machine("n1", 4)], running, [wide, pair])
+    planned = plan(view)
+    assert {promise.gang: promise.nodes for promise in planned.promises} == {wide.id: ("n1",), pair.id: ("n0",)}
+    two = replace(wide, roles=asks("wide", 2).roles)
+    after = plan(replace(view, pending=(two, pair), promises={one.gang: one for one in planned.promises if one.gang == pair.id}))
+    assert [placement.gang.id for placement in after.place] == [pair.id]
+    assert [line for line in lines(asked(view, "wide")) if line.endswith("now")] == ["with 1 GPU: now"]
+
+
 def test_unknown_durations_make_a_wide_band() -> None:
     view = busy_cluster(asks("wide", 8, limit_s=600, where=A100))
     running = tuple(
@@ -144,20 +163,19 @@ def test_what_is_told_to_start_now_really_does(world: World) -> None:
             assert view.now <= found.expected.low_at <= found.expected.mid_at <= found.expected.high_at
         for line in found.what_if:
             if line.start_at <= view.now:
-                assert _starts(view, planned, gang, hold.reason, line.text)
+                assert _starts(world, planned, gang, hold.reason, line.text)
 
 
-def _starts(view: Snapshot, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
+def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
     """In the turn after the one that was planned, which went otherwise if it had asked for that before."""
+    view, after = world.snapshot(), deepcopy(world)
     changed = next(
         change.gang for group in changes(gang, reason, view) for change in group if text.startswith(f"{change.text}: now")
     )
-    begun = {placement.gang.id: runs(placement, since=view.now) for placement in planned.place}
-    others = tuple(one for one in view.pending if one.id != gang.id and one.id not in begun)
-    promises = {promise.gang: promise for promise in planned.promises if promise.gang != gang.id}
-    after = replace(view, running=(*view.running, *begun.values()), pending=(*others, changed), promises=promises)
-    placed = plan(after).place
-    return any(placement.gang.id == gang.id for placement in placed)
+    after.apply(planned)
+    after.promises.pop(gang.id, None)
+    after.submit(changed)
+    return any(placement.gang.id == gang.id for placement in after.turn().place)
 
 
 def test_every_change_asks_for_less_or_for_something_else() -> None:

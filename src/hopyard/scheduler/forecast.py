@@ -12,6 +12,7 @@ from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
 from hopyard.domain.spans import soon
+from hopyard.scheduler.aftermath import Aftermath
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, exactly, expect
@@ -115,9 +116,10 @@ def _sooner(base: _Base, likely: _Future, reason: HoldReason, start_at: datetime
 
 
 def _start_of(base: _Base, likely: _Future, change: Change) -> datetime | None:
-    """Whether it would be placed in this turn is asked of what was planned, not of what is only expected of those ahead."""
+    """Now only where there is room beside what was planned, not beside what is only expected of those ahead, and where nobody
+    who kept out of its way would take that first."""
     expected = expect(change.gang, base.snapshot.durations)
-    if isinstance(base.now.try_now(change.gang, expected), Placement):
+    if isinstance(base.now.try_now(change.gang, expected), Placement) and base.aftermath.starts(change.gang):
         return base.snapshot.now
     at = likely.timeline.earliest_start(change.gang, expected)
     return None if at is None or at <= base.snapshot.now else at
@@ -141,6 +143,7 @@ class _Base:
         self._cluster = totals(node for node in nodes if node.open)
         self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now, progress=progress)
         self.now = self._planned(self._future, lambda gang: expect(gang, snapshot.durations))
+        self.aftermath = Aftermath(snapshot, plan, gang.id)
 
     def laid_out(self, pick: Pick, ahead: Sequence[Gang]) -> _Future:
         """With those ahead of it, if everything takes exactly what `pick` says."""

@@ -1,0 +1,36 @@
+"""The turn after a plan, had one of the gangs that wait asked for something else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hopyard.domain.cluster import Plan, Running, Snapshot
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId
+from hopyard.scheduler.cycle.planner import Planner
+
+
+class Aftermath:
+    """The snapshot with the plan carried out. What the gang was promised is gone with what it asked for: others who kept out of
+    its way may start before it."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan, gang: GangId) -> None:
+        placed = {placement.gang.id for placement in plan.place}
+        asked = {one.gang: one.for_gang for one in plan.preempt}
+        running = [
+            replace(one, stopping=True, preempted_for=asked[one.gang.id] or None) if one.gang.id in asked else one
+            for one in snapshot.running
+        ]
+        self._others = tuple(one for one in snapshot.pending if one.id != gang and one.id not in placed)
+        self._snapshot = replace(
+            snapshot,
+            running=(*running, *(Running(placement, snapshot.now) for placement in plan.place)),
+            promises={promise.gang: promise for promise in plan.promises if promise.gang != gang},
+        )
+        self._planner = Planner()
+
+    def starts(self, changed: Gang) -> bool:
+        """Whether the gang starts in that turn, asking for this. The first answer costs a turn that begins anew, the others one
+        that remembers."""
+        after = self._planner(replace(self._snapshot, pending=(*self._others, changed)))
+        return any(placement.gang.id == changed.id for placement in after.place)
