@@ -129,6 +129,15 @@ def test_closeness_of_several_roles_together() -> None:
     assert [a.node[0] for a in Capacity.of(racks).place(pairs).assignments] == ["x", "x", "y", "y"]  # type: ignore[union-attr]
 
 
+def test_room_for_one_role_is_found_though_another_was_looked_for_there() -> None:
+    """Where both cards of a were to serve the first role, the second had no room there: in the end, nothing was taken."""
+    capacity = Capacity.of([node("a", 2), node("b", 1), node("c", 1)])
+    assert on(capacity, role(gpus=2, cpus=2, name="ps"), role(gpus=1)) == ["a", "b"]
+    for full in ("b", "c"):
+        capacity.take(busy(full, 0))
+    assert on(capacity, role(gpus=1)) == ["a"]
+
+
 def test_places_for_64_whole_nodes_are_64_nodes() -> None:
     capacity = Capacity.of([node(f"n{i:03}", 8, cpus=64) for i in range(100)], [busy("n007", 3)])
     found = capacity.place(gang(role(64, gpus=8)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import HoldReason, Node
-from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Placement, Role
+from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Placement, Role, Topology
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
@@ -125,6 +125,33 @@ def test_what_was_remembered_is_what_would_be_found_anew(
         assert state(capacity) == state(fresh)
         score = data.draw(scores)
         assert [capacity.place(gang, score=score) for gang in wanted] == [fresh.place(gang, score=score) for gang in wanted]
+
+
+@st.composite
+def of_several_roles(draw: st.DrawFn) -> Gang:
+    """Whose roles use up what the others are looked for on; most nodes suit one of them as well as the next."""
+    roles = []
+    for number in range(draw(st.integers(2, 3))):
+        gpus, cpus = draw(st.integers(0, 2)), draw(st.sampled_from([0, 1, 3]))
+        milli = 0 if gpus else draw(st.sampled_from([0, 250, 400]))
+        asked = Resources(1000 * cpus, draw(st.sampled_from([0, 5 * GIB])), gpus, gpu_milli=milli)
+        roles.append(Role(f"r{number}", draw(st.integers(1, 3)), asked))
+    return Gang(GangId("s"), tuple(roles), T0, topology=draw(st.sampled_from([None, None, Topology(NODE_LEVEL, Closeness.SPREAD, 2)])))
+
+
+@many
+@given(nodes(least=2), st.lists(gangs(), max_size=3), st.lists(of_several_roles(), min_size=1, max_size=3), mixes, st.data())
+def test_where_several_roles_go_does_not_depend_on_what_was_looked_for_before(
+    machines: list[Node], before: list[Gang], wanted: list[Gang], mix: Mix, data: st.DataObject
+) -> None:
+    score = data.draw(scores)
+    asked, placed = filled(machines, before, score)
+    fresh = Capacity.of(machines, placed)
+    for one in (asked, fresh):
+        one.weigh(mix)
+    alone = [replace(gang, roles=(replace(role, replicas=1),), topology=None) for gang in wanted for role in gang.roles]
+    for gang in data.draw(st.permutations([*wanted, *alone])):
+        assert asked.place(gang, score=score) == fresh.copy().place(gang, score=score)
 
 
 @some

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.gang import Assignment, Gang, Placement
+from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.resources import Resources
 from hopyard.scheduler.cycle import asking, promises, turn
 from hopyard.scheduler.cycle.planner import Planner, plan
 
 from .futures import T0, asks, runs, snapshot
-from .worlds import World, beyond_limits, bookings, gangs, machine, overcommitted, seconds, trees, worlds
+from .worlds import GIB, World, beyond_limits, bookings, gangs, machine, overcommitted, seconds, trees, worlds
 
 histories = settings(max_examples=50, deadline=None)
 EVENTS = (
@@ -111,6 +112,24 @@ def test_so_it_does_where_a_plan_places_so_many_at_most(world: World, most: int,
         running = [one.placement for one in world.running.values()]
         assert overcommitted(world.nodes, running) == beyond_limits(world.queues, world.nodes, running) == []
         for event in data.draw(st.lists(st.sampled_from(("submit", "submit", "end", "time", "leave")), max_size=3)):
+            happen(world, event, data, count)
+
+
+@histories
+@given(worlds(), st.data())
+def test_so_it_does_with_gangs_of_several_roles(world: World, data: st.DataObject) -> None:
+    """Who uses up, while a place is looked for, what the others of the gang are looked for on."""
+    planner = Planner()
+    for count in range(data.draw(st.integers(2, 6))):
+        for one in [one for one in world.pending.values() if len(one.roles) == 1]:
+            asked = Resources(1000 * data.draw(st.sampled_from([1, 4])), GIB, data.draw(st.integers(0, 2)))
+            world.submit(replace(one, roles=(*one.roles, Role("helper", data.draw(st.integers(1, 2)), asked)), topology=None))
+        snapshot = world.snapshot()
+        remembered = planner(snapshot)
+        assert remembered == plan(snapshot)
+        if data.draw(st.booleans()):
+            world.apply(remembered)
+        for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
             happen(world, event, data, count)
 
 

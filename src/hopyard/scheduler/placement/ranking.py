@@ -142,6 +142,11 @@ class Rankings:
         """Whether all nodes where something fits have one score: where there are no cards, nothing of them is destroyed."""
         return score == "first-fit" or (score in GRADIENTS and not self._free.ground.cards)
 
+    def knows(self, score: str, shape: Shape) -> bool:
+        """Whether nothing is left to work out of the scores as of now."""
+        found = self._ranked.get((score, shape))
+        return found is not None and found.seen == len(self._changes)
+
     def ranked(self, score: str, shape: Shape) -> Ranked:
         """The scores as of now."""
         key = score, shape

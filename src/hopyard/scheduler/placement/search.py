@@ -10,6 +10,7 @@ import numpy as np
 
 from hopyard.domain.gang import NODE_LEVEL, Assignment, Closeness, Gang, Placement, Role, Topology
 from hopyard.domain.ids import NodeId
+from hopyard.scheduler.placement.booked import Booked
 from hopyard.scheduler.placement.choice import Choice, fill
 from hopyard.scheduler.placement.domains import divide
 from hopyard.scheduler.placement.fitting import Fitting, Shape
@@ -18,6 +19,7 @@ from hopyard.scheduler.placement.ground import Ints
 from hopyard.scheduler.placement.legal import obeys_topology
 from hopyard.scheduler.placement.ranking import Rankings
 from hopyard.scheduler.placement.roles import parts, role_orders, weight
+from hopyard.scheduler.placement.scores import Values
 
 USUAL_LEVELS = ("rack", "zone")  # a gang that says nothing about closeness stays within one of these where it can
 
@@ -28,7 +30,8 @@ class Search:
     """One gang on one state of the cluster. Exact for a gang of one role; for several roles a heuristic (packing in several
     dimensions is NP-hard): the most demanding role first, in a few orders.
 
-    What is looked at is used up on `free` while the others look for theirs, and given back in the end: it is left as it was.
+    What is looked at is booked on `free` while the others look for theirs, and given back in the end: it is left as it was. Nodes
+    are scored as they are without that, so that no score depends on which gang it was worked out for.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Search:
     ) -> None:
         self._free, self._rankings, self._gang, self._score, self._closed = free, rankings, gang, score, closed_models
         self._preference = self._preferred(prefer)
+        self._booked = Booked(free)
 
     def place(self) -> Placement | None:
         fewest = self._sized([role.fewest for role in self._gang.roles])
@@ -182,7 +186,7 @@ class Search:
     ) -> Found:
         """At most so many domains, with at most so many slices each."""
         placed, used = [Assignment(0, NodeId(""))] * gang.size, dict[int, int]()
-        taken: list[tuple[Role, Assignment]] = []
+        before = len(self._booked)
         for ranks, part in slices:
             fresh = [d for d in usable if d not in used] if len(used) < most_domains else []
             for domain in [*(d for d, held in used.items() if held < most), *fresh]:
@@ -191,14 +195,11 @@ class Search:
                     used[domain] = used.get(domain, 0) + 1
                     for rank, (_, role), assignment in zip(ranks, part.requests(), found, strict=True):
                         placed[rank] = replace(assignment, rank=rank)
-                        taken.append((role, assignment))
-                        self._use(role, assignment, 1)
+                        self._booked.add(role.resources, assignment)
                     break
             else:
                 break
-        for role, assignment in taken:
-            self._use(role, assignment, -1)
-        return placed if len(taken) == gang.size else None
+        return placed if self._booked.give_back(before) == gang.size else None
 
     def _roles(self, roles: Sequence[Role], rows: Ints) -> Found:
         """Role by role, in the first order that works."""
@@ -207,16 +208,14 @@ class Search:
         first = list(accumulate((role.replicas for role in roles), initial=0))
         for order in role_orders(roles):
             placed = [Assignment(0, NodeId(""))] * first[-1]
-            taken: list[tuple[Role, Assignment]] = []
+            before = len(self._booked)
             used: set[int] = set()
             for index in order:
-                found = self._role(roles[index], first[index], rows, used, taken)
+                found = self._role(roles[index], first[index], rows, used)
                 if found is None:
                     break
                 placed[first[index] : first[index + 1]] = found
-            for role, assignment in taken:
-                self._use(role, assignment, -1)
-            if len(taken) == first[-1]:
+            if self._booked.give_back(before) == first[-1]:
                 return placed
         return None
 
@@ -231,8 +230,8 @@ class Search:
         able = np.flatnonzero(room)
         return self._rows_for(role, rows[able], room[able], used)
 
-    def _role(self, role: Role, first: int, rows: Ints, used: set[int], taken: list[tuple[Role, Assignment]]) -> Found:
-        """The places of one role's replicas, used up."""
+    def _role(self, role: Role, first: int, rows: Ints, used: set[int]) -> Found:
+        """The places of one role's replicas, booked."""
         fitting = self._fitting(role)
         chosen = self._chosen(role, fitting, rows, used)
         if chosen is None:
@@ -242,8 +241,7 @@ class Search:
             assignment = self._cards(fitting, rank, row)
             if assignment is None:
                 return None
-            self._use(role, assignment, 1)
-            taken.append((role, assignment))
+            self._booked.add(role.resources, assignment)
             found.append(assignment)
         used.update(chosen)
         return found
@@ -284,11 +282,6 @@ class Search:
         gpus = self._free.ground.gpus[row]
         return Assignment(rank, self._free.ground.nodes[row].id, tuple(gpus[j].index for j in cards[0]), cards[1])
 
-    def _use(self, role: Role, assignment: Assignment, sign: int) -> None:
-        row = self._free.ground.row[assignment.node]
-        columns = tuple(self._free.ground.column[row][index] for index in assignment.gpus)
-        self._free.use(row, role.resources, columns, assignment.gpu_milli, sign)
-
     def _fitting(self, role: Role) -> Fitting:
         return self._rankings.fitting(Shape(role.resources, role.where, self._closed))
 
@@ -305,5 +298,12 @@ class Search:
                 gpus=times * request.gpus,
                 extras=tuple((name, times * amount) for name, amount in request.extras),
             )
-        values = self._rankings.ranked(self._score, Shape(request, role.where, self._closed)).values
+        values = self._scores(Shape(request, role.where, self._closed))
         return Choice(values, self._preference, used or set())
+
+    def _scores(self, shape: Shape) -> Values:
+        """Without what is booked: scores are kept for other searches, and those of nodes alike are worked out once for all."""
+        if self._rankings.knows(self._score, shape):
+            return self._rankings.ranked(self._score, shape).values
+        with self._booked.aside():
+            return self._rankings.ranked(self._score, shape).values
