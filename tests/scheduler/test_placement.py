@@ -72,6 +72,15 @@ def test_cards_of_which_few_can_serve_what_is_asked_for_are_kept() -> None:
     assert on(capacity, role(gpus=1)) == ["b"]
 
 
+def test_the_last_card_of_its_kind_is_kept_however_much_changed_since() -> None:
+    """On empty nodes the A100s would be dearer, which most ask for."""
+    capacity = Capacity.of([node("a", 8), node("t", 8, model="T4")], [busy("t", 0, 1, 2, 3, 4, 5, 6)])
+    capacity.weigh(Mix.of((role(gpus=1, models=(model,)).resources, ANYWHERE, count) for model, count in (("A100", 2), ("T4", 1))))
+    assert on(capacity, role(gpus=1)) == ["a"]
+    capacity.take_all([busy("a", 0)])
+    assert on(capacity, role(gpus=1)) == ["a"]
+
+
 def test_a_share_by_memory_follows_from_the_card() -> None:
     found = Capacity.of([node("a", 1)]).place(gang(role(gpu_memory_gib=10)))
     assert found is not None

@@ -16,10 +16,13 @@ BESIDE_IDLE_CARDS = 0.5  # who needs no card goes to a node without any where it
 
 
 class Gradient:
-    """Follows one Free: what every node is worth now, kept up as nodes change. Scores are whole numbers below 2^53, and a half."""
+    """Follows one Free: what every node is worth now, kept up as nodes change. Scores are whole numbers below 2^53, and a half.
 
-    def __init__(self, worth: Worth, free: Free) -> None:
-        self._worth, self._weights, self._shared = worth, worth.empty, False
+    weights: what shapes count; as on empty nodes until they are weighed.
+    """
+
+    def __init__(self, worth: Worth, free: Free, weights: Floats | None = None) -> None:
+        self._worth, self.weights, self._shared = worth, worth.empty if weights is None else weights, False
         self._alike = Alike(worth.kind)
         rows, like, _ = self._alike.examples(free)
         on_cards = worth.on_cards(free.gpu[rows])
@@ -28,7 +31,7 @@ class Gradient:
 
     def copy(self) -> Gradient:
         found = object.__new__(Gradient)
-        found._worth, found._weights, found._on_cards, found._value = self._worth, self._weights, self._on_cards, self._value
+        found._worth, found.weights, found._on_cards, found._value = self._worth, self.weights, self._on_cards, self._value
         found._alike, found._shared, self._shared = self._alike.copy(), True, True
         return found
 
@@ -38,10 +41,10 @@ class Gradient:
         rows, like, times = self._alike.examples(free)
         usable = worth.bounded(self._on_cards[rows], worth.limits(free.cpu[rows], free.memory[rows]))
         weights = worth.weights(worth.supply(usable, rows, times))
-        if np.array_equal(weights, self._weights):
+        if np.array_equal(weights, self.weights):
             return False
         self._own()
-        self._weights = weights
+        self.weights = weights
         self._value = self._total(usable, rows)[like]
         return True
 
@@ -71,7 +74,7 @@ class Gradient:
 
     def _total(self, usable: Floats, rows: Ints) -> Floats:
         """What these nodes are worth: exact, whatever the order of the sum."""
-        found: Floats = np.einsum("ij,ij->i", usable, self._weights[self._worth.kind[rows]])
+        found: Floats = np.einsum("ij,ij->i", usable, self.weights[self._worth.kind[rows]])
         return found
 
     def everywhere(self, free: Free, fitting: Fitting) -> tuple[Values, Columns]:

@@ -16,6 +16,7 @@ from hopyard.scheduler.placement.worth import Worth
 
 MOST_SHAPES = 512
 FEW = 4
+STALE = -1  # what is known of no node holds any more
 MOST_CHANGES = 8  # times the number of nodes: so many are remembered, for shapes that were not asked for in a while
 
 
@@ -113,10 +114,10 @@ class Rankings:
             self._changes += rows.tolist()
 
     def forget(self) -> None:
-        """Everything may have changed."""
+        """Everything may have changed. What shapes count stays as it was when they were weighed."""
         self._changes.clear()
         self._ranked.clear()
-        self._gradients.clear()
+        self._gradients = {name: (gradient, STALE) for name, (gradient, _) in self._gradients.items()}
 
     def best(self, score: str, shape: Shape) -> Best | None:
         """The best node for one replica; None where it fits nowhere."""
@@ -197,8 +198,8 @@ class Rankings:
     def _gradient(self, name: str) -> Gradient:
         """Of this name, with all changes taken in."""
         gradient, seen = self._gradients.get(name) or (None, 0)
-        if gradient is None:
-            gradient = Gradient(self._worth(name), self._free)
+        if gradient is None or seen == STALE:
+            gradient = Gradient(self._worth(name), self._free, None if gradient is None else gradient.weights)
         elif seen < len(self._changes):
             gradient.refresh(self._free, self._since(seen))
         self._gradients[name] = gradient, len(self._changes)
@@ -217,7 +218,9 @@ class Rankings:
         """The older half of the changes, and what has not been asked for since."""
         half = len(self._changes) // 2
         del self._changes[:half]
-        self._gradients = {name: (gradient, seen - half) for name, (gradient, seen) in self._gradients.items() if seen >= half}
+        self._gradients = {
+            name: (gradient, seen - half if seen >= half else STALE) for name, (gradient, seen) in self._gradients.items()
+        }
         kept = {key: ranked for key, ranked in self._ranked.items() if ranked.seen >= half}
         self._ranked = {}
         for key, ranked in kept.items():
