@@ -115,7 +115,8 @@ def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
     return sorted(found, key=lambda one: one.submitted_at)
 
 
-@pytest.mark.parametrize("seed", range(6))
+# In the lives of the last three, what some had left for a gang was taken by others.
+@pytest.mark.parametrize("seed", [*range(6), 40, 44, 65])
 def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(seed: int) -> None:
     random = Random(seed)
     queues = TREES[seed % len(TREES)]

@@ -107,19 +107,24 @@ class Asking:
         scene = self._scene
         if scene.timeline.expected_at(gang.id) is not None:
             return self._surely_soon(gang)
-        if self._soon is None:
-            self._soon = Soon(scene.standing.future, scene.capacity, scene.accounts)
-        if not self._soon.holds(gang.sized([role.fewest for role in gang.roles])):
+        if not self._ending.holds(_smallest(gang)):
             return False
-        self._see_again(scene.now + timedelta(seconds=self._soon.last_s))
+        self._see_again(scene.now + timedelta(seconds=self._ending.last_s))
         return True
+
+    @property
+    def _ending(self) -> Soon:
+        if self._soon is None:
+            self._soon = Soon(self._scene.standing.future, self._scene.capacity, self._scene.accounts)
+        return self._soon
 
     def _surely_soon(self, gang: Gang) -> bool:
         """Whether it starts soon where it was promised a start."""
         at = self._scene.timeline.surely_at(gang.id, self._scene.expected(gang), self._scene.now + SOON)
-        if at is not None:
-            self._see_again(at)
-        return at is not None
+        if at is None or not self._ending.allows(_smallest(gang)):
+            return False
+        self._see_again(at)
+        return True
 
     def _see_again(self, at: datetime) -> None:
         """By then somebody was expected to have ended, which may not have come true: no end of a run tells of that."""
@@ -191,14 +196,15 @@ class Asking:
     def _needs(self, gang: Gang, runs: list[Running]) -> bool:
         """Whether its place becomes free because these leave. Where it counts on others that will probably have ended by then, nobody else
         keeps away from what these would leave: who takes that is in its way if they do not end, and would be asked next, in turn."""
-        scene = self._scene
-        if scene.accounts.refusal(gang) is not None:
-            return True  # what it may use becomes free, wherever they are
-        at = scene.timeline.expected_at(gang.id)
-        needed = scene.timeline.counts_on(gang.id).issuperset(running.gang.id for running in runs)
-        if not needed and at is not None:
+        scene, timeline = self._scene, self._scene.timeline
+        # What it may use becomes free wherever they are, so its place may be another.
+        needed = scene.accounts.refusal(gang) is not None or timeline.counts_on(gang.id).issuperset(running.gang.id for running in runs)
+        if needed and timeline.surely_at(gang.id, scene.expected(gang), scene.now + SOON) is not None:
+            return True
+        at = timeline.expected_at(gang.id)
+        if at is not None:
             self._see_again(at)
-        return needed
+        return False
 
     def _all_kept(self, gangs: list[Gang], but: list[Gang]) -> bool:
         """Whether all these keep what they were promised, but those that are outranked."""
@@ -218,3 +224,7 @@ class Asking:
 
     def _supposed(self, runs: Iterable[Running]) -> None:
         self._scene.timeline.tell([replace(running, stopping=True) for running in runs])
+
+
+def _smallest(gang: Gang) -> Gang:
+    return gang.sized([role.fewest for role in gang.roles])

@@ -28,9 +28,10 @@ class Soon:
 
     def holds(self, gang: Gang) -> bool:
         """Whether there is room for it by then, and its queue and its user may use so much."""
-        return bool(self._gone) and self._fits(gang) and self._allows(gang)
+        return bool(self._gone) and self._fits(gang) and self.allows(gang)
 
-    def _allows(self, gang: Gang) -> bool:
+    def allows(self, gang: Gang) -> bool:
+        """Whether its queue and its user may use so much by then."""
         if self._accounts.refusal(gang) is None:
             return True
         accounts = self._accounts.copy()

@@ -87,7 +87,7 @@ class Turn:
             firm = gang.id in making_room or self._scene.promises.firm(gang.id)
             if not firm and any(outranks(head, gang, self._scene.accounts, self._scene.line) for head in heads):
                 self._deferred[gang.id] = gang  # somebody comes before it: it is looked at when it is its turn
-        self._scene.promises.expect({gang.id: (gang, self._scene.expected(gang)) for gang in promised})
+        self._scene.promises.expect({gang.id: (gang, self._scene.expected(gang)) for gang in promised}, making_room.keys())
         for gang in promised:  # only now that it is known what all of them wait for, so that nobody takes another's
             self._start_there(gang)
         for gang_id in [*(gang.id for gang in promised), *sorted(making_room.keys() - self._scene.snapshot.promises.keys())]:
@@ -218,9 +218,10 @@ class Turn:
         return found
 
     def _stand_before(self, gang: Gang, found: Blocked) -> Placement | Blocked:
-        """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they are again."""
+        """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they are again. Those for whom
+        runs were asked to leave do bind it, or these would leave in vain."""
         scene = self._scene
-        outranked = scene.promises.outranked(gang)
+        outranked = [other for other in scene.promises.outranked(gang) if other.id not in self._asking.making_room]
         if not outranked:
             return found
         for other in outranked:

@@ -16,13 +16,15 @@ SLACK_S = 0.001  # times that are nearer than this are one: they went through fl
 @dataclass(frozen=True, slots=True)
 class Stay:
     """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`, and until `last_s` where it starts
-    as late as was promised. needed: runs whose end it waits for, the last first."""
+    as late as was promised. from_s: not later than `at_s`; who ends until then need not care. needed: runs whose end it waits for, the
+    last first."""
 
     promise: Promise
     placement: Placement
     at_s: float
     until_s: float
     last_s: float
+    from_s: float
     needed: tuple[GangId, ...] = ()
 
     def there(self, at_s: float, *, latest: bool = False) -> bool:

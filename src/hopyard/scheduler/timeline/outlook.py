@@ -163,8 +163,8 @@ class Outlook:
             self._strict.charge(placement)
         self._narrow_views(end)
 
-    def add_stay(self, stay: Stay, *, from_s: float) -> None:
-        """From now on nobody is in its way. `from_s`: not later than `stay.at_s`; who ends until then need not care."""
+    def add_stay(self, stay: Stay) -> None:
+        """From now on nobody is in its way."""
         gang = stay.placement.gang.id
         new = [a.node for a in stay.placement.assignments if a.node not in self._special]
         self._special.update(dict.fromkeys(new))
@@ -177,7 +177,7 @@ class Outlook:
                     moment.capacity.take(stay.placement)
                 if moment.accounts is not None:
                     moment.accounts.charge(stay.placement)
-        self.moments.append(Moment(min(from_s, stay.at_s), stay.at_s, gang))
+        self.moments.append(Moment(min(stay.from_s, stay.at_s), stay.at_s, gang))
         self.moments.sort(key=lambda moment: (moment.from_s, moment.at_s, moment.gang or ""))
         if self._strict is not None:
             self._strict.charge(stay.placement)

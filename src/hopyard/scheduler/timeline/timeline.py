@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
@@ -120,18 +120,23 @@ class Timeline:
         promise = Promise(gang.id, start_at, before.given_at if before and start_at == before.start_at else self._now, nodes)
         needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
         last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + expected.high_s
-        stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, tuple(reversed(needed)))
-        outlook.add_stay(stay, from_s=from_s)
+        stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, from_s, tuple(reversed(needed)))
+        outlook.add_stay(stay)
         return promise
 
-    def promise_again(self, wanted: Sequence[tuple[Gang, Expected, Promise]]) -> dict[GangId, Promise | None]:
+    def promise_again(
+        self, wanted: Sequence[tuple[Gang, Expected, Promise]], firm: Container[GangId] = ()
+    ) -> dict[GangId, Promise | None]:
         """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given, or as they were
         promised to start, where fewer are late then. Only their nodes are remembered, so the first may take what the others
-        counted on, and where it may start sooner than was promised, it would."""
+        counted on, and where it may start sooner than was promised, it would. firm: these come first in any order: what others left
+        for them is theirs."""
         order, found = wanted, self._in_order(wanted)
         best, late = order, _late(wanted, found)
+        first = [one for one in wanted if one[0].id in firm]
+        rest = [one for one in wanted if one[0].id not in firm]
         for key in (_given, _due):
-            other = sorted(wanted, key=key) if late else order
+            other = [*first, *sorted(rest, key=key)] if late else order
             if other != order:
                 order, found = other, self._in_order(other)
                 if (fewer := _late(wanted, found)) < late:
@@ -164,8 +169,9 @@ class Timeline:
         stay = self._outlook.stays.get(gang)
         if stay is None or self._time(stay.at_s) > by:
             return None
-        spot = Spot(stay.placement, stay.at_s)
-        at = self._time(self._at_the_latest(stay.placement.gang, expected, stay.promise.nodes, spot))
+        self._outlook.remove_stay(gang)  # or it would be in its own way
+        at = self._time(self._at_the_latest(stay.placement.gang, expected, stay.promise.nodes, Spot(stay.placement, stay.at_s)))
+        self._outlook.add_stay(stay)
         return at if at <= by else None
 
     def waits_for(self, gang: GangId) -> tuple[str, ...]:
