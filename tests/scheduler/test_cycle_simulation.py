@@ -30,6 +30,8 @@ class Life:
     preempted: dict[tuple[GangId, GangId], int] = field(default_factory=dict)  # how often the second had started by then
     asked: int = 0  # runs, in all
     in_vain: list[tuple[GangId, GangId]] = field(default_factory=list)  # asked again for somebody who had not started meanwhile
+    making_room: dict[GangId, set[GangId]] = field(default_factory=dict)  # for whom, by who was asked and has not left
+    let_down: list[GangId] = field(default_factory=list)  # did not start when all had left, although nothing else had changed
     starts: Counter[GangId] = field(default_factory=Counter)
     waited_s: dict[GangId, float] = field(default_factory=dict)
 
@@ -44,12 +46,16 @@ class Life:
         world = self.world
         wanted = self.planner(world.snapshot())
         for placement in wanted.place:
+            self.making_room.pop(placement.gang.id, None)
             self.waited_s.setdefault(placement.gang.id, (world.now - placement.gang.submitted_at).total_seconds())
             self.starts[placement.gang.id] += 1
+        self.let_down += [one for one, runs in self.making_room.items() if not runs & world.running.keys()]
+        self.making_room = {one: runs for one, runs in self.making_room.items() if one not in self.let_down}
         for one in wanted.preempt:
             if self.preempted.get((one.gang, one.for_gang)) == self.starts[one.for_gang]:
                 self.in_vain.append((one.gang, one.for_gang))
             self.asked += 1
+            self.making_room.setdefault(one.for_gang, set()).add(one.gang)
             self.preempted[one.gang, one.for_gang] = self.starts[one.for_gang]
             self.leaves_at[one.gang] = world.now + seconds(3)
         world.apply(wanted)
@@ -129,6 +135,7 @@ def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(seed
         life.until(one.submitted_at)
         life.world.submit(one)
         if number % 20 == 10:
+            life.making_room.clear()
             name = NodeId(f"n{random.randrange(4)}")
             life.world.nodes[name] = replace(life.world.nodes[name], cordoned=not life.world.nodes[name].cordoned)
         life.turn()
@@ -145,6 +152,7 @@ def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(seed
     }
     assert not left
     assert not life.in_vain
+    assert not life.let_down
     for victim, preemptor in life.preempted:
         assert (preemptor, victim) not in life.preempted or queues.queues[life.world.originals[victim].queue].time_slices
 
