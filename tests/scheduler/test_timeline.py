@@ -119,6 +119,19 @@ def test_an_overrun_breaks_a_promise_and_is_named() -> None:
     assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
 
 
+def test_who_was_to_be_there_when_it_was_promised_a_start_did_not_overrun() -> None:
+    """Long after that start both are late, but only one of them was to be gone by then."""
+    running = [
+        runs(Placement(asks("first", limit_s=100), (Assignment(0, NodeId("n1"), (0,)),))),
+        runs(Placement(asks("then", limit_s=300), (Assignment(0, NodeId("n1"), (1,)),))),
+    ]
+    promise = Timeline.of(snapshot([machine("n1", 2)], running)).promise(asks("one"), exact(50))
+    assert promise is not None and promise.start_at == T0 + seconds(100)
+    timeline = Timeline.of(snapshot([machine("n1", 2)], running, now=T0 + seconds(4000)))
+    breach = timeline.breach(asks("one"), promise, timeline.promise(asks("one"), exact(50), before=promise))
+    assert breach is not None and breach.detail == "run first takes longer than was expected"
+
+
 def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
     promise = Timeline.of(snapshot([machine("n1", 2)])).promise(asks("two", 2), exact(50))
     assert promise is not None

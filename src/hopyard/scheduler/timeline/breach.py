@@ -50,7 +50,8 @@ class _InWay:
     def __init__(self, outlook: Outlook, gang: Gang, before: Promise) -> None:
         self._outlook, self._before = outlook, before
         self._gang = gang.sized([role.fewest for role in gang.roles])
-        self._promised_s = max((before.start_at - outlook.now).total_seconds(), 0.0)
+        self._due_s = (before.start_at - outlook.now).total_seconds()
+        self._promised_s = max(self._due_s, 0.0)
         late = [end for end in outlook.ends_on(before.nodes) if end.mid_s > self._promised_s]
         self._overran = [end for end in late if self._was_to_be_gone(end)]
         rest = [end for end in late if end not in self._overran]
@@ -91,7 +92,7 @@ class _InWay:
         outlook = self._outlook
         if end.gang in outlook.started:
             return False
-        return outlook.future.latest_s(end.gang, self._before.given_at) <= self._promised_s + SLACK_S
+        return outlook.future.latest_s(end.gang, self._before.given_at) <= self._due_s + SLACK_S
 
     def _fits(self, gone: Iterable[End] = (), withdrawn: Sequence[Stay] = ()) -> bool:
         """Whether there is room on its nodes at that time if these were not there."""
