@@ -58,6 +58,7 @@ from hopyard.stores.streams import FolderStreams
 HOST = "127.0.0.1"
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
+FIRST_LOOK_S = 5.0  # that a start waits for its engine to say what it has
 KEEP_ALIVE_S = 75  # longer than a replica's heartbeat
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # <malloc.h>
 log = logging.getLogger("hopyard.app")
@@ -228,9 +229,12 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()
+            others = [loops.create_task(parts.controller.run()), loops.create_task(parts.sweeper.run(clock))]
+            with suppress(TimeoutError):  # who asks first, asks what machines there are
+                async with asyncio.timeout(FIRST_LOOK_S):
+                    await parts.controller.looked.wait()
             write_server_file(home, url, started_at, pid=os.getpid())
             log.info("hopyard %s answers at %s, home %s", __version__, url, home.root)
-            others = [loops.create_task(parts.controller.run()), loops.create_task(parts.sweeper.run(clock))]
             try:
                 await engine.start()
             except HopyardError as error:  # the first launch tries again, and tells its run

@@ -72,6 +72,7 @@ class Controller:
         self._wake, self._freed, self._active, self._told = (asyncio.Event() for _ in range(4))
         self._glanced = asyncio.Event()  # not set while it is recorded what the engine tells of
         self._glanced.set()
+        self.looked = asyncio.Event()  # set once `run` has looked at the engine for the first time: its nodes are known
         self._effects = Effects()
         self._ended: list[RunId] = []  # of which is to be told
         self._telling: asyncio.Task[None] | None = None
@@ -211,6 +212,7 @@ class Controller:
         self.wake()
         try:
             await guard_step(self._watch.look)
+            self.looked.set()
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._schedule_loop())
                 loops.create_task(self._observe_loop())
