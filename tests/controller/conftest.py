@@ -1,0 +1,15 @@
+"""What the tests of the controller have in common."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hopyard.controller import turns
+
+
+@pytest.fixture(autouse=True)
+def _thinks_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long to think, which goes to a thread then: nobody who waits until nothing happens any more sees that."""
+    monkeypatch.setattr(turns, "THREAD_FROM_S", math.inf)
