@@ -60,7 +60,7 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
 def test_who_follows_a_run_that_made_room_is_told_so(shell: Shell) -> None:
     lines = (
         "import hopyard as hop, time",
-        "for turn in hop.loop(range(20)):",
+        "for turn in hop.loop(range(200)):",
         "    print(turn, flush=True)",
         "    time.sleep(0.05)",
     )
