@@ -90,10 +90,10 @@ class Promises:
         self.broken(self.before[gang.id], promise)
         return self._settled(gang, promise, reason)
 
-    def expect(self, gangs: Mapping[GangId, tuple[Gang, Expected]], preempting: Set[GangId] = frozenset()) -> None:
-        """From now on nobody is in their way where they were promised a start before; whether that is kept is said later."""
+    def expect(self, gangs: Mapping[GangId, tuple[Gang, Expected]], firm: Set[GangId] = frozenset()) -> None:
+        """From now on nobody is in their way where they were promised a start before; whether that is kept is said later. firm: those
+        whom nobody is put before."""
         wanted = [(gang, expected, self.before[name]) for name, (gang, expected) in gangs.items()]
-        firm = {name for name in gangs if name in preempting or self.firm(name)}
         for name, promise in self._timeline.promise_again(wanted, firm).items():
             if promise is None:
                 self.given.pop(name, None)

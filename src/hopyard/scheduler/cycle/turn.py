@@ -83,11 +83,11 @@ class Turn:
         making_room = self._asking.making_room
         promised = [self._scene.gang(promise.gang) for promise in self._scene.promises.in_order(making_room.keys())]
         heads = self._order.heads() if promised else []
+        firm = {gang.id for gang in promised if gang.id in making_room or self._scene.promises.firm(gang.id)}
         for gang in promised:
-            firm = gang.id in making_room or self._scene.promises.firm(gang.id)
-            if not firm and any(outranks(head, gang, self._scene.accounts, self._scene.line) for head in heads):
+            if gang.id not in firm and any(outranks(head, gang, self._scene.accounts, self._scene.line) for head in heads):
                 self._deferred[gang.id] = gang  # somebody comes before it: it is looked at when it is its turn
-        self._scene.promises.expect({gang.id: (gang, self._scene.expected(gang)) for gang in promised}, making_room.keys())
+        self._scene.promises.expect({gang.id: (gang, self._scene.expected(gang)) for gang in promised}, firm)
         for gang in promised:  # only now that it is known what all of them wait for, so that nobody takes another's
             self._start_there(gang)
         for gang_id in [*(gang.id for gang in promised), *sorted(making_room.keys() - self._scene.snapshot.promises.keys())]:
