@@ -24,16 +24,25 @@ open(sys.argv[1], "a").write(os.environ["HOPYARD_ATTEMPT"] + "\\n")
 print("begun", flush=True)
 while not os.path.exists(sys.argv[2]): time.sleep(0.01)
 """
-# Slow until `gate` is there. Asked to make room it says "saving" and saves only when the door is there.
-SAVES = TRAINS.replace("    time.sleep(p.pause)\n", "    time.sleep(0 if os.path.exists(p.gate) else p.pause)\n").replace(
-    'def state_dict(self): return {"weight": self.weight, "turns": self.turns}',
-    """def state_dict(self):
-        if os.path.exists(os.environ["HOPYARD_REPLICA_DIR"] + "/stop"):
+# Slow until `gate` is there, and never past turn 8 before it is asked to make room: asked while it saves of itself, or just after, it
+# would have nothing to save. Asked it says "saving" and saves only when the door is there.
+SAVES = TRAINS.replace(
+    "    time.sleep(p.pause)\n",
+    """    time.sleep(0 if os.path.exists(p.gate) else p.pause)
+    while step == 8 and p.gate and not (os.path.exists(p.gate) or os.path.exists(ASKED)): time.sleep(0.01)
+""",
+).replace(
+    """    def state_dict(self): return {"weight": self.weight, "turns": self.turns}
+""",
+    """    def state_dict(self):
+        if os.path.exists(ASKED):
             print("saving", flush=True)
             while not os.path.exists("DOOR"): time.sleep(0.01)
-        return {"weight": self.weight, "turns": self.turns}""",
+        return {"weight": self.weight, "turns": self.turns}
+""",
 )
-assert SAVES.count("p.pause") == 1 and SAVES.count("DOOR") == 1
+SAVES = SAVES.replace("class Model:", 'ASKED = os.environ["HOPYARD_REPLICA_DIR"] + "/stop"\n\nclass Model:')
+assert (SAVES.count("p.pause"), SAVES.count("DOOR"), SAVES.count("ASKED")) == (1, 1, 3)
 
 
 def shown(world: World, run: Any) -> Any:
@@ -53,7 +62,7 @@ def undisturbed(calm: World) -> Any:
 class Two:
     """A run that goes on for long on all GPUs, and one of higher priority that wants one of them.
 
-    The first trains slowly, at most up to turn 50, until `gate` is there. The second ends when `let_go` is there.
+    The first trains slowly, at most up to turn 8 until it is asked, then up to turn 50, until `gate` is there. The second ends when `let_go` is there.
     """
 
     def __init__(self, root: Path, undisturbed: Any, *, grace: str = "60s") -> None:
