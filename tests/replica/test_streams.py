@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,34 @@ def test_output_arrives_while_the_run_goes_on(play: Play, tmp_path: Path) -> Non
         go.touch()
         await bench.exits("a.1")
         assert bench.sink.stream("a.1", 0, "stdout") == b"first\nsecond\n"
+
+    play(scenario)
+
+
+def test_a_stream_that_begins_late_arrives_while_the_run_goes_on(play: Play, tmp_path: Path) -> None:
+    """Also when nothing had begun for so long that the folder is not looked into any more."""
+    script = f"""
+import os, time
+def wait(name):
+    while not os.path.exists({str(tmp_path)!r} + "/" + name): time.sleep(0.01)
+print("first", flush=True)
+wait("second")
+print("second", flush=True)
+wait("third")
+open(os.environ["HOPYARD_REPLICA_DIR"] + "/streams/journal", "wb").write(b"third\\n")
+wait("end")
+"""
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script)
+        await bench.output("a.1", b"first")
+        os.utime(bench.folder("a.1") / "streams", (1, 1))
+        (tmp_path / "second").touch()
+        await bench.output("a.1", b"second")  # the folder's time stamp was seen
+        (tmp_path / "third").touch()
+        await bench.until(lambda _: bench.sink.stream("a.1", 0, "journal") == b"third\n")
+        (tmp_path / "end").touch()
+        await bench.exits("a.1")
 
     play(scenario)
 

@@ -43,16 +43,16 @@ class Checkpoints:
         self.log = EventLog(self.folder.streams / "events")
 
     def poll(self) -> None:
-        """Look for new events. Cheap when there are none."""
-        found = [event for event in self.log.poll() if event.get("kind") == "checkpoint"]
-        if not found:
-            return
+        """Look for new events. Cheap when there are none; may be called from any thread."""
         with self._change:
+            found = [event for event in self.log.poll() if event.get("kind") == "checkpoint"]
+            if not found:
+                return
             self._waiting.extend(found)
             self._change.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+                self._thread.start()
 
     def finish(self) -> None:
         """Returns when the server has every checkpoint that was announced, however long that takes."""

@@ -23,7 +23,8 @@ class Ending:
     """Of one process. gang_folder: where processes with safe points show themselves. grace_s: at most how much of an order's
     grace is kept for SIGTERM.
 
-    verdict: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and killed.
+    verdict: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and killed. waits: for a safe point,
+    of which the script tells in a file only.
     """
 
     folder: Folder
@@ -33,27 +34,27 @@ class Ending:
     verdict: Exit | None = None
     term_at: float = math.inf
     kill_at: float = math.inf
+    waits: bool = False
     _order: StopOrder | None = None
-    _waits: bool = False  # for a safe point
     _told: bool = False  # by SIGTERM
 
     def obey(self, order: StopOrder, now: float) -> None:
         """Do what an order says; harmless to repeat."""
         if self.verdict is None:
             self.verdict, self._order, self.kill_at = Exit(order.kind, 143, order.reason), order, now + order.grace_s
-            self._waits = order.at_safe_point and self._has_safe_points()
-            self.term_at = self._latest_term(order) if self._waits else now
+            self.waits = order.at_safe_point and self._has_safe_points()
+            self.term_at = self._latest_term(order) if self.waits else now
         elif self._order is not None and order != self._order:  # a second one with less patience
             self._order, self.verdict = order, Exit(order.kind, 143, order.reason)
             self.kill_at = min(self.kill_at, now + order.grace_s)
-            self._waits = self._waits and order.at_safe_point
-            self.term_at = min(self.term_at, self._latest_term(order) if self._waits else now)
-        elif self._waits and self.folder.read_left() is not None:  # what goes on is what started the script, or does not end
-            self._waits, self.term_at = False, min(self.term_at, now + self.grace_s)
+            self.waits = self.waits and order.at_safe_point
+            self.term_at = min(self.term_at, self._latest_term(order) if self.waits else now)
+        elif self.waits and self.folder.read_left() is not None:  # what goes on is what started the script, or does not end
+            self.waits, self.term_at = False, min(self.term_at, now + self.grace_s)
 
     def end(self, verdict: Exit, now: float, *, kill_at: float) -> None:
         """Not by an order but by a limit."""
-        self.verdict, self._order, self._waits = verdict, None, False
+        self.verdict, self._order, self.waits = verdict, None, False
         self.term_at, self.kill_at = now, kill_at
 
     def tell_if_due(self, now: float) -> None:
@@ -85,7 +86,7 @@ class Ending:
                 return own
             if not self._told:
                 reason += f"; it ended by itself: {own.reason}"
-            elif self._waits:
+            elif self.waits:
                 reason += f": it came to no safe point within {seconds_in_words(self._order.grace_s)}"
         return Exit(self.verdict.kind, code_of(status), reason)
 

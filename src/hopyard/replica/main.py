@@ -30,7 +30,6 @@ from hopyard.replica.ship import Shipper, StopWord
 from hopyard.replica.supervise import Periodic, Supervisor, Wakeup
 from hopyard.replica.system import FIRST_S, SystemMetrics
 
-_CHECKPOINTS_EVERY_S = 0.25
 _RETRY_S = 1.0
 
 
@@ -74,8 +73,16 @@ class Replica:
         launch = spec.launch
         self._server = ServerLine(folder, url=launch.server_url, token=launch.token, server_file=Path(spec.node.server_file))
         self._wakeup = Wakeup()
-        self._shipper = Shipper(folder, self._server, launch.attempt, launch.rank, on_stop=self._stop_from_server, resume=is_adoption)
         self._checkpoints = Checkpoints(folder, spec, self._server)
+        self._shipper = Shipper(
+            folder,
+            self._server,
+            launch.attempt,
+            launch.rank,
+            on_stop=self._stop_from_server,
+            on_events=self._checkpoints.poll,
+            resume=is_adoption,
+        )
         self._supervisor: Supervisor | None = None
         self._server_stop: StopOrder | None = None
 
@@ -168,7 +175,6 @@ class Replica:
             gang_folder=Path(spec.node.gang_folder or self._folder.root),
             periodic=[
                 Periodic(now + FIRST_S, system.sample),
-                Periodic(now + _CHECKPOINTS_EVERY_S, self._poll_checkpoints),
                 Periodic(now + boards.EVERY_S, tensorboard.poll),
                 *self._gpu_watch(now),
             ],
@@ -199,10 +205,6 @@ class Replica:
             return EVERY_S
 
         return [Periodic(now + EVERY_S, look)]
-
-    def _poll_checkpoints(self) -> float:
-        self._checkpoints.poll()
-        return _CHECKPOINTS_EVERY_S
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
@@ -28,15 +29,17 @@ SYNC_BURST = 8
 HEARTBEAT_S = 5.0
 _TAIL_S = (0.004, 0.1)  # how often the streams are looked at: just after something came, and at rest
 _RETRY_S = (0.05, 1.0)
+_RACY_NS = 2_000_000_000  # how coarse a folder's time stamp may be
 _TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
 class _Stream:
-    """descriptor: -1 until the file exists. acknowledged: bytes that the server holds. held: how many behind these are part of a
-    record that is not whole yet."""
+    """descriptor: -1 until the file exists. size: when it was looked at last. acknowledged: bytes that the server holds. held: how many
+    behind these are part of a record that is not whole yet."""
 
     descriptor: int = -1
+    size: int = 0
     acknowledged: int = 0
     held: int = 0
 
@@ -68,17 +71,28 @@ class Shipper:
     """A thread that keeps the server's copy of the streams and the status up to date.
 
     on_stop is called (in the thread) when the server asks for the end of the attempt, and again when it says something else of it.
+    on_events is called (in the thread) when the stream of events has grown; what it cannot do now, it is called for again.
     resume: an earlier replica has shipped some
     already; the server is asked how much before anything is sent.
     """
 
     def __init__(
-        self, folder: Folder, server: ServerLine, attempt: AttemptId, rank: int, *, on_stop: Callable[[StopWord], None], resume: bool = False
+        self,
+        folder: Folder,
+        server: ServerLine,
+        attempt: AttemptId,
+        rank: int,
+        *,
+        on_stop: Callable[[StopWord], None],
+        on_events: Callable[[], None],
+        resume: bool = False,
     ) -> None:
         self._folder, self._server, self._rank = folder, server, rank
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
         self._on_stop, self._stop_word = on_stop, StopWord()
+        self._on_events = on_events
         self._streams = {name: _Stream() for name in STREAMS}
+        self._files, self._looked_at_ns = os.fspath(folder.streams), -1
         self._status = ReplicaStatus(rank, ReplicaPhase.PREPARING)
         self._told: ReplicaStatus | None = None
         self._wake, self._done = threading.Event(), threading.Event()
@@ -112,20 +126,21 @@ class Shipper:
         while not self._done.is_set():
             now = time.monotonic()
             pending, closing = self._pending(), self._closing
+            early = pace.wait_s(now)
+            if early > 0 and not closing and pending < SYNC_BYTES:
+                self._wake.wait(early)  # whatever comes meanwhile has to wait for that, so nobody need look for it
+                self._wake.clear()
+                pause = _TAIL_S[0]
+                continue
             if not (pending or closing or self._status != self._told or now - heard_at >= HEARTBEAT_S):
                 if not self._wake.wait(min(pause, max(0.001, HEARTBEAT_S - (now - heard_at)))):
                     pause = min(pause * 1.3, _TAIL_S[1])
                 self._wake.clear()
                 continue
-            early = pace.wait_s(now)
-            if early > 0 and not closing and pending < SYNC_BYTES:
-                self._wake.wait(early)
-                self._wake.clear()
-                continue
-            pause = _TAIL_S[0]
             pace.take(now)
             try:
-                self._sync(final=closing is not None and pending <= SYNC_BYTES and self._offsets_known)
+                if self._sync(final=closing is not None and pending <= SYNC_BYTES and self._offsets_known):
+                    pause = _TAIL_S[0]
                 heard_at, retry = time.monotonic(), _RETRY_S[0]
             except (HopyardError, OSError, ValueError) as failed:  # whatever it is: this thread must not end before its work
                 self._failed(failed)
@@ -141,17 +156,42 @@ class Shipper:
 
     def _pending(self) -> int:
         """How many bytes the server lacks."""
+        self._open_new()
         total = 0
         for name, stream in self._streams.items():
             if stream.descriptor < 0:
-                try:
-                    stream.descriptor = os.open(self._folder.streams / name, os.O_RDONLY | os.O_CLOEXEC)
-                except FileNotFoundError:
-                    continue
-            lacking = os.fstat(stream.descriptor).st_size - stream.acknowledged
+                continue
+            size = os.fstat(stream.descriptor).st_size
+            if size != stream.size and (name != "events" or self._tell_of_events()):
+                stream.size = size
+            lacking = size - stream.acknowledged
             if lacking > 0 and (lacking != stream.held or self._closing):
                 total += lacking
         return total
+
+    def _tell_of_events(self) -> bool:
+        """Whether it was done."""
+        try:
+            self._on_events()
+        except (OSError, ValueError) as failed:
+            say(f"skipped: {failed}")
+            return False
+        return True
+
+    def _open_new(self) -> None:
+        """Streams that are there since the last look. Without any, the folder has the time stamp that it had."""
+        try:
+            changed_ns = os.stat(self._files).st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_ns == self._looked_at_ns and not self._closing:
+            return
+        for name, stream in self._streams.items():
+            if stream.descriptor < 0:
+                with suppress(FileNotFoundError):
+                    stream.descriptor = os.open(f"{self._files}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        # A stream that begins in the same tick of the clock as this look would leave the stamp as it is: a young one is not believed.
+        self._looked_at_ns = changed_ns if time.time_ns() - changed_ns > _RACY_NS else -1
 
     def _segments(self) -> tuple[list[dict[str, str | int]], list[bytes]]:
         heads: list[dict[str, str | int]] = []
@@ -176,7 +216,8 @@ class Shipper:
                 left -= len(data)
         return heads, parts
 
-    def _sync(self, *, final: bool) -> None:
+    def _sync(self, *, final: bool) -> bool:
+        """Whether the script said something: more may come soon. The replica's own samples come when they are due."""
         status = self._closing if final and self._closing is not None else self._status
         heads, parts = self._segments()
         head = {"status": status_body(status), "segments": heads, "final": final}
@@ -188,6 +229,7 @@ class Shipper:
         self._take(answer)
         if final and not self._pending():
             self._done.set()
+        return any(head["stream"] != "system" for head in heads)
 
     def _take(self, answer: Mapping[str, object]) -> None:
         offsets = answer.get("offsets")

@@ -20,6 +20,8 @@ from hopyard.replica.folder import Folder
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.reasons import TIME_LIMIT_CODE, node_oom_kills, seconds_in_words
 
+_TOGETHER_S = 0.05  # what is due so soon is done with what is due now: to wake up takes longer than most of it
+_LEFT_EVERY_S = 0.25  # how often a script that is left to come to a safe point is asked whether it has
 _LAST_WORDS_S = 0.5  # after SIGKILL of the tree, before an unkillable process (state D) is left to the kernel
 
 
@@ -60,7 +62,7 @@ class Periodic:
     act: Callable[[], float]
 
     def run_if_due(self, now: float) -> None:
-        if now < self.due_at:
+        if now < self.due_at - _TOGETHER_S:
             return
         try:
             self.due_at = now + self.act()
@@ -115,7 +117,9 @@ class Supervisor:
                 self._kill_tree()
                 ending.kill_at = now + _LAST_WORDS_S
             due = [memory_at, ending.term_at, ending.kill_at, *(p.due_at for p in self.periodic)]
-            self.wakeup.wait(min(due + ([limit_at] if ending.verdict is None else [])) - time.monotonic())
+            due += [limit_at] if ending.verdict is None else []
+            due += [now + _LEFT_EVERY_S] if ending.waits else []
+            self.wakeup.wait(min(due) - time.monotonic())
         over_memory = ending.verdict is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
         peak = self.groups.peak_bytes() if over_memory else 0
         self._leave_time_to_end()

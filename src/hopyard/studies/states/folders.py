@@ -40,14 +40,12 @@ class Folder:
 
     def trim(self) -> None:
         """Remove slots without a state whose owner is gone."""
-        slots: dict[str, list[Path]] = {}
-        for one in os.scandir(self.path):
-            if one.name.startswith("slot-"):
-                slots.setdefault(one.name.split("-")[1], []).append(Path(one.path))
-        for owner, paths in slots.items():
-            if owner == self.owner or _is_held(self.path / f"owner-{owner}"):
+        with os.scandir(self.path) as listing:
+            slots = [one.name for one in listing if one.name.startswith("slot-")]
+        for owner in {name.split("-")[1] for name in slots} - {self.owner}:
+            if _is_held(f"{self.path}/owner-{owner}"):
                 continue
-            for path in paths:
+            for path in (self.path / name for name in slots if name.split("-")[1] == owner):
                 with suppress(FileNotFoundError):
                     if path.stat().st_nlink == 1:
                         path.unlink()
@@ -112,7 +110,7 @@ def _new_owner(folder: Path) -> tuple[str, int]:
     return token, fd
 
 
-def _is_held(lock: Path) -> bool:
+def _is_held(lock: str) -> bool:
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
