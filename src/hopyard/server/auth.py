@@ -79,6 +79,7 @@ class Tokens:
         self._store, self._secret, self._now, self._attempt_live = store, secret, now, attempt_live
         self._belongs = belongs
         self._users: dict[str, tuple[str, datetime]] = {}  # hash -> user, until when it need not be looked up again
+        self._signed: dict[str, tuple[Caller, int]] = {}  # a run's token that this server signed -> whose it is, its expiry
 
     def sign(self, attempt: AttemptId) -> str:
         """A new token for this attempt, valid for 24 h."""
@@ -126,6 +127,12 @@ class Tokens:
         self._users.clear()
 
     async def _run(self, token: str) -> Caller:
+        caller, expiry = self._signed.get(token) or self._check_signed(token)
+        if expiry < self._now().timestamp() and (caller.attempt is None or not await self._attempt_live(caller.attempt)):
+            raise AuthError("the run's token has expired, and its attempt is over", hints=(_TOKEN_HINT,))
+        return caller
+
+    def _check_signed(self, token: str) -> tuple[Caller, int]:
         attempt, expiry, mac = _split(token)
         if not attempt or not hmac.compare_digest(mac.encode(), self._mac(attempt, expiry).encode()):
             raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,))
@@ -133,9 +140,10 @@ class Tokens:
             run, _ = split_attempt(AttemptId(attempt))
         except HopyardError as bad:
             raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,)) from bad
-        if expiry < self._now().timestamp() and not await self._attempt_live(AttemptId(attempt)):
-            raise AuthError("the run's token has expired, and its attempt is over", hints=(_TOKEN_HINT,))
-        return Caller(f"run {run}", run, AttemptId(attempt))
+        if len(self._signed) >= _CACHED_TOKENS:
+            self._signed.clear()
+        found = self._signed[token] = Caller(f"run {run}", run, AttemptId(attempt)), expiry
+        return found
 
     def _mac(self, attempt: str, expiry: int) -> str:
         mac = hmac.digest(self._secret, f"{attempt}_{expiry}".encode(), "sha256")
