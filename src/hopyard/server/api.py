@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hopyard.server.answers import answer, plain_error
-from hopyard.server.endpoint import Endpoint, Resource
+from hopyard.server.answers import plain_error
+from hopyard.server.endpoint import Ask, Endpoint, Nothing, Resource
 from hopyard.server.openapi import describe
 from hopyard.server.parts import Parts
 from hopyard.server.routes.attempts import attempt_endpoints
@@ -53,20 +50,20 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
     ]
 
 
-def create_api(parts: Parts) -> Starlette:
-    """The ASGI application. `GET /api/v1/openapi.json` (no token) describes it."""
+def create_api(parts: Parts) -> ASGIApp:
+    """The ASGI application. `GET /api/v1/openapi.json` (no token) describes it.
+
+    A router and nothing around it: a resource turns every error into an answer itself, and what else Starlette puts around
+    each request and each piece of an answer would do so a second and third time.
+    """
     found = endpoints(parts)
 
-    async def openapi(_request: Request) -> Response:
-        return answer(describe(found, version=parts.version, base=BASE))
+    async def openapi(_ask: Ask[Nothing, Nothing]) -> Any:
+        return describe(found, version=parts.version, base=BASE)
 
-    routes = [Route(BASE + path, Resource(group, parts.tokens), methods=_ALL) for path, group in _by_path(found).items()]
-    routes.append(Route(BASE + "/openapi.json", openapi, methods=["GET"]))
-    return Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
-
-
-# A resource answers 405 itself, with all methods that its address takes.
-_ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY"]
+    described = [Endpoint(method, "/openapi.json", openapi, who="anyone") for method in ("GET", "HEAD")]
+    groups = {**_by_path(found), "/openapi.json": described}
+    return Router([Route(BASE + path, Resource(group, parts.tokens)) for path, group in groups.items()], default=_no_address)
 
 
 def _by_path(found: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any, Any]]]:
@@ -76,9 +73,5 @@ def _by_path(found: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any
     return paths
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    code = "not_found" if error.status_code == 404 else "usage"
-    told = f"there is no address {request.url.path[:200]}" if error.status_code == 404 else error.detail
-    return plain_error(error.status_code, code, told, headers=error.headers)
+async def _no_address(scope: Scope, receive: Receive, send: Send) -> None:
+    await plain_error(404, "not_found", f"there is no address {scope['path'][:200]}")(scope, receive, send)
