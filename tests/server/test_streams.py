@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
+from hopyard.domain.ids import AttemptId
 from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
+from hopyard.interfaces.streams import StreamKey
 from hopyard.server.routes import server
-from tests.server.stage import API, TOKEN, Stage, play
+from hopyard.server.routes.streams import frame
+from hopyard.tracking.follow import Follower, Wish
+from tests.datasets.shelf import small_disk
+from tests.server.stage import API, TOKEN, Stage, play, role
 
 
 def points(name: str, *pairs: tuple[int, float]) -> bytes:
@@ -268,6 +273,83 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
         assert (await stage.send("GET", "/runs/unknown-run/follow")).status_code == 404
 
     play(tmp_path, scene)
+
+
+def test_a_follower_who_keeps_up_is_given_all_and_only_what_was_wished(tmp_path: Path) -> None:
+    """Short pieces, long ones, several in a row before it looks, one that overlaps, other streams and ranks among them."""
+
+    async def scene(stage: Stage) -> None:
+        run = await stage.started(roles=[{**role(), "replicas": 2}])
+        pieces = [b"a\n", b"b" * 5000 + b"\n", b"c\n", b"d" * 4095 + b"\n", b"e" * 300_000 + b"\n", b"f\n", b"g\n"]
+        following = asyncio.create_task(stage.send("GET", f"/runs/{run['id']}/follow", streams="stderr,journal", ranks="1"))
+        await stage.until(lambda: stage.parts.hub.followers(run["id"]))
+        whole, at = b"".join(pieces), 0
+        for number, piece in enumerate(pieces):
+            begin = max(0, at - number % 3)  # some of it was sent before
+            at += len(piece)
+            await stage.sync(run, [("journal", begin, whole[begin:at]), ("stdout", number * 2, b"x\n")], rank=1)
+            await stage.sync(run, [("journal", number * 2, b"y\n"), ("stderr", number * 2, b"z\n")], rank=0)
+            if number < 4:  # later it is behind
+                await asyncio.sleep(0.02)
+        assert (await stage.sync(run, [("stderr", 0, b"err\n")], rank=1))["offsets"]["journal"] == at
+        ended = {"kind": "exit-code", "code": 0, "reason": "finished"}
+        for rank in (0, 1):
+            await stage.sync(run, [], phase="exited", exit=ended, final=True, rank=rank)
+        frames = [f for f in parse((await following).content) if f["kind"] == "output"]
+        assert {(f["rank"], f["stream"]) for f in frames} == {(1, "journal"), (1, "stderr")}
+        assert "".join(f["text"] for f in frames if f["stream"] == "journal").encode() == b"".join(pieces)
+        assert "".join(f["text"] for f in frames if f["stream"] == "stderr") == "err\n"
+
+    play(tmp_path, scene)
+
+
+def test_what_was_just_taken_in_is_not_read_again_for_who_keeps_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        heard: set[bytes] = set()
+
+        async def follow() -> None:
+            async for piece in Follower(stage.parts.runs, stage.parts.streams, stage.parts.ingest, stage.parts.hub, frame=frame).frames(run["id"], Wish()):
+                heard.add(piece[-5:])
+
+        async def running() -> bool:
+            return bool((await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "running")
+
+        await stage.sync(run, [("stdout", 0, b"begin")])
+        await stage.until(running)  # when its state changes a follower looks at everything
+        following = asyncio.create_task(follow())
+        await stage.until(lambda: b"begin" in heard)
+
+        async def nothing(*_given: Any) -> None:
+            raise AssertionError("read again")
+
+        monkeypatch.setattr(stage.parts.streams, "read", nothing)
+        monkeypatch.setattr(stage.parts.streams, "lengths", nothing)
+        for number in range(5):
+            await stage.sync(run, [("stdout", 5 * (number + 1), b"more%d" % number)])
+            await stage.until(lambda number=number: b"more%d" % number in heard)  # type: ignore[misc]
+        following.cancel()
+
+    play(tmp_path, scene)
+
+
+def test_on_a_full_disk_what_still_has_room_is_told_and_shown(tmp_path: Path) -> None:
+    tmp_path.joinpath("home").mkdir()
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        (tmp_path / "home" / "streams").symlink_to(disk)
+
+        async def scene(stage: Stage) -> None:
+            run = await stage.started()
+            first = [("metrics", 0, points("loss", (3, 0.5))), ("stderr", 0, b"few\n"), ("stdout", 0, b"x" * (4 << 20))]
+            with stage.parts.hub.watch(run["id"]) as watch:
+                assert (await stage.sync(run, first, status=507))["error"]["code"] == "storage_full"
+                key = StreamKey(AttemptId(f"{run['id']}.1"), 0, "stderr")
+                assert watch.take_grown() == {key: (4, b"few\n")}
+                assert (await stage.ask("GET", f"/runs/{run['id']}"))["latest"] == {"loss": [3, 0.5]}
+                said = await stage.sync(run, [*first[:2], ("stdout", 0, b"x\n")])
+                assert said["offsets"] == {"metrics": len(first[0][2]), "stderr": 4, "stdout": 2}
+
+        play(tmp_path / "home", scene)
 
 
 def parse(data: bytes) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from hopyard.domain.ids import AttemptId, RunId, RunName
 from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, read_records, read_stretches, series_of
 from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import IntegrityError
-from hopyard.interfaces.streams import StreamKey
+from hopyard.interfaces.streams import Segment, StreamKey
 from hopyard.stores.streams import FolderStreams
 from hopyard.tracking.board import most_used, rank_runs
 from hopyard.tracking.hub import Hub
@@ -144,7 +144,7 @@ def test_the_tail_is_the_last_lines(texts: list[str], lines: int) -> None:
         parts = []
         for number, text in enumerate(texts, start=1):
             key = StreamKey(AttemptId(f"abcdefgh.{number}"), 0, "stdout")
-            await streams.append(key, 0, text.encode())
+            await streams.append(key.attempt, key.rank, [Segment(key.name, 0, text.encode())])
             parts.append(Part(key, 0, len(text)))
         found = b"".join([piece async for piece in read_parts(streams, await tail(streams, parts, lines))])
         assert found == b"".join("".join(texts).encode().splitlines(keepends=True)[-lines:] if lines else [])
@@ -180,8 +180,13 @@ def test_a_watch_is_rung_and_forgotten() -> None:
             assert not await watch.wait(0.001)
             hub.state_changed(RunId("another"))
             assert not await watch.wait(0.001)
-            hub.output_grew(id_)
+            key = StreamKey(AttemptId(f"{id_}.1"), 0, "stdout")
+            hub.output_grew(id_, key, 5, b"hello")
             assert await watch.wait(10)
+            assert watch.take_grown() == {key: (5, b"hello")}
+            hub.output_grew(id_, key, 10**6, b"x" * (10**6 - 5))
+            assert watch.take_grown() == {key: (10**6, b"")}, "no follower holds more than a little of a stream"
+            assert watch.take_grown() == {}
             hub.close()
             assert await watch.wait(10)
             assert watch.closed

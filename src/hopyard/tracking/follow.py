@@ -22,6 +22,7 @@ from hopyard.tracking.past import Past, look_back
 PING_S = 15.0
 PROGRESS_EVERY_S = 1.0
 _PIECE_BYTES = 256 * 1024
+_Cursors = dict[tuple[AttemptId, int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,18 @@ class Follower:
             yield self._frame({"kind": "state", "run": past.run})
             next_progress = 0.0
             clock = asyncio.get_running_loop().time
+            everything = True
             while not watch.closed:
                 if watch.state:
-                    watch.state = False
+                    watch.state, everything = False, True
                     old, past = past.run, await look_back(self._runs, run_id)
                     if _differs(old, past.run):
                         yield self._frame({"kind": "state", "run": past.run})
                 # The state was read before the streams: what a final run said is all there by now.
-                watch.output = False
-                async for piece in self._output(past, wish, cursors):
+                grown = watch.take_grown()
+                async for piece in self._output(past, wish, cursors) if everything else self._grown(past, wish, cursors, grown):
                     yield piece
+                everything = False
                 if watch.progress and (clock() >= next_progress or past.run.phase.final):
                     watch.progress = False
                     next_progress = clock() + PROGRESS_EVERY_S
@@ -68,6 +71,7 @@ class Follower:
                     yield self._frame({"kind": "end", "run": past.run})
                     return
                 if not await self._pause(watch, next_progress - clock()):
+                    everything = True
                     yield self._frame({"kind": "ping"})
 
     async def _pause(self, watch: Watch, until_progress_s: float) -> bool:
@@ -78,23 +82,37 @@ class Follower:
         # Progress alone does not wake a follower more than once a second: `wait` returns, the loop looks, and waits again.
         return await watch.wait(PING_S)
 
-    async def _output(self, past: Past, wish: Wish, cursors: dict[tuple[AttemptId, int, str], int]) -> AsyncIterator[bytes]:
+    async def _output(self, past: Past, wish: Wish, cursors: _Cursors) -> AsyncIterator[bytes]:
+        """All that was not given yet."""
         ranks = range(past.run.spec.size) if wish.ranks is None else sorted(wish.ranks)
         for attempt in past.view.every:
             of_it = [stream for stream in wish.streams if attempt in past.view.of(stream)]
             for rank in ranks if of_it else ():
                 lengths = await self._streams.lengths(attempt, rank)
                 for stream in of_it:
-                    limit = past.view.limit(attempt, rank, stream)
-                    end = lengths.get(stream, 0) if limit is None else min(limit, lengths.get(stream, 0))
-                    place = (attempt, rank, stream)
-                    while (at := cursors.get(place, 0)) < end:
-                        data = await self._streams.read(StreamKey(*place), at, min(_PIECE_BYTES, end - at))
-                        if not data:
-                            break
-                        cursors[place] = at + len(data)
-                        head = {"kind": "output", "attempt": attempt, "rank": rank, "stream": stream, "offset": at, "size": len(data)}
-                        yield self._frame(head) + data
+                    async for piece in self._up_to(past, StreamKey(attempt, rank, stream), lengths.get(stream, 0), b"", cursors):
+                        yield piece
+
+    async def _grown(self, past: Past, wish: Wish, cursors: _Cursors, grown: Mapping[StreamKey, tuple[int, bytes]]) -> AsyncIterator[bytes]:
+        """What was not given yet of streams that grew."""
+        wished = [key for key in grown if key.name in wish.streams and (wish.ranks is None or key.rank in wish.ranks)]
+        for key in sorted(wished, key=lambda key: (key.rank, wish.streams.index(key.name))):
+            if key.attempt in past.view.of(key.name):
+                async for piece in self._up_to(past, key, *grown[key], cursors):
+                    yield piece
+
+    async def _up_to(self, past: Past, key: StreamKey, length: int, last: bytes, cursors: _Cursors) -> AsyncIterator[bytes]:
+        """Give a stream of this length as far as it is seen; `last` is how it ends, as far as that is at hand."""
+        place = (key.attempt, key.rank, key.name)
+        limit, begin = past.view.limit(*place), length - len(last)
+        end = length if limit is None else min(limit, length)
+        while (at := cursors.get(place, 0)) < end:
+            data = last[at - begin : end - begin] if begin <= at else await self._streams.read(key, at, min(_PIECE_BYTES, end - at))
+            if not data:
+                break
+            cursors[place] = at + len(data)
+            head = {"kind": "output", "attempt": key.attempt, "rank": key.rank, "stream": key.name, "offset": at, "size": len(data)}
+            yield self._frame(head) + data
 
     def _progress(self, run_id: RunId) -> bytes | None:
         live = self._ingest.live(run_id)

@@ -1,4 +1,5 @@
-"""Who waits for news of a run. A follower holds a flag, never the news itself, so a slow one costs no memory."""
+"""Who waits for news of a run. A follower holds flags, and of each stream that grew its newest piece where that is short: one that keeps
+up need not read what was just taken in, and a slow one costs next to no memory."""
 
 from __future__ import annotations
 
@@ -7,14 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hopyard.domain.ids import RunId
+from hopyard.interfaces.streams import StreamKey
+
+PIECE_BYTES = 4096  # a longer piece of output is read from its stream again
 
 
 class Watch:
-    """One follower's flags: what may have changed since it looked last. bell: shared by who watches several runs."""
+    """One follower's flags: what may have changed since it looked last. bell: shared by who watches several runs.
+
+    grown: how long each stream of output is that grew, and its last bytes; none where they are many.
+    """
 
     def __init__(self, bell: asyncio.Event | None = None) -> None:
-        self.state, self.output, self.progress, self.closed = True, True, True, False
+        self.state, self.progress, self.closed = True, True, False
+        self.grown: dict[StreamKey, tuple[int, bytes]] = {}
         self._bell = bell or asyncio.Event()
+
+    def take_grown(self) -> dict[StreamKey, tuple[int, bytes]]:
+        """What grew since this was asked last."""
+        grown, self.grown = self.grown, {}
+        return grown
 
     def ring(self) -> None:
         self._bell.set()
@@ -57,10 +70,10 @@ class Hub:
             watch.state = True
             watch.ring()
 
-    def output_grew(self, run: RunId) -> None:
-        """More bytes of one of the run's streams are here."""
+    def output_grew(self, run: RunId, key: StreamKey, length: int, piece: bytes) -> None:
+        """One of the run's streams has this length now; `piece` is what came last."""
         for watch in self._watches.get(run, ()):
-            watch.output = True
+            watch.grown[key] = (length, piece if len(piece) <= PIECE_BYTES else b"")
             watch.ring()
 
     def progressed(self, run: RunId) -> None:

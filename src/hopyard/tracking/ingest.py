@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
-from hopyard.errors import Conflict, HopyardError, NotFound
+from hopyard.errors import Conflict, HopyardError, NotFound, StorageFull
 from hopyard.interfaces.run_store import RunStore
-from hopyard.interfaces.streams import StreamKey, Streams
+from hopyard.interfaces.streams import Segment, StreamKey, Streams
 from hopyard.tracking.hub import Hub
 from hopyard.tracking.lines import LineReader
 from hopyard.tracking.live import LiveRun, read_sample
@@ -26,15 +26,6 @@ _WRITE_EVERY_S = 2.0
 _KEPT_OVER = 64  # runs that are over and still in memory, for their followers
 _REREAD_BYTES = 1024 * 1024
 log = logging.getLogger("hopyard.tracking")
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Bytes of one stream, beginning at `offset`."""
-
-    stream: str
-    offset: int
-    data: bytes | memoryview
 
 
 @dataclass(slots=True)
@@ -70,24 +61,32 @@ class Ingest:
         replica = await self._replica(attempt, rank)
         async with replica.lock:
             await self._reread(replica)
-            output = told = False
             try:
-                for segment in segments:
-                    before = replica.lengths.get(segment.stream, 0)
-                    after = await self._streams.append(StreamKey(attempt, rank, segment.stream), segment.offset, bytes(segment.data))
-                    if after > before:
-                        replica.lengths[segment.stream] = after
-                        fresh = segment.data[before - segment.offset : after - segment.offset]
-                        output |= segment.stream in _OUTPUT
-                        told |= self._look(replica, segment.stream, bytes(fresh))
-            finally:
-                if output:
-                    self._hub.output_grew(replica.live.run)
-                if told:
-                    self._hub.progressed(replica.live.run)
-                if replica.live.dirty:
-                    self._write_soon()
+                lengths = await self._streams.append(attempt, rank, segments) if segments else ()
+                self._look_at(replica, segments, lengths)
+            except (StorageFull, OSError):
+                held = await self._streams.lengths(attempt, rank)
+                self._look_at(replica, segments, [held.get(segment.stream, 0) for segment in segments])
+                raise
             return dict(replica.lengths)
+
+    def _look_at(self, replica: _Replica, segments: Sequence[Segment], lengths: Sequence[int]) -> None:
+        """Read what is new in segments of streams that are this long now, and tell followers."""
+        run, told = replica.live.run, False
+        for segment, length in zip(segments, lengths, strict=True):
+            before = replica.lengths.get(segment.stream, 0)
+            after = min(length, segment.offset + len(segment.data))
+            if after <= before:
+                continue
+            replica.lengths[segment.stream] = after
+            fresh = bytes(segment.data[before - segment.offset : after - segment.offset])
+            if segment.stream in _OUTPUT:
+                self._hub.output_grew(run, StreamKey(replica.attempt, replica.rank, segment.stream), after, fresh)
+            told |= self._look(replica, segment.stream, fresh)
+        if told:
+            self._hub.progressed(run)
+        if replica.live.dirty:
+            self._write_soon()
 
     async def settle(self, attempt: AttemptId, rank: int) -> None:
         """Make all that was taken of this replica durable, and the store up to date with it."""

@@ -15,6 +15,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.run import MAX_REPLICAS, Run
 from hopyard.errors import NotFound, SpecError
+from hopyard.interfaces.streams import Segment
 from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json, read_body
@@ -22,7 +23,7 @@ from hopyard.server.fields import Count, Hex, Id, In, Key, Text, Time, Whole
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
 from hopyard.server.wire import ReplicaStatusIn
-from hopyard.tracking.ingest import STREAMS, Segment
+from hopyard.tracking.ingest import STREAMS
 
 SYNC_LIMIT = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once
 _HEAD_LIMIT = 256 * 1024
