@@ -27,7 +27,9 @@ SYNC_BYTES = 4 * 1024**2
 SYNC_EVERY_S = 0.2  # on average: what says something all the time leaves its processor to what computes; a few may follow each other at once
 SYNC_BURST = 8
 HEARTBEAT_S = 5.0
-_TAIL_S = (0.004, 0.1)  # how often the streams are looked at: just after something came, and at rest
+_FIRST_LOOK_S, _FIRST_EASE = 0.004, 1.3  # how soon a script's first word is looked for, and how much later each time
+_LOOK_S, _EASE = 0.02, 2.0  # the same after each of its words: nobody sees the difference, and each look takes from what computes
+_REST_S = 0.1  # how seldom the streams are looked at
 _RETRY_S = (0.05, 1.0)
 _RACY_NS = 2_000_000_000  # how coarse a folder's time stamp may be
 _TIMEOUT_S = 30.0
@@ -122,7 +124,8 @@ class Shipper:
     # -- in the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        pause, heard_at, retry, pace = _TAIL_S[0], 0.0, _RETRY_S[0], Pace(SYNC_EVERY_S, SYNC_BURST)
+        soon, ease = _FIRST_LOOK_S, _FIRST_EASE
+        pause, heard_at, retry, pace = soon, 0.0, _RETRY_S[0], Pace(SYNC_EVERY_S, SYNC_BURST)
         while not self._done.is_set():
             now = time.monotonic()
             pending, closing = self._pending(), self._closing
@@ -130,17 +133,18 @@ class Shipper:
             if early > 0 and not closing and pending < SYNC_BYTES:
                 self._wake.wait(early)  # whatever comes meanwhile has to wait for that, so nobody need look for it
                 self._wake.clear()
-                pause = _TAIL_S[0]
+                pause = soon
                 continue
             if not (pending or closing or self._status != self._told or now - heard_at >= HEARTBEAT_S):
                 if not self._wake.wait(min(pause, max(0.001, HEARTBEAT_S - (now - heard_at)))):
-                    pause = min(pause * 1.3, _TAIL_S[1])
+                    pause = min(pause * ease, _REST_S)
                 self._wake.clear()
                 continue
             pace.take(now)
             try:
                 if self._sync(final=closing is not None and pending <= SYNC_BYTES and self._offsets_known):
-                    pause = _TAIL_S[0]
+                    pause = soon = _LOOK_S
+                    ease = _EASE
                 heard_at, retry = time.monotonic(), _RETRY_S[0]
             except (HopyardError, OSError, ValueError) as failed:  # whatever it is: this thread must not end before its work
                 self._failed(failed)
