@@ -6,20 +6,23 @@ crash. Work happens in threads of its own: a slow disk never holds up the event 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from hopyard.domain.ids import AttemptId, RunId, check_name, split_attempt
 from hopyard.errors import SpecError, StorageFull
 from hopyard.interfaces.streams import Segment, StreamKey
-from hopyard.stores.threads import Threads
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+T = TypeVar("T")
 
 
 class _OpenStream:
@@ -40,30 +43,33 @@ class FolderStreams:
         self._max_open = max_open
         self._open: OrderedDict[StreamKey, _OpenStream] = OrderedDict()
         self._guard = threading.Lock()  # of `_open`; never held during input or output of data
-        self._threads = Threads(threads, name="streams")
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streams")
 
     async def append(self, attempt: AttemptId, rank: int, segments: Sequence[Segment], /) -> Sequence[int]:
-        return await self._threads.run(lambda: [self._append(StreamKey(attempt, rank, one.stream), one.offset, one.data) for one in segments])
+        return await self._run(lambda: [self._append(StreamKey(attempt, rank, one.stream), one.offset, one.data) for one in segments])
 
     async def read(self, key: StreamKey, offset: int, limit: int, /) -> bytes:
-        return await self._threads.run(lambda: self._read(key, offset, limit))
+        return await self._run(lambda: self._read(key, offset, limit))
 
     async def lengths(self, attempt: AttemptId, rank: int, /) -> Mapping[str, int]:
-        return await self._threads.run(lambda: self._lengths(attempt, rank))
+        return await self._run(lambda: self._lengths(attempt, rank))
 
     async def list(self, run: RunId, /) -> Sequence[StreamKey]:
-        return await self._threads.run(lambda: self._list(run))
+        return await self._run(lambda: self._list(run))
 
     async def sync(self, attempt: AttemptId, rank: int, /) -> None:
-        await self._threads.run(lambda: self._sync(attempt, rank))
+        await self._run(lambda: self._sync(attempt, rank))
 
     async def delete(self, run: RunId, /) -> None:
-        await self._threads.run(lambda: self._delete(run))
+        await self._run(lambda: self._delete(run))
 
     async def close(self) -> None:
         """Close all files. The streams can be used again afterwards by a new FolderStreams only."""
-        await self._threads.run(self._close_all)
-        self._threads.close()
+        await self._run(self._close_all)
+        self._threads.shutdown()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     # -- in threads ----------------------------------------------------------------------------------------------
 
