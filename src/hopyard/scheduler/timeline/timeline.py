@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import product
 
 from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement
@@ -15,10 +16,10 @@ from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import NEVER_S, Expected
 from hopyard.scheduler.timeline.blocked import NAMED, Blocked, blocked
 from hopyard.scheduler.timeline.breach import breach
-from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.timeline.moments import Stay
+from hopyard.scheduler.timeline.future import STOPS_IN_S, Future
+from hopyard.scheduler.timeline.moments import SLACK_S, Stay
 from hopyard.scheduler.timeline.outlook import Outlook
-from hopyard.scheduler.timeline.search import Spot, earliest, earliest_on
+from hopyard.scheduler.timeline.search import ANY, Spot, earliest, earliest_on
 
 
 class Timeline:
@@ -130,16 +131,16 @@ class Timeline:
         """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given, or as they were
         promised to start, where fewer are late then. Only their nodes are remembered, so the first may take what the others
         counted on, and where it may start sooner than was promised, it would. firm: these come first in any order: what others left
-        for them is theirs."""
+        for them is theirs, and of them those who were promised fewer nodes have less to choose from."""
         order, found = wanted, self._in_order(wanted)
-        best, late = order, _late(wanted, found)
+        best, late = order, self._late(wanted, found, firm)
         first = [one for one in wanted if one[0].id in firm]
         rest = [one for one in wanted if one[0].id not in firm]
-        for key in (_given, _due):
-            other = [*first, *sorted(rest, key=key)] if late else order
+        for firsts, key in product((first, sorted(first, key=_nodes)), (_given, _due)):
+            other = [*firsts, *sorted(rest, key=key)] if late else order
             if other != order:
                 order, found = other, self._in_order(other)
-                if (fewer := _late(wanted, found)) < late:
+                if (fewer := self._late(wanted, found, firm)) < late:
                     best, late = other, fewer
         return found if order is best else self._in_order(best)
 
@@ -147,6 +148,23 @@ class Timeline:
         for gang, _, _ in wanted:
             self.withdraw(gang.id)
         return {gang.id: self.promise(gang, expected, before=before) for gang, expected, before in wanted}
+
+    def _late(
+        self, wanted: Sequence[tuple[Gang, Expected, Promise]], found: Mapping[GangId, Promise | None], firm: Container[GangId]
+    ) -> int:
+        """How many of them are not kept, or wait although others left for them what they need."""
+        return sum(
+            (after := found[gang.id]) is None or after.start_at > before.start_at or (gang.id in firm and self._held_up(gang, before))
+            for gang, _, before in wanted
+        )
+
+    def _held_up(self, gang: Gang, before: Promise) -> bool:
+        """Whether only others who were promised a start keep it from what is free, or soon left, where it was promised its own."""
+        at_s = STOPS_IN_S[0] + SLACK_S
+        if self._outlook.stays[gang.id].at_s <= at_s:
+            return False
+        smallest = gang.sized([role.fewest for role in gang.roles])
+        return self._outlook.ladder_on(before.nodes).at(at_s).place(smallest, score=ANY) is not None
 
     def earliest_start(self, gang: Gang, expected: Expected) -> datetime | None:
         """When it would probably start if it were promised a start now. Nothing is promised."""
@@ -234,6 +252,5 @@ def _due(one: tuple[Gang, Expected, Promise]) -> tuple[datetime, GangId]:
     return one[2].start_at, one[0].id
 
 
-def _late(wanted: Sequence[tuple[Gang, Expected, Promise]], found: Mapping[GangId, Promise | None]) -> int:
-    """How many of them are not kept."""
-    return sum((after := found[gang.id]) is None or after.start_at > before.start_at for gang, _, before in wanted)
+def _nodes(one: tuple[Gang, Expected, Promise]) -> int:
+    return len(one[2].nodes)
