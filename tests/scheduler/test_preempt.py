@@ -205,6 +205,25 @@ def test_nobody_is_asked_for_a_share_of_the_queue_that_a_third_may_take() -> Non
     assert [placement.gang.id for placement in found.turn().place] == ["large"]
 
 
+def test_what_was_left_for_one_is_not_for_another_who_was_to_start_after_it() -> None:
+    """`early` was promised the card of `low` for a minute from then, since it was to end soon, but did not: that leaves time for `short`."""
+    found = world(
+        tree(queue("root"), queue("a", "root"), queue("b", "root")),
+        {"n": 1},
+        held("low", "n", (0,), ran_s=5, priority=10, queue="b"),
+        pending=(gang("early", 1, queue="a"),),
+    )
+    found.durations = {"all": (20.0,) * 10}
+    assert asked(found) == set() and "early" in found.promises
+    found.now += seconds(22)
+    found.submit(gang("short", 1, queue="b", at=22, limit_s=10))
+    assert asked(found) == {"low"}
+    found.leave(GangId("low"))
+    wanted = found.turn()
+    assert [placement.gang.id for placement in wanted.place] == ["short"]
+    assert not wanted.breaches
+
+
 def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:
     runs = [held(f"low{i}", "n", (i,), ran_s=10 + i, priority=10) for i in range(4)]
     found = world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 1, replicas=4, fewest=2, priority=90),))

@@ -98,14 +98,15 @@ def test_who_may_start_sooner_than_was_promised_makes_nobody_late() -> None:
     assert timeline.expected_at(GangId("early")) == T0 + seconds(300)
 
 
-def test_who_has_more_nodes_to_choose_from_leaves_what_others_left_for_somebody_else() -> None:
+def test_who_was_promised_what_was_left_beside_another_finds_it() -> None:
     """`wide` may be on n1 and n2, or on n1 alone, where `narrow` would have to wait for `later`, though not longer than was promised."""
     wide, narrow = asks("wide", replicas=2), asks("narrow")
     later = runs(Placement(asks("later", limit_s=45), (Assignment(0, NodeId("n1"), (2,)),)))
     timeline = Timeline.of(snapshot([machine("n1", 3), machine("n2", 1)], [later]))
-    firm = {gang.id: Promise(gang.id, T0 + seconds(60), T0, tuple(node.id for node in nodes)) for gang, nodes in ((wide, FULL), (narrow, FULL[:1]))}
-    timeline.promise_again([(gang, exact(100), firm[gang.id]) for gang in (wide, narrow)], firm)
-    assert [timeline.expected_at(gang) for gang in firm] == [T0, T0]
+    first = Promise(wide.id, T0 + seconds(60), T0, (NodeId("n1"), NodeId("n2")))
+    second = Promise(narrow.id, T0 + seconds(60), T0 + seconds(0.1), (NodeId("n1"),))
+    timeline.promise_again([(wide, exact(100), first), (narrow, exact(100), second)], firm={wide.id, narrow.id})
+    assert timeline.expected_at(wide.id) == timeline.expected_at(narrow.id) == T0
 
 
 def test_a_lost_node_breaks_a_promise_and_is_named() -> None:

@@ -74,9 +74,9 @@ class Promises:
         return [by_queue[self._gang(promise).queue].pop() for promise in given]
 
     def firm(self, gang: GangId) -> bool:
-        """Whether it was promised a start right away, as those are for whom others make room: nobody is put before it."""
+        """Whether others made room for it: nobody is put before it."""
         before = self.before[gang]
-        return before.start_at - before.given_at <= SOON
+        return before.start_at - before.given_at < SOON
 
     def _due(self, promise: Promise, preempting: Set[GangId]) -> datetime:
         """When it is due; all that are not due soon are alike. So what others left for somebody who is about to start is not
@@ -130,11 +130,13 @@ class Promises:
 
     def _dated(self, promise: Promise) -> Promise:
         """One that is late keeps its date, so that whoever was promised a start before somebody else stays before it. Nobody is
-        promised a start to the second: what is late by less is not worth breaking a promise every turn."""
+        promised a start to the second: what is late by less is not worth breaking a promise every turn. Only those for whom others
+        make room are promised one sooner than SOON after its date (see `firm`)."""
         before = self.before.get(promise.gang)
+        given_at = self._next_date() if before is None else before.given_at
         if before is None or promise.start_at > before.start_at:
-            promise = replace(promise, start_at=max(promise.start_at, self._now + SOON))
-        return replace(promise, given_at=self._next_date() if before is None else before.given_at)
+            promise = replace(promise, start_at=max(promise.start_at, max(self._now, given_at) + SOON))
+        return replace(promise, given_at=given_at)
 
     def _next_date(self) -> datetime:
         """A microsecond after the last, so that the order in which they were given stays known."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import product
 
 from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement
@@ -131,15 +130,20 @@ class Timeline:
         """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given, or as they were
         promised to start, where fewer are late then. Only their nodes are remembered, so the first may take what the others
         counted on, and where it may start sooner than was promised, it would. firm: these come first in any order: what others left
-        for them is theirs, and of them those who were promised fewer nodes have less to choose from."""
-        order, found = wanted, self._in_order(wanted)
-        best, late = order, self._late(wanted, found, firm)
+        for them is theirs; of them also the last first, who was promised what was left beside the others' places."""
         first = [one for one in wanted if one[0].id in firm]
         rest = [one for one in wanted if one[0].id not in firm]
-        for firsts, key in product((first, sorted(first, key=_nodes)), (_given, _due)):
-            other = [*firsts, *sorted(rest, key=key)] if late else order
-            if other != order:
+        orders = [
+            [*firsts, *sorted(rest, key=key)]
+            for firsts in (first, sorted(first, key=_given, reverse=True))
+            for key in (_given, _due)
+        ]
+        order, found = wanted, self._in_order(wanted)
+        best, late, tried = order, self._late(wanted, found, firm), [order]
+        for other in orders:
+            if late and other not in tried:
                 order, found = other, self._in_order(other)
+                tried.append(order)
                 if (fewer := self._late(wanted, found, firm)) < late:
                     best, late = other, fewer
         return found if order is best else self._in_order(best)
@@ -250,7 +254,3 @@ def _given(one: tuple[Gang, Expected, Promise]) -> tuple[datetime, GangId]:
 
 def _due(one: tuple[Gang, Expected, Promise]) -> tuple[datetime, GangId]:
     return one[2].start_at, one[0].id
-
-
-def _nodes(one: tuple[Gang, Expected, Promise]) -> int:
-    return len(one[2].nodes)
