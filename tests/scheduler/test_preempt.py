@@ -224,6 +224,23 @@ def test_what_was_left_for_one_is_not_for_another_who_was_to_start_after_it() ->
     assert not wanted.breaches
 
 
+def test_who_others_leave_for_counts_on_all_nodes_that_they_leave() -> None:
+    """Once `equal` is expected to end as soon as those who were asked, n would be enough for `wide`, if that came true."""
+    found = world(
+        tree(queue("default")),
+        {"n": 2, "o": 1},
+        held("low0", "n", (0,), ran_s=5, priority=10),
+        held("equal", "n", (1,), ran_s=14.5, priority=50),
+        held("low1", "o", (0,), ran_s=5, priority=10),
+        pending=(gang("wide", 1, replicas=2, priority=50),),
+    )
+    found.durations = {"all": (20.0,) * 9 + (5000.0,) * 3}
+    assert asked(found) == {"low0", "low1"}
+    found.now += seconds(1)
+    assert asked(found) == set()
+    assert found.promises[GangId("wide")].nodes == ("n", "o")
+
+
 def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:
     runs = [held(f"low{i}", "n", (i,), ran_s=10 + i, priority=10) for i in range(4)]
     found = world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 1, replicas=4, fewest=2, priority=90),))

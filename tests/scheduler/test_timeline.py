@@ -109,6 +109,20 @@ def test_who_was_promised_what_was_left_beside_another_finds_it() -> None:
     assert timeline.expected_at(wide.id) == timeline.expected_at(narrow.id) == T0
 
 
+def test_who_comes_first_leaves_what_others_left_for_somebody_else_to_start_now() -> None:
+    """`large` would take the free card with that of `later`, or can have both of `leaving`: then `small` starts now, and not as soon as
+    `leaving` is gone."""
+    large, small = asks("large", 2), asks("small")
+    leaving = replace(runs(Placement(asks("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))), stopping=True)
+    later = runs(Placement(asks("later", limit_s=2), (Assignment(0, NodeId("n1"), (3,)),)))
+    timeline = Timeline.of(snapshot([machine("n1", 4)], [leaving, later]))
+    promises = {
+        one.id: Promise(one.id, T0 + seconds(60), T0 + seconds(at_s), (NodeId("n1"),)) for at_s, one in ((0.1, large), (0, small))
+    }
+    timeline.promise_again([(one, exact(100), promises[one.id]) for one in (large, small)], firm=promises)
+    assert (timeline.expected_at(small.id), timeline.expected_at(large.id)) == (T0, T0 + seconds(5))
+
+
 def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
     promise = half_busy().promise(asks("two", 2), exact(50))
     assert promise is not None

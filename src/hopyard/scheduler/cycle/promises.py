@@ -131,8 +131,11 @@ class Promises:
     def _dated(self, promise: Promise) -> Promise:
         """One that is late keeps its date, so that whoever was promised a start before somebody else stays before it. Nobody is
         promised a start to the second: what is late by less is not worth breaking a promise every turn. Only those for whom others
-        make room are promised one sooner than SOON after its date (see `firm`)."""
+        make room are promised one sooner than SOON after its date (see `firm`), and go on counting on all nodes on which they do,
+        although fewer would be enough where guesses come true."""
         before = self.before.get(promise.gang)
+        if before is not None and self.firm(promise.gang) and {*promise.nodes} < {*before.nodes}:
+            promise = replace(promise, nodes=before.nodes)
         given_at = self._next_date() if before is None else before.given_at
         if before is None or promise.start_at > before.start_at:
             promise = replace(promise, start_at=max(promise.start_at, max(self._now, given_at) + SOON))

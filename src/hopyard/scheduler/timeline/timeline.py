@@ -130,12 +130,12 @@ class Timeline:
         """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given, or as they were
         promised to start, where fewer are late then. Only their nodes are remembered, so the first may take what the others
         counted on, and where it may start sooner than was promised, it would. firm: these come first in any order: what others left
-        for them is theirs; of them also the last first, who was promised what was left beside the others' places."""
+        for them is theirs; of them also the last first, who was promised what was left beside the others' places, and the last last."""
         first = [one for one in wanted if one[0].id in firm]
         rest = [one for one in wanted if one[0].id not in firm]
         orders = [
             [*firsts, *sorted(rest, key=key)]
-            for firsts in (first, sorted(first, key=_given, reverse=True))
+            for firsts in (first, sorted(first, key=_given, reverse=True), sorted(first, key=_given))
             for key in (_given, _due)
         ]
         order, found = wanted, self._in_order(wanted)
@@ -164,11 +164,9 @@ class Timeline:
 
     def _held_up(self, gang: Gang, before: Promise) -> bool:
         """Whether only others who were promised a start keep it from what is free, or soon left, where it was promised its own."""
-        at_s = STOPS_IN_S[0] + SLACK_S
-        if self._outlook.stays[gang.id].at_s <= at_s:
-            return False
-        smallest = gang.sized([role.fewest for role in gang.roles])
-        return self._outlook.ladder_on(before.nodes).at(at_s).place(smallest, score=ANY) is not None
+        ladder, smallest = self._outlook.ladder_on(before.nodes), gang.sized([role.fewest for role in gang.roles])
+        starts_s = self._outlook.stays[gang.id].at_s - SLACK_S
+        return any(at_s < starts_s and ladder.at(at_s).place(smallest, score=ANY) is not None for at_s in (0.0, STOPS_IN_S[0]))
 
     def earliest_start(self, gang: Gang, expected: Expected) -> datetime | None:
         """When it would probably start if it were promised a start now. Nothing is promised."""
