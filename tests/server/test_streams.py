@@ -275,8 +275,8 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
     play(tmp_path, scene)
 
 
-def test_a_follower_who_keeps_up_is_given_all_and_only_what_was_wished(tmp_path: Path) -> None:
-    """Short pieces, long ones, several in a row before it looks, one that overlaps, other streams and ranks among them."""
+def test_a_follower_is_given_all_and_only_what_was_wished(tmp_path: Path) -> None:
+    """Short pieces, long ones, some that overlap, other streams and ranks among them, however far behind it is."""
 
     async def scene(stage: Stage) -> None:
         run = await stage.started(roles=[{**role(), "replicas": 2}])
@@ -289,8 +289,6 @@ def test_a_follower_who_keeps_up_is_given_all_and_only_what_was_wished(tmp_path:
             at += len(piece)
             await stage.sync(run, [("journal", begin, whole[begin:at]), ("stdout", number * 2, b"x\n")], rank=1)
             await stage.sync(run, [("journal", number * 2, b"y\n"), ("stderr", number * 2, b"z\n")], rank=0)
-            if number < 4:  # later it is behind
-                await asyncio.sleep(0.02)
         assert (await stage.sync(run, [("stderr", 0, b"err\n")], rank=1))["offsets"]["journal"] == at
         ended = {"kind": "exit-code", "code": 0, "reason": "finished"}
         for rank in (0, 1):

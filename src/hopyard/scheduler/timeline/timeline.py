@@ -130,7 +130,8 @@ class Timeline:
         """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were given, or as they were
         promised to start, where fewer are late then. Only their nodes are remembered, so the first may take what the others
         counted on, and where it may start sooner than was promised, it would. firm: these come first in any order: what others left
-        for them is theirs; of them also the last first, who was promised what was left beside the others' places, and the last last."""
+        for them is theirs. Of them the newest are tried first, too, since they were promised what the others' places had left, and the
+        oldest."""
         first = [one for one in wanted if one[0].id in firm]
         rest = [one for one in wanted if one[0].id not in firm]
         orders = [
