@@ -276,7 +276,7 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
 
 
 def test_a_follower_is_given_all_and_only_what_was_wished(tmp_path: Path) -> None:
-    """Short pieces, long ones, some that overlap, other streams and ranks among them, however far behind it is."""
+    """Short pieces, long ones, some that overlap, other streams and ranks among them."""
 
     async def scene(stage: Stage) -> None:
         run = await stage.started(roles=[{**role(), "replicas": 2}])
@@ -327,6 +327,33 @@ def test_what_was_just_taken_in_is_not_read_again_for_who_keeps_up(tmp_path: Pat
             await stage.sync(run, [("stdout", 5 * (number + 1), b"more%d" % number)])
             await stage.until(lambda number=number: b"more%d" % number in heard)  # type: ignore[misc]
         following.cancel()
+
+    play(tmp_path, scene)
+
+
+def test_a_follower_who_is_behind_misses_nothing(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        await stage.sync(run, [("stdout", 0, b"begin\n")])
+        frames = Follower(stage.parts.runs, stage.parts.streams, stage.parts.ingest, stage.parts.hub, frame=frame).frames(run["id"], Wish())
+        given = b""
+
+        async def take_until(end: bytes) -> None:
+            nonlocal given
+            async with asyncio.timeout(10):
+                while not given.endswith(end):
+                    given += await anext(frames)
+
+        await take_until(b"begin\n")
+        await stage.sync(run, [("stdout", 6, b"one\n")])
+        await take_until(b"one\n")  # it looked at its state before
+        at = 10
+        for piece in (b"two\n", b"three\n", b"four\n"):  # while it is given nothing
+            await stage.sync(run, [("stdout", at, piece)])
+            at += len(piece)
+        await take_until(b"four\n")
+        assert "".join(one["text"] for one in parse(given) if one["kind"] == "output") == "begin\none\ntwo\nthree\nfour\n"
+        await frames.aclose()
 
     play(tmp_path, scene)
 
