@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+# What one batch frees is kept for the next: by default, glibc gives much of it back to the kernel, which clears every page anew.
+_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}  # bytes; 32 MiB is the most that glibc takes
 
 
 def threads_of(deterministic: bool, threads: int, environ: Mapping[str, str] = os.environ) -> int:
@@ -30,6 +32,7 @@ def threads_of(deterministic: bool, threads: int, environ: Mapping[str, str] = o
 def environment(deterministic: bool, threads: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that the process must have when it starts: libraries read them as they are loaded, Python as it begins."""
     wanted = dict.fromkeys(_THREADS, str(threads_of(deterministic, threads, environ)))
+    wanted.update({name: environ.get(name) or value for name, value in _MEMORY.items()})
     if deterministic:
         wanted["PYTHONHASHSEED"] = environ.get("PYTHONHASHSEED") or "0"  # the order of sets of strings
         wanted["CUBLAS_WORKSPACE_CONFIG"] = environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8"
