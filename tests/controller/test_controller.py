@@ -13,11 +13,13 @@ import pytest
 from hopyard.controller import turns
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Plan, Snapshot
-from hopyard.domain.ids import AttemptId, RunId, attempt_id
+from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id
+from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RoleSpec, RunPhase, RunSpec
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.cycle.planner import Planner
+from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.testing.fake_engine import FakeEngine, Fate
 from tests.controller.world import NODES, World
 
@@ -185,6 +187,25 @@ def test_who_is_stopped_at_a_safe_point_is_not_asked_to_end_at_once_by_the_next_
         assert engine.how == [True]
 
     play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1), ignores_stop=True))
+
+
+def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace(tmp_path: Path) -> None:
+    grace = timedelta(minutes=20)
+
+    async def scene(world: World) -> None:
+        world.start(preempt_grace=grace)
+        run = await world.submit(gpus=4)
+        await world.advance(timedelta(seconds=5))
+        begins = world.clock.now() + timedelta(hours=1)
+        booked = Reservation(ReservationId("r"), "exam", begins, begins + timedelta(hours=1), users=("bob",), nodes=(NodeId("a"),))
+        await SqlReservationStore(world.database).create(booked)
+        world.controller.wake()
+        await world.advance(timedelta(minutes=30))
+        assert (await world.runs.get(run)).phase is RunPhase.RUNNING
+        await world.advance(begins - world.clock.now())
+        assert (await world.runs.get(run)).phase is RunPhase.QUEUED
+
+    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=9), ignores_stop=True))
 
 
 def test_a_waiting_run_is_stopped_at_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.controller.controller import Controller
+from hopyard.controller.endings import PREEMPT_GRACE
 from hopyard.controller.launches import Composer
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId, RunId
@@ -70,7 +71,7 @@ class World:
         self._task: asyncio.Task[None] | None = None
         self._next = 0
 
-    def new_controller(self) -> Controller:
+    def new_controller(self, *, preempt_grace: timedelta = PREEMPT_GRACE) -> Controller:
         composer = Composer(self.runs, server_url="http://server", sign=lambda attempt: f"token-of-{attempt}")
         return Controller(
             cluster=self.cluster,
@@ -81,13 +82,14 @@ class World:
             composer=composer,
             ended=self._run_ended,
             observe_every=self.observe_every,
+            preempt_grace=preempt_grace,
         )
 
     async def _run_ended(self, run: Run) -> None:
         self.ended.append(run.id)
 
-    def start(self) -> None:
-        self.controller = self.new_controller()
+    def start(self, *, preempt_grace: timedelta = PREEMPT_GRACE) -> None:
+        self.controller = self.new_controller(preempt_grace=preempt_grace)
         self._task = asyncio.get_running_loop().create_task(self.controller.run())
 
     async def place_without_launching(self) -> None:

@@ -122,7 +122,7 @@ class Life:
             self.nodes, list(self.running.values()), now=self.now, reservations=self.reservations, durations=self.durations
         )
         future = Future.of(view.running, view.durations, view.now)
-        for preemption in leave(self.reservations, future, view.nodes, view.queues, self.now).ask:
+        for preemption in leave(self.reservations, future, view.nodes, view.queues, self.now, grace_s=60.0).ask:
             stopping = self.running[preemption.gang]
             self.running[preemption.gang] = replace(stopping, stopping=True)
             self.takes_s[preemption.gang] = 0.0  # it leaves before the next turn

@@ -274,7 +274,7 @@ def test_nobody_leaves_a_closed_node_for_a_reservation_whose_owner_could_not_sta
             (replace(machine("n1", 4), ready=False), []),
         ):
             view = snapshot([node], [runs(place)])
-            found = leave([booked], Future.of(view.running, {}, T0), view.nodes, view.queues, T0)
+            found = leave([booked], Future.of(view.running, {}, T0), view.nodes, view.queues, T0, grace_s=60.0)
             assert [one.gang for one in found.ask] == asked
 
 

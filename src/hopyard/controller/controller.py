@@ -97,6 +97,7 @@ class Controller:
             changed=changed,
             wake=self.wake,
             holds_every=holds_every,
+            preempt_grace=preempt_grace,
         )
         self._families = Families(runs, self.stop)
         self._watch = Watch(

@@ -65,10 +65,11 @@ class Turns:
         changed: Callable[[RunId], None],
         wake: Callable[[], None],
         holds_every: timedelta | None,
+        preempt_grace: timedelta,
     ) -> None:
         self._cluster, self._policy, self._clock, self._leader, self._effects = cluster, policy, clock, leader, effects
         self._changed, self._wake, self._holds_every = changed, wake, holds_every
-        self._engine = engine
+        self._engine, self._preempt_grace_s = engine, preempt_grace.total_seconds()
         self._nodes: tuple[Mapping[NodeId, Node], Mapping[NodeId, Node]] = {}, {}  # all, and as they are for this engine
         self._waiters: list[asyncio.Future[None]] = []
         self._alarm: tuple[datetime, asyncio.Task[None]] | None = None
@@ -101,7 +102,7 @@ class Turns:
     async def think(self) -> Plan | None:
         """The plan for this moment; None where nobody waits, no promise is to be taken back, and time alone changes nothing."""
         snapshot = self._within_reach(await self._cluster.snapshot(now=self._clock.now()))
-        snapshot = replace(snapshot, place_most=self._most)
+        snapshot = replace(snapshot, place_most=self._most, preempt_grace_s=self._preempt_grace_s)
         if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
             return None
         if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:

@@ -100,7 +100,7 @@ class Snapshot:
     pending: gangs that wait. running: gangs that hold resources. used: what users have used in the past, by queue and user.
     promises: those given and not yet kept or withdrawn. durations: seconds that the newest finished runs took, newest last,
     by the keys of `scheduler.predict`. place_most: a policy may leave others to the next plan once it has placed so many; 0: it places
-    whoever fits.
+    whoever fits. preempt_grace_s: seconds that a run which is asked to make room may take before it is killed.
     """
 
     version: Version
@@ -114,6 +114,7 @@ class Snapshot:
     promises: Mapping[GangId, Promise] = field(default_factory=dict)
     durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     place_most: int = 0
+    preempt_grace_s: float = 60.0
 
 
 class HoldReason(StrEnum):

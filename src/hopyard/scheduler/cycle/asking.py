@@ -50,7 +50,8 @@ class Asking:
         scene, snapshot = self._scene, self._scene.snapshot
         if not snapshot.reservations:
             return
-        found = leave(snapshot.reservations, scene.standing.future, snapshot.nodes, snapshot.queues, scene.now)
+        about = (scene.standing.future, snapshot.nodes, snapshot.queues, scene.now)
+        found = leave(snapshot.reservations, *about, grace_s=snapshot.preempt_grace_s)
         if found.look_again_at is not None:
             self.look_again_at.append(found.look_again_at)
         runs = [running for one in found.ask if (running := scene.standing.future.running(one.gang)) is not None]

@@ -18,7 +18,7 @@ from hopyard.scheduler.timeline.booked import Booking, bookings, owns
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.held import pieces_used
 
-NOTICE_S = 180.0  # how long before it begins runs are asked to leave: longer than they get to save a checkpoint
+SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,27 @@ class Leave:
 
 
 def leave(
-    reservations: Sequence[Reservation], future: Future, nodes: Mapping[NodeId, Node], queues: QueueTree, now: datetime
+    reservations: Sequence[Reservation],
+    future: Future,
+    nodes: Mapping[NodeId, Node],
+    queues: QueueTree,
+    now: datetime,
+    *,
+    grace_s: float,
 ) -> Leave:
     """Runs that are not the owner's, may be preempted, and might still be there when it begins, as few as make the room.
+    grace_s: seconds that they may take to leave, so that they are asked that much before it begins, and some more.
 
     Those that may not be preempted stay; a reservation that would have met them for certain was not granted. Nobody leaves a
     node on which the owner could start nothing either: one that is cordoned, or away.
     """
     found: dict[GangId, Preemption] = {}
     looks: list[datetime] = []
+    notice_s = grace_s + SPARE_S
     for booking in bookings(reservations, now):
-        turns = (booking.from_s - NOTICE_S, booking.from_s, booking.until_s)
+        turns = (booking.from_s - notice_s, booking.from_s, booking.until_s)
         looks += [now + timedelta(seconds=at_s) for at_s in turns if at_s > 0]
-        if booking.from_s <= NOTICE_S:
+        if booking.from_s <= notice_s:
             for running in _in_way(booking, future, nodes, queues, now, frozenset(found)):
                 when = "has begun" if booking.from_s <= 0 else f"begins {soon(booking.from_s)}"
                 reason = f"reservation {booking.reservation.name}, which {when}, needs what it uses"
