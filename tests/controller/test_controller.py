@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hopyard.controller import turns
+from hopyard.controller.controller import PAUSE
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id
@@ -206,6 +207,36 @@ def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace
         assert (await world.runs.get(run)).phase is RunPhase.QUEUED
 
     play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=9), ignores_stop=True))
+
+
+def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tmp_path: Path) -> None:
+    began: list[datetime] = []
+
+    class Slow(Planner):
+        """Thinks for a second."""
+
+        def __call__(self, snapshot: Snapshot, /) -> Plan:
+            began.append(snapshot.now)
+            clock.move_to(clock.now() + timedelta(seconds=1))
+            return super().__call__(snapshot)
+
+    async def scene(world: World) -> None:
+        nonlocal clock
+        clock, world.policy, world.observe_every = world.clock, Slow(), timedelta(milliseconds=100)
+        world.start()
+        first = await world.submit(gpus=4)
+        await world.advance(timedelta(seconds=10))
+        second = await world.submit(gpus=4)
+        await world.settle()  # the turn in vain is over, and the rest has begun
+        ended = clock.now()
+        assert ended - began[-1] == timedelta(seconds=1)
+        await world.controller.stop(first, grace=timedelta(0))
+        await world.advance(timedelta(seconds=10))
+        assert (await world.runs.get(second)).phase is RunPhase.RUNNING
+        assert began[-1] == ended + timedelta(seconds=PAUSE)
+
+    clock: Any = None
+    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1)))
 
 
 def test_a_waiting_run_is_stopped_at_once(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class World:
         self.cluster: Any = Counted(SqlClusterStore(self.database), self)
         self.runs: Any = Counted(SqlRunStore(self.database), self)
         self.observe_every = observe_every
+        self.policy = Planner()
         self.ended: list[RunId] = []
         self.controller = self.new_controller()
         self._task: asyncio.Task[None] | None = None
@@ -77,7 +78,7 @@ class World:
             cluster=self.cluster,
             runs=self.runs,
             engine=self.engine,
-            policy=Planner(),
+            policy=self.policy,
             clock=self.server_clock,
             composer=composer,
             ended=self._run_ended,

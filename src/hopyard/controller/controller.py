@@ -240,8 +240,7 @@ class Controller:
                 continue
             ended = self._clock.now()
             if ended > began + PAUSE_AFTER:
-                pause = (ended - began) * (PAUSE if self._turns.fruitful else FRUITLESS_PAUSE)
-                await self._rest(ended + min(pause, LONGEST_PAUSE))
+                await self._rest(ended, ended - began)
 
     async def _have_glanced(self) -> None:
         """What ended is being written down: to decide without it would be in vain, and in the way of deciding with it. An engine that
@@ -250,12 +249,13 @@ class Controller:
             async with asyncio.timeout(LONGEST_GLANCE_S):
                 await self._glanced.wait()
 
-    async def _rest(self, until: datetime) -> None:
-        """Where the last turn found something to do, what became free is worth the next one at once."""
+    async def _rest(self, ended: datetime, took: timedelta) -> None:
+        """What becomes free is worth the next turn before the time is up: at once where this one found something to do, else a little later."""
+        pause = PAUSE
         if not self._turns.fruitful:
-            await self._clock.sleep_until(until)
-            return
-        resting = asyncio.ensure_future(self._clock.sleep_until(until))
+            await self._clock.sleep_until(ended + min(took * PAUSE, LONGEST_PAUSE))
+            pause = FRUITLESS_PAUSE
+        resting = asyncio.ensure_future(self._clock.sleep_until(ended + min(took * pause, LONGEST_PAUSE)))
         resting.add_done_callback(lambda _: self._freed.set())
         try:
             await self._freed.wait()
