@@ -222,7 +222,7 @@ def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tm
 
     async def scene(world: World) -> None:
         nonlocal clock
-        clock, world.policy, world.observe_every = world.clock, Slow(), timedelta(milliseconds=100)
+        clock, world.new_policy, world.observe_every = world.clock, Slow, timedelta(milliseconds=100)
         world.start()
         first = await world.submit(gpus=4)
         await world.advance(timedelta(seconds=10))

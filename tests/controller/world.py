@@ -66,7 +66,7 @@ class World:
         self.cluster: Any = Counted(SqlClusterStore(self.database), self)
         self.runs: Any = Counted(SqlRunStore(self.database), self)
         self.observe_every = observe_every
-        self.policy = Planner()
+        self.new_policy: Callable[[], Planner] = Planner  # every server begins with one of its own
         self.ended: list[RunId] = []
         self.controller = self.new_controller()
         self._task: asyncio.Task[None] | None = None
@@ -78,7 +78,7 @@ class World:
             cluster=self.cluster,
             runs=self.runs,
             engine=self.engine,
-            policy=self.policy,
+            policy=self.new_policy(),
             clock=self.server_clock,
             composer=composer,
             ended=self._run_ended,

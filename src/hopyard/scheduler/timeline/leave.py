@@ -40,8 +40,8 @@ def leave(
     grace_s: float,
 ) -> Leave:
     """Runs that are not the owner's, may be preempted, and might still be there when it begins, as few as make the room.
-    grace_s: seconds that they may take to leave, so that they are asked that much before it begins, and some more.
 
+    grace_s: seconds that they may take to leave: they are asked so much before it begins, and SPARE_S more.
     Those that may not be preempted stay; a reservation that would have met them for certain was not granted. Nobody leaves a
     node on which the owner could start nothing either: one that is cordoned, or away.
     """
