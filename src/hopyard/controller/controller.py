@@ -34,7 +34,7 @@ from hopyard.interfaces.tells_changes import TellsChanges
 OBSERVE_EVERY = timedelta(seconds=1)
 RETRY_AFTER = timedelta(seconds=1)
 # Parts of a turn's time in which nothing is decided, where it took long: what is submitted meanwhile is decided together, and a
-# long queue on a full cluster leaves the server to requests.
+# long queue on a full cluster leaves the server to requests. What becomes free may end them sooner (see `_rest`).
 PAUSE, FRUITLESS_PAUSE = 0.25, 1.0
 PAUSE_AFTER = timedelta(milliseconds=20)
 LONGEST_GLANCE_S = 0.1  # that a turn waits for
