@@ -18,6 +18,7 @@ from hopyard.domain.points import (
     read_records,
     read_stretches,
     series_of,
+    whole_bytes,
 )
 from hopyard.errors import IntegrityError
 
@@ -107,3 +108,12 @@ def test_names_have_a_length() -> None:
             pack_definition(bad)
     with pytest.raises(IntegrityError):
         list(read_records(b"\x01" + bytes(8) + b"\xff\xff" + b"x", {}))
+
+
+@given(st.lists(points, max_size=6), st.integers(0, 400), st.integers(0, 60))
+def test_whole_bytes_end_where_a_record_is_cut_off_or_reads_as_zeros(items: list[tuple[str, int, float, float]], keep: int, zeros: int) -> None:
+    data = write(items)
+    consumed = list(read_records(data[:keep], {}))[-1]
+    assert isinstance(consumed, int)
+    assert whole_bytes(data[:keep]) == consumed
+    assert whole_bytes(data[:consumed] + bytes(zeros)) == consumed

@@ -37,7 +37,7 @@ print("begun", flush=True)
 while not os.path.exists(full): time.sleep(0.01)
 work(range(3, 6))
 for turn in range(100_000):
-    hop.log(lost=turn, step=turn)
+    hop.log(lost=turn, also=turn, step=turn)
 open(done, "w").close()
 while not os.path.exists(free): time.sleep(0.01)
 work(range(6, 9))
@@ -151,6 +151,9 @@ def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(small: Worl
     assert "no checkpoint of step 3: No space left on device; the script goes on" in said
     assert "cannot write" in said and said.count("what it logs meanwhile is not kept") <= 2
     assert [step for step in small.series(run, "turn")[0] if step not in (3, 4, 5)] == [0, 1, 2, 6, 7, 8]
+    for lost in ("lost", "also"):
+        steps, values = small.series(run, lost)
+        assert steps == values == sorted(set(steps)), "each point that was kept is one that was logged"
     kept = [one["step"] for one in small.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
     assert kept and set(kept) <= {0, 1, 2, 6, 7, 8} and max(kept) == 8
     small.ok("pull", name, "pulled", "--checkpoint")

@@ -6,6 +6,7 @@ import math
 import os
 import resource
 import subprocess
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from hopyard.domain.points import NO_STEP, Point, read_records
 from hopyard.errors import SpecError
+from hopyard.replica.ship import whole_records
 from hopyard.sdk.metrics import MetricStream, as_number
 
 from .scripts import Replica, finish
@@ -161,28 +163,34 @@ me = sys.argv[1] if len(sys.argv) > 1 else "a"
 if me == "a":
     import subprocess
     other = subprocess.Popen([sys.executable, __file__, "b"])
-for i in range(3000):
-    hop.log({me: float(i)}, step=i)
+for i in range(20_000):
+    hop.log({me: float(i), me + "/twice": 2.0 * i}, step=i)
 (folder / f"full-{me}").touch()
 deadline = time.monotonic() + 60
 while not (folder / "freed").exists() and time.monotonic() < deadline:
     time.sleep(0.01)
-hop.log({me: -1.0, me + "/late": 1.0}, step=5000)
+hop.log({me: -1.0, me + "/late": 1.0}, step=20_000)
 hop.summary(acc=1.0)
 if me == "a":
     sys.exit(other.wait())
 """
         (streams / "ballast").write_bytes(b"x" * 20_000)
         process = replica.start(code)
+        shipped = b""
         while not ((replica.folder / "full-a").exists() and (replica.folder / "full-b").exists()):
             assert process.poll() is None, process.communicate()
+            with suppress(FileNotFoundError), (streams / "metrics").open("rb", buffering=0) as file:
+                file.seek(len(shipped))
+                data = file.read()
+                shipped += data[: whole_records("metrics", data)]
         (streams / "ballast").unlink()
         (replica.folder / "freed").touch()
         done = finish(process)
         assert "No space left" in done.stderr
         points = replica.points
-        assert {n for n, p in points if p.step == 5000} == {"a", "a/late", "b", "b/late"}
-        assert len(points) < 6000
+        assert {n for n, p in points if p.step == 20_000} == {"a", "a/late", "b", "b/late"}
+        assert len(points) < 80_000
+        assert (streams / "metrics").read_bytes().startswith(shipped), "what was shipped can never change"
     finally:
         subprocess.run(["umount", "-l", str(streams)], check=True)
 

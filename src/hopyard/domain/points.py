@@ -26,6 +26,7 @@ _DEFINITION = struct.Struct("<BQH")
 POINT_BYTES = _POINT.size
 _WINDOW = 4096  # records looked at together for their kind
 MAX_NAME_BYTES = 1024
+MAX_RECORD_BYTES = _DEFINITION.size + MAX_NAME_BYTES
 pack_point = _POINT.pack  # pack_point(POINT, series, step, time, value)
 
 
@@ -93,13 +94,16 @@ def read_stretches(data: bytes | memoryview, names: dict[int, str]) -> Iterator[
 
 
 def whole_bytes(data: bytes) -> int:
-    """How many bytes at the beginning of `data`, which begins at a record's start, are whole records. Raises IntegrityError."""
+    """How many bytes at the beginning of `data`, which begins at a record's start, are whole records: what comes then is cut off, or none."""
     view, at = memoryview(data), 0
-    while at < len(view):
-        used = _points_at(view, at) * POINT_BYTES if view[at] == POINT else _read_definition(view, at, {})
-        if not used:
-            break
-        at += used
+    try:
+        while at < len(view):
+            used = _points_at(view, at) * POINT_BYTES if view[at] == POINT else _read_definition(view, at, {})
+            if not used:
+                break
+            at += used
+    except IntegrityError:
+        pass
     return at
 
 

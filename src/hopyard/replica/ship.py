@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
-from hopyard.domain.points import whole_bytes
+from hopyard.domain.points import MAX_RECORD_BYTES, whole_bytes
 from hopyard.domain.replica import STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound
 from hopyard.replica.diary import say
@@ -253,14 +253,16 @@ class Shipper:
 
 
 def whole_records(stream: str, data: bytes) -> int:
-    """How many bytes at the beginning of `data` are whole records of this stream; all where it has no records, or is damaged."""
+    """How many bytes at the beginning of `data` are whole records of this stream; all where it has no records, or is damaged.
+
+    What is shorter than a record is not taken for damage: half a record that is being taken back just now reads as zeros.
+    """
     if stream in ("events", "system", "journal"):
         return data.rfind(b"\n") + 1
     if stream in ("metrics", "tensorboard"):
-        try:
-            return whole_bytes(data)
-        except IntegrityError:
-            pass
+        whole = whole_bytes(data)
+        if len(data) - whole < MAX_RECORD_BYTES:
+            return whole
     return len(data)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, SupportsFloat, SupportsIndex
 
-from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
+from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of, whole_bytes
 from hopyard.errors import SpecError
 from hopyard.sdk.streams import StreamFile
 
@@ -32,12 +32,12 @@ class MetricStream:
     def __init__(self, path: str, on_new: Callable[[], None] = lambda: None) -> None:
         """on_new: called when this process names a metric that it has not named before."""
         self._on_new = on_new
-        self._file = StreamFile(path)
+        self._file = StreamFile(path, whole=whole_bytes)
         self._known: dict[str, int] = {}
         self.latest: dict[str, float] = {}
 
     def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
-        """Append the points as one write: all or none. Raises SpecError for a value that is no number."""
+        """Append the points as one write; on a full disk as many as fit. Raises SpecError for a value that is no number."""
         # Every nanosecond here is paid by users' loops: no helper is called for a known metric with a float value.
         now = time.time()
         if step is None:
@@ -62,7 +62,7 @@ class MetricStream:
             self._file.trouble(broken)
             return
         if written != len(data):
-            self._file.mend(written)
+            self._file.mend(data[:written])
 
     def _write_slowly(self, at: int, now: float, metrics: Mapping[str, Number]) -> None:
         """As `write`, with the definitions of the series that this process has not yet named."""

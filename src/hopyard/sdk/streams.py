@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hopyard.sdk.speak import say
@@ -16,11 +17,15 @@ from hopyard.sdk.speak import say
 class StreamFile:
     """One stream. A failing disk is told once on stderr and costs the record, never an exception in the user's loop."""
 
-    __slots__ = ("descriptor", "path")
+    __slots__ = ("_whole", "descriptor", "path")
 
-    def __init__(self, path: str) -> None:
-        """Opens lazily failing: where the file cannot be made, appends are refused (and that is told once)."""
+    def __init__(self, path: str, *, whole: Callable[[bytes], int] = lambda _: 0) -> None:
+        """Opens lazily failing: where the file cannot be made, appends are refused (and that is told once).
+
+        whole: how many bytes at the beginning of what was cut off are whole records; none where each append is one record.
+        """
         self.path = path
+        self._whole = whole
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -35,15 +40,15 @@ class StreamFile:
         except OSError as broken:
             self.trouble(broken)
             return False
-        return written == len(data) or self.mend(written)
+        return written == len(data) or self.mend(data[:written])
 
-    def mend(self, written: int) -> bool:
-        """After a write that took only `written` bytes (the disk ran full): take them back, so that what another process
-        appends later does not stand behind half a record. Always False: the record is lost."""
+    def mend(self, written: bytes) -> bool:
+        """After a write that took only `written` (the disk ran full): take the half record at its end back, so that what another process
+        appends later does not stand behind it. The whole ones stay, for they may have been shipped. Always False: something is lost."""
         try:
             end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
             if os.fstat(self.descriptor).st_size == end:
-                os.ftruncate(self.descriptor, end - written)
+                os.ftruncate(self.descriptor, end - len(written) + self._whole(written))
         except OSError as broken:
             self.trouble(broken)
         self.trouble(OSError(28, "No space left on device"))
