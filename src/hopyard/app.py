@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import fcntl
 import gc
 import getpass
@@ -30,6 +29,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from hopyard import __version__
+from hopyard.config.allocator import set_allocator
 from hopyard.config.home import Home, write_atomically
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import Settings, read_settings
@@ -60,7 +60,6 @@ SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
 FIRST_LOOK_S = 5.0  # that a start waits for its engine to say what it has
 KEEP_ALIVE_S = 75  # longer than a replica's heartbeat
-M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # <malloc.h>
 log = logging.getLogger("hopyard.app")
 
 
@@ -92,12 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def give_memory_back() -> None:
-    """Ask glibc to return large freed blocks to the system: streams come in pieces of megabytes, and without this an idle
-    server keeps the memory of its busiest moment. Elsewhere nothing is asked."""
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(M_MMAP_THRESHOLD, 256 * 1024)
-        libc.mallopt(M_ARENA_MAX, 2)
+    """Large freed blocks go back to the system: streams come in pieces of megabytes, and without this an idle server keeps the
+    memory of its busiest moment."""
+    set_allocator(mmap_bytes=256 * 1024, arenas=2)
 
 
 def collect_seldom() -> None:

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
+from hopyard.config.allocator import set_allocator
+
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-# What one batch frees is kept for the next: by default, glibc gives much of it back to the kernel, which clears every page anew.
-_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}  # bytes; 32 MiB is the most that glibc takes
+_KEPT_BLOCK_BYTES, _KEPT_HEAP_BYTES = 32 << 20, 256 << 20
 
 
 def threads_of(deterministic: bool, threads: int, environ: Mapping[str, str] = os.environ) -> int:
@@ -32,7 +33,6 @@ def threads_of(deterministic: bool, threads: int, environ: Mapping[str, str] = o
 def environment(deterministic: bool, threads: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that the process must have when it starts: libraries read them as they are loaded, Python as it begins."""
     wanted = dict.fromkeys(_THREADS, str(threads_of(deterministic, threads, environ)))
-    wanted.update({name: environ.get(name) or value for name, value in _MEMORY.items()})
     if deterministic:
         wanted["PYTHONHASHSEED"] = environ.get("PYTHONHASHSEED") or "0"  # the order of sets of strings
         wanted["CUBLAS_WORKSPACE_CONFIG"] = environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8"
@@ -51,6 +51,7 @@ def settle(deterministic: bool, threads: int) -> None:
     """What can be set while the process runs. Called before the user's code is imported and again after, since that may be what
     imports PyTorch."""
     os.environ.update(environment(deterministic, threads))
+    _keep_freed_memory()
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -60,6 +61,14 @@ def settle(deterministic: bool, threads: int) -> None:
         torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
         torch.utils.deterministic.fill_uninitialized_memory = False  # it costs time, and nobody should read such memory
         torch.backends.cudnn.benchmark = False
+
+
+def _keep_freed_memory() -> None:
+    """What one batch frees is kept for the next: by default, glibc gives much of it back to the kernel, which clears every page anew."""
+    set_allocator(
+        mmap_bytes=None if os.environ.get("MALLOC_MMAP_THRESHOLD_") else _KEPT_BLOCK_BYTES,
+        trim_bytes=None if os.environ.get("MALLOC_TRIM_THRESHOLD_") else _KEPT_HEAP_BYTES,
+    )
 
 
 def die(why: str) -> None:
