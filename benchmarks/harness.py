@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.peers.find import PeerPython, find_peers
+from hopyard.errors import HopyardError, SpecError
 
 Side = Literal["hopyard", "peer", "bound", "ratio"]
 LIMITS_FILE = Path(__file__).with_name("limits.json")
@@ -191,7 +192,7 @@ def _positive(text: str) -> int:
 
 
 def main(benchmark: str, parser: Arguments, measure: Callable[[argparse.Namespace, PeerPython | None], Report], argv: Sequence[str] | None) -> int:
-    """Parse, measure, print. 0 unless something broke: a limit that is not reached is told, not punished."""
+    """Parse, measure, print. 0 unless something broke, 2 where what was given is wrong: a limit that is not reached is told, not punished."""
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that servers and folders are cleared away
     peers = None
@@ -202,9 +203,18 @@ def main(benchmark: str, parser: Arguments, measure: Callable[[argparse.Namespac
                 parser.error("no peers: make them with `python -m benchmarks.peers install VENV`, then set HOPYARD_BENCH_PEERS=VENV")
             say("no peers found: Hopyard is measured alone (docs/benchmarks.md says how to get them)")
     say(f"== {benchmark}")
-    report = measure(options, peers).as_json()
+    try:
+        report = measure(options, peers).as_json()
+    except SpecError as wrong:
+        return tell_wrong(wrong)
     print(json.dumps(report) if options.json else table(report), flush=True)
     return 0
+
+
+def tell_wrong(error: HopyardError) -> int:
+    """Says it in two lines; the exit status."""
+    print(f"error: {error}", *(f"hint: {hint}" for hint in error.hints), sep="\n", file=sys.stderr)
+    return 2
 
 
 def table(report: Mapping[str, Any]) -> str:

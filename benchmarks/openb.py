@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.harness import tell_wrong
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import ANYWHERE, Gang, Role
 from hopyard.domain.ids import GangId, NodeId
@@ -220,8 +221,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             if options.json:
                 print(json.dumps(asdict(lines[-1])), flush=True)
     except HopyardError as error:
-        print(f"error: {error}", *(f"hint: {hint}" for hint in getattr(error, "hints", ())), sep="\n", file=sys.stderr)
-        return 2
+        return tell_wrong(error)
     finally:
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)

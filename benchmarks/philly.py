@@ -28,7 +28,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import read_limits, say
+from benchmarks.harness import read_limits, say, tell_wrong
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import DEFAULT_QUEUE, NodeId, QueueName
 from hopyard.domain.queue import GPU, Queue, QueueTree
@@ -213,8 +213,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     try:
         workload = read(options.trace, replica_gpus=options.gpus_per_node)
     except HopyardError as error:
-        print(f"error: {error}", *(f"hint: {hint}" for hint in error.hints), sep="\n", file=sys.stderr)
-        return 2
+        return tell_wrong(error)
     for problem in workload.problems:
         say(f"{options.trace}:{problem.line}: {problem.text} (left out)")
     first = (options.first or 1) - 1

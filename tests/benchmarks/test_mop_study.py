@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -13,9 +15,10 @@ import numpy as np
 import pytest
 
 from benchmarks import study_cases
-from benchmarks.mop_study import arguments
+from benchmarks.mop_study import arguments, in_turn
 from benchmarks.study_journal import Units
 from hopyard.config.searchfile import search_of
+from hopyard.errors import SpecError
 from hopyard.searchers.grid import combinations
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +43,52 @@ def test_the_study_tries_the_configurations_of_its_peers_in_their_order(case: st
     asked = search_of(json.loads((tmp_path / "code" / "search.yaml").read_text()), tmp_path / "code")
     assert combinations(asked.study.space) == case.configs and len(case.configs) == 8
     assert (asked.study.seed, asked.study.max_epochs, asked.study.mop and asked.study.mop.threads) == (4, 3, 1)
+
+
+def _idx(array: np.ndarray[Any, Any]) -> bytes:
+    return bytes((0, 0, 8, array.ndim)) + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    """A folder as MNIST is published, one half of it packed, of very few digits."""
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for part, count, pack in (("train", 5, bytes), ("t10k", 3, gzip.compress)):
+        end = ".gz" if pack is gzip.compress else ""
+        (folder / f"{part}-images-idx3-ubyte{end}").write_bytes(pack(_idx(np.arange(count * 784).reshape(count, 28, 28) % 251)))
+        (folder / f"{part}-labels-idx1-ubyte{end}").write_bytes(pack(_idx(np.arange(count))))
+    return folder
+
+
+def test_mnist_is_read_as_it_is_published(mnist: Path, tmp_path: Path) -> None:
+    folder = study_cases.digits(1, mnist).make_data(None, tmp_path / "data")
+    for part, count in (("train", 5), ("test", 3)):
+        x, y = np.load(folder / part / "x.npy"), np.load(folder / part / "y.npy")
+        assert x.dtype == y.dtype == np.uint8 and y.tolist() == list(range(count))
+        assert np.array_equal(x.ravel(), np.arange(count * 784) % 251)
+
+
+def test_what_is_no_mnist_is_named(mnist: Path, tmp_path: Path) -> None:
+    case = study_cases.digits(1, mnist)
+    images = mnist / "train-images-idx3-ubyte"
+    whole = images.read_bytes()
+    for damaged, said in ((whole[:-1], "is damaged"), (whole[:9], "is damaged"), (b"x" + whole, "is damaged"), (_idx(np.zeros((5, 7, 7))), "28 x 28")):
+        images.write_bytes(damaged)
+        with pytest.raises(SpecError, match=said):
+            case.make_data(None, tmp_path / "data")
+    images.unlink()
+    with pytest.raises(SpecError, match="holds no train-images-idx3-ubyte"):
+        case.make_data(None, tmp_path / "data")
+    assert not (tmp_path / "data" / "mnist").exists()
+
+
+def test_each_side_comes_before_each_other_as_often_as_after_it() -> None:
+    names = ["a", "b", "c", "d"]
+    orders = [in_turn(names, number) for number in range(8)]
+    assert {order[0] for order in orders} == set(names)
+    for one, other in itertools.permutations(names, 2):
+        assert sum(order.index(one) < order.index(other) for order in orders) == 4
 
 
 def test_a_journal_tells_where_the_time_went() -> None:
