@@ -157,6 +157,23 @@ def test_who_was_to_be_there_when_it_was_promised_a_start_did_not_overrun() -> N
     assert breach is not None and breach.detail == "run first takes longer than was expected"
 
 
+@pytest.mark.parametrize("said", [True, False])
+def test_who_took_long_to_start_overran(said: bool) -> None:
+    """Its time limit counts from when its processes ran, which was not known yet when the promise was given."""
+    starting = replace(runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))), started_at=None)
+    now = T0 + seconds(70)
+    promise = Timeline.of(snapshot(FULL[:1], [starting], now=T0 + seconds(10))).promise(asks("two", 2), exact(50))
+    assert promise is not None and promise.start_at == T0 + seconds(100)
+    started = replace(starting, started_at=T0 + seconds(60) if said else None)
+    timeline = Timeline.of(snapshot(FULL[:1], [started], now=now))
+    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise))
+    if not said:
+        assert breach is None
+        return
+    assert breach is not None
+    assert (breach.cause, breach.detail) == (BreachCause.OVERRUN, "run a takes longer than was expected")
+
+
 def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
     promise = Timeline.of(snapshot([machine("n1", 2)])).promise(asks("two", 2), exact(50))
     assert promise is not None

@@ -205,11 +205,13 @@ class Future:
 
     def latest_s(self, gang: GangId, seen_at: datetime) -> float:
         """In how many seconds a gang that holds resources was expected to be gone at the latest, as seen at that time (when it
-        began, where that was later), by what is known now of its like. One that was asked to end since is expected to be gone."""
+        was placed, where that was later), by what is known now of its like. One that was asked to end since is expected to be gone; one
+        that was still being started then, to run from its placement on."""
         running = self._running[gang]
         if running.stopping:
             return 0.0
-        begun = _begun(running)
+        ran = running.started_at is not None and running.started_at <= seen_at
+        begun = _begun(running) if ran else running.placed_at.timestamp()
         expected, _ = whole_of(running.gang, self._history(running.gang), max(seen_at.timestamp() - begun, 0.0))
         return begun + expected.high_s - self._now
 
