@@ -67,6 +67,8 @@ def hopper(turn: Turn, server: LocalServer) -> Outcome:
     """`hop search search.yaml`, the dataset pushed before."""
     code = turn.folder / "code"
     turn.case.write_code(code, workers=turn.workers, seed=turn.seed)
+    indexes = server.home.root / "partitions"
+    earlier = disk_bytes(indexes)  # of turns with other seeds
     began = time.time()
     _call([*hop_command(), "search", "search.yaml"], cwd=code, env={**server.environment, **_THREADS})
     ended = time.time()
@@ -79,7 +81,7 @@ def hopper(turn: Turn, server: LocalServer) -> Outcome:
         accuracies=accuracies,
         data_bytes=units.most("data_bytes"),
         grown_bytes=units.most("grown_bytes"),
-        storage_bytes=disk_bytes(max(trees, key=disk_bytes)) + disk_bytes(server.home.root / "partitions"),
+        storage_bytes=disk_bytes(max(trees, key=disk_bytes)) + disk_bytes(indexes) - earlier,
         more={"startup_s": units.began_at - began, **units.shares(), **units.seconds()},
     )
 
