@@ -88,6 +88,38 @@ def test_what_does_not_fit_waits_and_follows(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_turn_that_finds_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        applied: list[Plan] = []
+        apply = world.cluster._inner.apply
+
+        async def noted(plan: Plan, /, **given: Any) -> Any:
+            applied.append(plan)
+            return await apply(plan, **given)
+
+        world.cluster._inner.apply = noted
+        world.start()
+        await world.settle()
+        await world.submit(gpus=4)
+        await world.settle()
+        await world.submit(gpus=4)  # it waits, and is promised a start: that is written
+        await world.settle()
+        assert [len(plan.place) for plan in applied] == [1, 0]
+        third = await world.submit(gpus=4)
+        await world.settle()
+        latest = world.controller.latest
+        assert latest is not None and {gang.id for gang in latest[0].pending} >= {third}  # it was looked at
+        before = len(applied)
+        world.controller.wake()
+        await world.settle()
+        assert world.controller.latest is not latest and len(applied) == before
+        await world.advance(timedelta(seconds=2))
+        assert (await world.runs.get(third)).hold_reason  # why it waits is written all the same
+        await world.until(lambda: world.final(third))
+
+    play(tmp_path, scene)
+
+
 def test_a_lost_attempt_is_repeated_until_its_attempts_are_used_up(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.start()

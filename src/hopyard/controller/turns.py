@@ -131,6 +131,9 @@ class Turns:
 
     async def commit(self, plan: Plan) -> Committed:
         """Apply the plan under this server's epoch. Under a stale one nothing is written, and another turn is asked for."""
+        if not self._changes_anything(plan):
+            self._unwritten = plan
+            return Committed()
         epoch = await self._leader.epoch()
         if epoch is None:
             self._wake()
@@ -151,6 +154,13 @@ class Turns:
             self._changed(RunId(gang))
         self.fruitful = bool(started or result.preempted)
         return Committed(started, result.preempted)
+
+    def _changes_anything(self, plan: Plan) -> bool:
+        """Most turns that follow a submission to a full cluster find nothing to do: to write that down would only hold up what is free
+        next."""
+        if plan.place or plan.preempt or plan.breaches or self.latest is None:
+            return True
+        return {promise.gang: promise for promise in plan.promises} != self.latest[0].promises
 
     async def tell(self, planned: list[asyncio.Future[None]]) -> None:
         """The turn has ended. Whoever waits for it finds written why its run waits, unless very many do."""
