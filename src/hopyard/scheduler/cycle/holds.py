@@ -165,11 +165,11 @@ class Holds(Sequence[Hold]):
     def _make(self) -> Iterator[Hold]:
         """Those that never fit come last in their queue."""
         verdicts, placed = self._verdicts, self._placed
-        known: dict[object, Alike] = {}
+        known: dict[tuple[QueueName, str, int, int], Alike] = {}  # by identity: to hash a shape takes longer than all else here
         order: list[tuple[Order, Gang, Alike]] = []
         for gang in self._pending:
             if gang.id not in placed:
-                key = gang.queue, gang.user, gang.roles, gang.topology
+                key = gang.queue, gang.user, id(gang.roles), id(gang.topology)
                 alike = known.get(key)
                 if alike is None:
                     alike = known[key] = verdicts.alike(gang)

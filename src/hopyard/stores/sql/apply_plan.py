@@ -35,8 +35,8 @@ _WAITING = select(
     runs.c.max_attempts,
     runs.c.losses,
     runs.c.preemptions,
-)
-_PHASE = select(runs.c.id, runs.c.phase)
+).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
+_PHASE = select(runs.c.id, runs.c.phase).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 _START = (
     update(runs)
     .where(runs.c.id == bindparam("b_id"), runs.c.phase == str(RunPhase.QUEUED))
@@ -156,7 +156,7 @@ class Applying:
     def _waiting(self, gangs: Sequence[GangId]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for at in range(0, len(gangs), IDS_PER_QUERY):
-            for row in self._conn.execute(_WAITING.where(runs.c.id.in_(gangs[at : at + IDS_PER_QUERY]))):
+            for row in self._conn.execute(_WAITING, {"b_ids": gangs[at : at + IDS_PER_QUERY]}):
                 if row.phase == RunPhase.QUEUED:
                     found[row.id] = row
         return found
@@ -203,7 +203,7 @@ class Applying:
     def _still_waiting(self, gangs: Sequence[GangId]) -> set[GangId]:
         found: set[GangId] = set()
         for at in range(0, len(gangs), IDS_PER_QUERY):
-            rows = self._conn.execute(_PHASE.where(runs.c.id.in_(gangs[at : at + IDS_PER_QUERY])))
+            rows = self._conn.execute(_PHASE, {"b_ids": gangs[at : at + IDS_PER_QUERY]})
             found.update(run for run, phase in rows if phase == RunPhase.QUEUED)
         return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
@@ -18,7 +18,7 @@ from hopyard.interfaces.run_store import NewRun
 from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_spec, encode_words, fingerprint, to_us
 from hopyard.stores.sql.counting import take_numbers
 from hopyard.stores.sql.marks import Stamp
-from hopyard.stores.sql.run_rows import select_runs, to_run
+from hopyard.stores.sql.run_rows import RUNS_OF_IDS, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
 
 # What an offline run shows until `finish_offline`, should that never come.
@@ -26,6 +26,11 @@ _UNFINISHED = Exit(ExitKind.LOST, 1, "recorded offline; its record was not compl
 
 UNKNOWN = ""  # the fingerprint of a run that came from an older schema: whoever knows its id submitted it
 
+_KNOWN = (
+    select(runs.c.id, runs.c.user_name, run_contents.c.fingerprint)
+    .join(run_contents, run_contents.c.run == runs.c.id)
+    .where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
+)
 _RUN_INSERT = runs.insert()
 _CONTENTS_INSERT = run_contents.insert()
 _TAG_INSERT = run_tags.insert()
@@ -50,8 +55,8 @@ class _Accepted:
 
 def create_runs(conn: Connection, submissions: Sequence[Submission]) -> list[list[Run] | Exception]:
     """The runs of each submission, or why it was refused."""
-    prints = {new.id: fingerprint(new.spec) for submission in submissions for new in submission.runs}
-    known = _known(conn, list(prints))
+    ids = list(dict.fromkeys(new.id for submission in submissions for new in submission.runs))
+    known = _known(conn, ids)
     accepted: dict[RunId, _Accepted] = {}
     results: list[list[Run] | Exception] = []
     for submission in submissions:
@@ -63,7 +68,7 @@ def create_runs(conn: Connection, submissions: Sequence[Submission]) -> list[lis
             results.append([])
     _number(conn, list(accepted.values()))
     fresh = _insert(conn, list(accepted.values()))
-    retried = _existing(conn, [run for run in prints if run in known])
+    retried = _existing(conn, [run for run in ids if run in known])
     there = {**retried, **fresh}
     return [
         [there[new.id] for new in submission.runs] if isinstance(result, list) else result
@@ -73,10 +78,9 @@ def create_runs(conn: Connection, submissions: Sequence[Submission]) -> list[lis
 
 def _known(conn: Connection, ids: list[RunId]) -> dict[str, tuple[str, str]]:
     """User and fingerprint of the runs that are there already."""
-    query = select(runs.c.id, runs.c.user_name, run_contents.c.fingerprint).join(run_contents, run_contents.c.run == runs.c.id)
     found: dict[str, tuple[str, str]] = {}
     for at in range(0, len(ids), IDS_PER_QUERY):
-        for id_, user, print_ in conn.execute(query.where(runs.c.id.in_(ids[at : at + IDS_PER_QUERY]))):
+        for id_, user, print_ in conn.execute(_KNOWN, {"b_ids": ids[at : at + IDS_PER_QUERY]}):
             found[id_] = (user, print_)
     return found
 
@@ -194,6 +198,6 @@ def _as_run(one: _Accepted) -> Run:
 def _existing(conn: Connection, ids: list[RunId]) -> dict[str, Run]:
     found: dict[str, Run] = {}
     for at in range(0, len(ids), IDS_PER_QUERY):
-        for row in conn.execute(select_runs().where(runs.c.id.in_(ids[at : at + IDS_PER_QUERY]))):
+        for row in conn.execute(RUNS_OF_IDS, {"b_ids": ids[at : at + IDS_PER_QUERY]}):
             found[row.id] = to_run(row)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, select
+from sqlalchemy import Row, Select, and_, bindparam, func, select
 
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName
 from hopyard.domain.run import Attempt, Run, RunPhase
@@ -45,28 +45,29 @@ ATTEMPT_COLUMNS = tuple(
 _HOLD_BASE = func.coalesce(select(counters.c.value).where(counters.c.name == BASE + runs.c.queue).scalar_subquery(), 0)
 
 
-def select_runs() -> Select[Any]:
-    """All that `to_run` reads; to be narrowed, ordered and limited by the caller."""
-    return (
-        select(
-            runs,
-            run_contents.c.spec,
-            run_contents.c.params,
-            run_contents.c.summary,
-            run_contents.c.artifact,
-            (holds.c.rank - _HOLD_BASE).label("position"),
-            holds.c.reason.label("hold_reason"),
-            holds.c.detail.label("hold_detail"),
-            holds.c.blocked_by,
-            holds.c.expected_at,
-            promises.c.start_at.label("promised_at"),
-            *ATTEMPT_COLUMNS,
-        )
-        .join(run_contents, run_contents.c.run == runs.c.id)
-        .outerjoin(holds, holds.c.run == runs.c.id)
-        .outerjoin(promises, promises.c.run == runs.c.id)
-        .outerjoin(attempts, and_(attempts.c.run == runs.c.id, attempts.c.number == runs.c.attempts))
+# All that `to_run` reads; to be narrowed, ordered and limited.
+SELECT_RUNS: Select[Any] = (
+    select(
+        runs,
+        run_contents.c.spec,
+        run_contents.c.params,
+        run_contents.c.summary,
+        run_contents.c.artifact,
+        (holds.c.rank - _HOLD_BASE).label("position"),
+        holds.c.reason.label("hold_reason"),
+        holds.c.detail.label("hold_detail"),
+        holds.c.blocked_by,
+        holds.c.expected_at,
+        promises.c.start_at.label("promised_at"),
+        *ATTEMPT_COLUMNS,
     )
+    .join(run_contents, run_contents.c.run == runs.c.id)
+    .outerjoin(holds, holds.c.run == runs.c.id)
+    .outerjoin(promises, promises.c.run == runs.c.id)
+    .outerjoin(attempts, and_(attempts.c.run == runs.c.id, attempts.c.number == runs.c.attempts))
+)
+# Made once: of a statement that is made anew, most of the time goes into making it.
+RUNS_OF_IDS = SELECT_RUNS.where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 
 
 def to_run(row: Row[Any]) -> Run:

@@ -29,10 +29,10 @@ from hopyard.stores.sql.codec import (
 )
 from hopyard.stores.sql.create_runs import Submission, create_runs
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.filters import narrow
+from hopyard.stores.sql.filters import listing
 from hopyard.stores.sql.live_rows import LIVE
 from hopyard.stores.sql.marks import Stamp
-from hopyard.stores.sql.run_rows import ATTEMPT_COLUMNS, select_runs, to_attempt, to_run
+from hopyard.stores.sql.run_rows import ATTEMPT_COLUMNS, SELECT_RUNS, to_attempt, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, run_events, runs
 
 _OFFLINE_ENDS = {
@@ -54,7 +54,7 @@ class SqlRunStore:
 
     async def get(self, run: RunId, /) -> Run:
         def read(conn: Connection) -> Run:
-            row = conn.execute(select_runs().where(runs.c.id == run)).one_or_none()
+            row = conn.execute(SELECT_RUNS.where(runs.c.id == run)).one_or_none()
             if row is None:
                 raise _not_found(run)
             return to_run(row)
@@ -64,14 +64,16 @@ class SqlRunStore:
     async def find_by_name(self, name: RunName, /) -> Run | None:
         def read(conn: Connection) -> Run | None:
             where = (runs.c.user_name == name.user, runs.c.project == name.project, runs.c.number == name.number)
-            row = conn.execute(select_runs().where(*where)).one_or_none()
+            row = conn.execute(SELECT_RUNS.where(*where)).one_or_none()
             return None if row is None else to_run(row)
 
         return await self._database.read(read)
 
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
+        query = listing(where)
+
         def read(conn: Connection) -> list[Run]:
-            return [to_run(row) for row in conn.execute(narrow(select_runs(), where))]
+            return [to_run(row) for row in conn.execute(*query)]
 
         return await self._database.read(read)
 
