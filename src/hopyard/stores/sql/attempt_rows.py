@@ -64,6 +64,7 @@ class Changes:
         self.stamp.touch("attempts", visible=ended or after.phase is not found.phase)
         self._follow(found, after, started_at)
         found.phase, found.replicas, found.started_at, found.idle = after.phase, after.replicas, started_at, None
+        self._live.changed(found.id, requeued=after.requeued)
         if ended:
             self._ended.append(Ended(found.run, found.id))
             self._live.drop(found.id)
@@ -73,14 +74,13 @@ class Changes:
         self._execute(_WRITE_ATTEMPT, self._attempts)
         self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" not in values})
         self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" in values})
+        known = self._live.durations
+        durations = {key: (*known.get(key, ()), *seconds)[-KEPT:] for key, seconds in self._took_s.items()}
         if self._used:
             write_used(self._conn, self._live.used, self._used, clock=self.stamp.now)
-            self._live.used.update(self._used)
-        if self._took_s:
-            known = self._live.durations
-            durations = {key: (*known.get(key, ()), *seconds)[-KEPT:] for key, seconds in self._took_s.items()}
+        if durations:
             write_durations(self._conn, known, durations, clock=self.stamp.now)
-            known.update(durations)
+        self._live.learn(self._used, durations)
         self.stamp.write()
         return Recorded(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
 

@@ -24,6 +24,7 @@ from hopyard.stores.sql.attempt_rows import Changes, OutOfStep
 from hopyard.stores.sql.codec import decode_replicas, encode_exit, to_us
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.hold_rows import Change, HoldRows
+from hopyard.stores.sql.journal import Journal
 from hopyard.stores.sql.lease_rows import check_epoch, drop_lease, take_lease
 from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LiveAttempt
@@ -44,8 +45,9 @@ class SqlClusterStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._view = View()
-        self._live = Live(database)
+        journal = Journal(database)
+        self._view = View(journal)
+        self._live = Live(database, journal)
         self._holds = HoldRows(database)
 
     # -- who decides --------------------------------------------------------------------------------------------------
@@ -244,6 +246,7 @@ class SqlClusterStore:
         values = {"phase": str(RunPhase.CANCELLED), "stop_requested": True, "touched": changes.stamp.now, **ended}
         conn.execute(_CANCEL.where(runs.c.id == run).values(values))
         self._holds.drop(conn, [run])
+        self._live.waits_no_longer(run)
         promises = {gang: one for gang, one in self._live.promises.items() if gang != GangId(run)}
         if replace_promises(conn, self._live.promises, promises):
             self._live.promises = promises

@@ -78,6 +78,10 @@ class Database:
         undone, or may be."""
         self._writer.undo_listeners.append(listener)
 
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Call `listener()`, on the writing thread, whenever a writing transaction is stored, before those who wait for it are told."""
+        self._writer.commit_listeners.append(listener)
+
     async def write(self, write: Write[T]) -> T:
         """Run `write(connection)` in a transaction; returns once it is durable.
 

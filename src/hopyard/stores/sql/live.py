@@ -5,26 +5,40 @@ transaction is undone, all of it is read anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy import Connection
 
 from hopyard.domain.amounts import placed, totals
 from hopyard.domain.charges import Charges
-from hopyard.domain.cluster import Node, Promise
+from hopyard.domain.cluster import Node, Promise, Running
 from hopyard.domain.holdings import Holdings
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
 from hopyard.domain.queue import Amounts, Used
 from hopyard.stores.sql import history_rows, live_rows, node_rows, promise_rows, queue_rows
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.history_rows import UsedKey
+from hopyard.stores.sql.journal import Entry, Journal
 from hopyard.stores.sql.live_rows import LiveAttempt
 from hopyard.stores.sql.marks import Marks, Stamp, read_marks
+
+
+class _Draft:
+    """What was changed since the marks were written last."""
+
+    def __init__(self) -> None:
+        self.attempts: list[AttemptId] = []
+        self.placed: list[GangId] = []
+        self.used: dict[UsedKey, Used] = {}
+        self.durations: dict[str, tuple[float, ...]] = {}
+        self.requeued = False
 
 
 class Live:
     """Used by the writing thread alone."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, journal: Journal) -> None:
+        self._database, self._journal = database, journal
         self._forget()
         database.on_undo(self._undone)
 
@@ -44,6 +58,7 @@ class Live:
         ] = {}  # what each engine said last of its nodes, for as long as none was changed
         self._amounts: dict[AttemptId, Amounts] = {}
         self._totals: Amounts | None = None
+        self._draft = _Draft()
 
     def _undone(self, transaction: int) -> None:
         if self._transaction == transaction:
@@ -65,14 +80,26 @@ class Live:
         now, before = read_marks(conn), self._known
         if now.clock < before.clock:  # the database was replaced by an older copy
             self._forget()
+            self._journal.forget()
             before = self._known
         self._transaction = self._database.transaction
         if now != before:
             self._take_in(conn, now, before)
+        self._draft = _Draft()
         return Stamp(conn, now, written=self._follow)
 
     def _follow(self, written: Marks) -> None:
-        self._known = written
+        before, draft = self._known, self._draft
+        self._known, self._draft = written, _Draft()
+        if draft.requeued:  # how it waits now stands in its row alone
+            return
+        attempts = {id_: self._seen(id_) for id_ in draft.attempts}
+        promises = self.promises if written.promises > before.promises else None
+        self._journal.write(before, Entry(written, attempts, tuple(draft.placed), draft.used, draft.durations, promises))
+
+    def _seen(self, id_: AttemptId) -> tuple[Running, str] | None:
+        found = self.attempts.get(id_)
+        return None if found is None else (found.running(), str(found.phase))
 
     def _take_in(self, conn: Connection, now: Marks, before: Marks) -> None:
         if now.nodes > before.nodes:
@@ -125,6 +152,24 @@ class Live:
         """A new attempt whose place was taken already."""
         self.attempts[attempt.id] = attempt
         self._count(attempt)
+        self._draft.attempts.append(attempt.id)
+        self.waits_no_longer(attempt.run)
+
+    def waits_no_longer(self, run: RunId) -> None:
+        """It is out of the queue."""
+        self._draft.placed.append(GangId(run))
+
+    def changed(self, attempt: AttemptId, *, requeued: bool = False) -> None:
+        """It is otherwise than before, or over. requeued: its run waits again."""
+        self._draft.attempts.append(attempt)
+        self._draft.requeued |= requeued
+
+    def learn(self, used: Mapping[UsedKey, Used], durations: Mapping[str, tuple[float, ...]]) -> None:
+        """What users have used, and how long runs took, is this now."""
+        self.used.update(used)
+        self.durations.update(durations)
+        self._draft.used.update(used)
+        self._draft.durations.update(durations)
 
     def _count(self, attempt: LiveAttempt) -> None:
         self.of_run[attempt.run] = attempt.id

@@ -73,6 +73,18 @@ class LiveAttempt:
     preemptions: int
     idle: tuple[ReplicaStatus, ...] | None = None
 
+    def running(self) -> Running:
+        """What a policy sees of it."""
+        return Running(
+            self.placement,
+            from_us(self.placed_at),
+            self.id,
+            from_us_or_none(self.started_at),
+            from_us_or_none(self.saved_at),
+            stopping=self.phase is AttemptPhase.STOPPING,
+            preempted_for=self.preempted_for,
+        )
+
     def before(self) -> Before:
         return Before(
             attempt=self.id,

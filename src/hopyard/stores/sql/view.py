@@ -1,11 +1,12 @@
-"""The readers' picture of what a policy sees: kept between snapshots, brought up to date from the rows that were touched since.
-What did not change is the same object again.
+"""The readers' picture of what a policy sees: kept between snapshots, brought up to date from what this process itself wrote since, or
+from the rows that were touched since. What did not change is the same object again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, select
@@ -20,6 +21,7 @@ from hopyard.domain.run import RunPhase
 from hopyard.stores.sql import history_rows, live_rows, node_rows, promise_rows, queue_rows
 from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
 from hopyard.stores.sql.history_rows import UsedKey
+from hopyard.stores.sql.journal import Entry, Journal
 from hopyard.stores.sql.marks import Marks, read_marks
 from hopyard.stores.sql.tables import runs
 
@@ -32,7 +34,8 @@ _WAITING_IDS = select(runs.c.id).where(runs.c.phase == _QUEUED)
 class View:
     """Asked by several reading threads, one at a time. What it gave out is never changed, only replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self._lock = threading.Lock()
         self._forget()
 
@@ -84,26 +87,67 @@ class View:
         now, before = read_marks(conn), self._known
         if now.clock < before.clock:  # the database was replaced by an older copy
             self._forget()
+            self._journal.forget()
             before = self._known
         if now == before:
             return
-        missed = now.removed > before.clock
         if now.nodes > before.nodes:
             self._take_nodes(conn, before)
-        if now.attempts > before.attempts or missed:
-            self._take_attempts(conn, before, missed=missed)
-        if now.runs > before.runs or missed:
-            self._take_runs(conn, before, missed=missed)
         if now.queues > before.queues:
             self._tree = queue_rows.read_tree(conn)
         if now.reservations > before.reservations:
             self._reservations = queue_rows.all_reservations(conn)
+        entries = self._journal.between(before, now)
+        if entries is not None:
+            self._follow(entries)
+        else:
+            self._read(conn, now, before)
+        self._known = now
+
+    def _follow(self, entries: list[Entry]) -> None:
+        """What this process wrote."""
+        phases = dict(self._phases)
+        for entry in entries:
+            for id_, told in entry.attempts.items():
+                self._see(phases, id_, told)
+            for gang in entry.placed:
+                if self._waiting.pop(gang, None) is not None:
+                    self._pending = None
+            if entry.used:
+                self._used = {**self._used, **entry.used}
+            if entry.durations:
+                self._durations = {**self._durations, **entry.durations}
+            if entry.promises is not None:
+                self._promises = dict(entry.promises)
+        self._phases = phases
+
+    def _see(self, phases: dict[AttemptId, str], id_: AttemptId, told: tuple[Running, str] | None) -> None:
+        """An attempt and its phase as they are now, or that it is over."""
+        if told is None:
+            phases.pop(id_, None)
+            if self._running.pop(id_, None) is not None:
+                self._placed = None
+            return
+        seen, phases[id_] = told
+        known = self._running.get(id_)
+        if known is not None and known.placement is not seen.placement:  # equal: an attempt never moves
+            seen = replace(seen, placement=known.placement)
+        if known != seen:
+            self._running[id_] = seen
+            self._placed = None
+
+    def _read(self, conn: Connection, now: Marks, before: Marks) -> None:
+        """The rows that were touched since."""
+        missed = now.removed > before.clock
+        if now.attempts > before.attempts or missed:
+            self._take_attempts(conn, before, missed=missed)
+        if now.runs > before.runs or missed:
+            self._take_runs(conn, before, missed=missed)
         if now.promises > before.promises:
             self._promises = promise_rows.all_promises(conn)
         if now.learnt > before.learnt:
             self._used = {**self._used, **history_rows.used_since(conn, before.learnt)}
             self._durations = {**self._durations, **history_rows.durations_since(conn, before.learnt)}
-        self._known = now
 
     def _take_nodes(self, conn: Connection, before: Marks) -> None:
         touched = {node.id: node for node in node_rows.nodes_since(conn, before.nodes)}
@@ -116,17 +160,8 @@ class View:
         running, phases = self._running, dict(self._phases)
         for row in live_rows.touched_since(conn, before.attempts):
             id_ = AttemptId(row.attempt)
-            known = running.get(id_)
-            if not row.live:
-                phases.pop(id_, None)
-                if running.pop(id_, None) is not None:
-                    self._placed = None
-                continue
-            phases[id_] = str(AttemptPhase(row.phase))
-            seen = live_rows.to_running(row, known)
-            if seen != known:
-                running[id_] = seen
-                self._placed = None
+            seen = (live_rows.to_running(row, running.get(id_)), str(AttemptPhase(row.phase))) if row.live else None
+            self._see(phases, id_, seen)
         if missed:
             for gone in running.keys() - live_rows.live_ids(conn):
                 del running[gone], phases[gone]

@@ -71,6 +71,7 @@ class Writer:
         self._connection: Connection | None = None
         self.transaction = 0  # the number of the one that is under way, or was last
         self.undo_listeners: list[Callable[[int], None]] = []  # told, on the writing thread, when something of it is undone
+        self.commit_listeners: list[Callable[[], None]] = []  # told, on the writing thread, when it is stored
         self._queue: deque[_Item] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -156,6 +157,8 @@ class Writer:
                 raise _CommitUnknown(str(error)) from error
             transaction.rollback()
             raise
+        for listener in self.commit_listeners:
+            listener()
         return outcomes
 
     def _guarded(self, conn: Connection, group: list[_Item]) -> dict[_Item, Outcome]:

@@ -1,0 +1,72 @@
+"""What this process changed lately, as a policy sees it: its own readers need not read that again.
+
+An entry leads from the marks before to the marks after. Whatever else is written, by other servers too, moves the marks, so a chain
+from what a reader knows to what it finds in the database is all that happened in between; without one it reads the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hopyard.domain.cluster import Promise, Running
+from hopyard.domain.ids import AttemptId, GangId
+from hopyard.domain.queue import Used
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.history_rows import UsedKey
+from hopyard.stores.sql.marks import Marks
+
+KEPT = 256  # entries; a reader that is further behind reads the rows
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """attempts: those that were changed, as they are now with their phase, None where they are over. placed: gangs that wait no longer.
+    used, durations, promises: as in a snapshot; of the first two what is new, of the promises all, None where none was changed."""
+
+    after: Marks
+    attempts: Mapping[AttemptId, tuple[Running, str] | None] = field(default_factory=dict)
+    placed: tuple[GangId, ...] = ()
+    used: Mapping[UsedKey, Used] = field(default_factory=dict)
+    durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    promises: Mapping[GangId, Promise] | None = None
+
+
+class Journal:
+    """Written by the writing thread alone, read by any."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._drafts: list[tuple[Marks, Entry]] = []  # of the transaction that is under way
+        self._entries: dict[Marks, Entry] = {}  # by the marks before
+        database.on_undo(self._undone)
+        database.on_commit(self._committed)
+
+    def write(self, before: Marks, entry: Entry) -> None:
+        """Readers are told when the transaction is stored."""
+        self._drafts.append((before, entry))
+
+    def forget(self) -> None:
+        """The database was replaced by an older copy: from the same marks on it goes another way."""
+        self._entries = {}
+
+    def _undone(self, _: int) -> None:
+        self._drafts.clear()
+
+    def _committed(self) -> None:
+        for before, entry in self._drafts:
+            self._entries[before] = entry
+        self._drafts.clear()
+        while len(self._entries) > KEPT:
+            del self._entries[next(iter(self._entries))]
+
+    def between(self, known: Marks, now: Marks) -> list[Entry] | None:
+        """What happened in between, in order; None where not all of it is known."""
+        found: list[Entry] = []
+        while known != now:
+            entry = self._entries.get(known)
+            if entry is None or len(found) == KEPT:
+                return None
+            found.append(entry)
+            known = entry.after
+        return found
