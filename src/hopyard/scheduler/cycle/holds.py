@@ -16,7 +16,7 @@ from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.reasons import Sentence, read
 
-Order = tuple[QueueName, bool, Rank, tuple[float, ...], datetime, GangId]
+Order = tuple[QueueName, bool, Rank, tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,10 @@ class Verdicts:
         return Verdict(*self._capacity.why_not(gang))
 
 
+Waiting = tuple[datetime, GangId, Gang, Alike]
+_BY_SUBMISSION = itemgetter(0, 1)
+
+
 class Holds(Sequence[Hold]):
     """One hold for each gang that waits and was not placed, by queue and position. Made when it is looked into.
 
@@ -164,21 +168,34 @@ class Holds(Sequence[Hold]):
 
     def _make(self) -> Iterator[Hold]:
         """Those that never fit come last in their queue."""
-        verdicts, placed = self._verdicts, self._placed
-        known: dict[tuple[QueueName, str, int, int], Alike] = {}  # by identity: to hash a shape takes longer than all else here
-        order: list[tuple[Order, Gang, Alike]] = []
-        for gang in self._pending:
-            if gang.id not in placed:
-                key = gang.queue, gang.user, id(gang.roles), id(gang.topology)
-                alike = known.get(key)
-                if alike is None:
-                    alike = known[key] = verdicts.alike(gang)
-                never = alike.never is not None
-                at = gang.queue, never, self._ranking(gang), alike.owes, gang.submitted_at, gang.id
-                order.append((at, gang, alike))
-        order.sort(key=itemgetter(0))
         queue, position = None, 0
-        for _, gang, alike in order:
-            queue, position = gang.queue, position + 1 if gang.queue == queue else 1
-            told = verdicts.of(gang, alike)
-            yield Hold(gang.id, told.reason, alike.read(told), position, told.blocked_by, told.expected_at)
+        groups = self._groups()
+        for order in sorted(groups):
+            position = position if order[0] == queue else 0
+            queue = order[0]
+            for _, _, gang, alike in sorted(groups[order], key=_BY_SUBMISSION):
+                position += 1
+                told = self._verdicts.of(gang, alike)
+                yield Hold(gang.id, told.reason, alike.read(told), position, told.blocked_by, told.expected_at)
+
+    def _groups(self) -> dict[Order, list[Waiting]]:
+        """Those that wait by all that decides their order but when they were submitted, which most of them come in already."""
+        verdicts, placed, ranking = self._verdicts, self._placed, self._ranking
+        groups: dict[Order, list[Waiting]] = {}
+        # By identity: to hash a shape takes longer than all else here.
+        known: dict[tuple[QueueName, str, int, int], tuple[Alike, dict[Rank, list[Waiting]]]] = {}
+        for gang in self._pending:
+            if gang.id in placed:
+                continue
+            key = gang.queue, gang.user, id(gang.roles), id(gang.topology)
+            found = known.get(key)
+            if found is None:
+                found = known[key] = verdicts.alike(gang), {}
+            alike, by_rank = found
+            rank = ranking(gang)
+            group = by_rank.get(rank)
+            if group is None:
+                order = gang.queue, alike.never is not None, rank, alike.owes
+                group = by_rank[rank] = groups.setdefault(order, [])
+            group.append((gang.submitted_at, gang.id, gang, alike))
+        return groups

@@ -6,7 +6,7 @@ base moves instead of ten thousand rows. What stands in the rows is kept in memo
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ class _Row(NamedTuple):
 
 
 Change = tuple[RunId, _Row]
+Standing = tuple[Hold, str, _Row | None]  # a hold, its queue, and the row that stands
 
 
 class HoldRows:
@@ -79,13 +80,12 @@ class HoldRows:
         """What is to be written of these, of runs that still wait. The bases are moved already."""
         self._refresh(conn, epoch)
         rows, waiting = self._rows, self._waiting
-        still = [hold for hold in wanted if hold.gang in waiting]
+        still = [(hold, waiting[hold.gang], rows.get(hold.gang)) for hold in wanted if hold.gang in waiting]
         bases = self._best_bases(conn, still)
         changes: list[Change] = []
-        for hold in still:
-            rank = hold.position + bases[waiting[hold.gang]]
-            there = rows.get(hold.gang)
-            if there is None or not _same(there, hold, rank):
+        for hold, queue, there in still:
+            rank = hold.position + bases[queue]
+            if there is None or there.rank != rank or not _same(there, hold):
                 changes.append((RunId(hold.gang), _row(hold, rank)))
         return changes
 
@@ -124,15 +124,16 @@ class HoldRows:
             if rank is not None:
                 self._rows[run] = _Row(rank, reason, detail, decode_words(blocked_by), expected_at)
 
-    def _best_bases(self, conn: Connection, wanted: Sequence[Hold]) -> dict[str, int]:
+    def _best_bases(self, conn: Connection, wanted: Sequence[Standing]) -> dict[str, int]:
         """For each queue the base under which most rows can stay as they are; it is written where it moved."""
-        shifts: dict[str, Counter[int]] = {queue: Counter() for queue in {self._waiting[hold.gang] for hold in wanted}}
-        for hold in wanted:
-            there = self._rows.get(hold.gang)
+        shifts: dict[str, list[int]] = defaultdict(list)
+        for hold, queue, there in wanted:
+            shift = shifts[queue]
             if there is not None:
-                shifts[self._waiting[hold.gang]][there.rank - hold.position] += 1
+                shift.append(there.rank - hold.position)
         bases: dict[str, int] = {}
-        for queue, votes in shifts.items():
+        for queue, shift in shifts.items():
+            votes = Counter(shift)
             before = self._bases.get(queue, 0)
             best, count = max(votes.items(), key=lambda pair: (pair[1], pair[0] == before), default=(before, 0))
             bases[queue] = before if count == votes[before] else best
@@ -154,8 +155,9 @@ def _row(hold: Hold, rank: int) -> _Row:
     return _Row(rank, str(hold.reason), hold.detail, hold.blocked_by, expected_at)
 
 
-def _same(there: _Row, hold: Hold, rank: int) -> bool:
-    if there.rank != rank or there.reason != hold.reason or there.detail != hold.detail or there.blocked_by != hold.blocked_by:
+def _same(there: _Row, hold: Hold) -> bool:
+    """But for its rank."""
+    if there.reason != hold.reason or there.detail != hold.detail or there.blocked_by != hold.blocked_by:
         return False
     if there.expected_at is None or hold.expected_at is None:
         return there.expected_at is None and hold.expected_at is None
