@@ -21,7 +21,7 @@ from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.policy import SchedulingPolicy
 
 HOLDS_EVERY = timedelta(seconds=1)
-NOTE_PAUSE = 20  # times as long as it took: to say why many wait is worth a twentieth of the time
+NOTE_PAUSE = 50  # times as long as it took: to say why many wait is worth a fiftieth of the time
 LONGEST_PAUSE = timedelta(minutes=1)  # whatever a clock that was set meanwhile says of how long it took
 PROMPT_UP_TO = 500  # waiting gangs: so few holds are written at once when somebody waits for them
 PIECE = 100  # placements: those start while the next are looked for. Of many pieces in a row, each is twice as large as the one before
