@@ -1,0 +1,178 @@
+"""What a process wrote itself it need not read again; whatever else happened is read from the rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from hopyard.domain import attempt_news
+from hopyard.domain.cluster import Promise, Snapshot
+from hopyard.domain.ids import AttemptId, GangId, NodeId
+from hopyard.domain.run import Run
+from hopyard.stores.sql import journal, live_rows
+from hopyard.stores.sql.database import Database
+from hopyard.testing.stores import Stores, apply, at, exited, new_run, node, running, see, start, submit
+from tests.stores_sql.conftest import stores_over
+
+pytestmark = pytest.mark.anyio
+
+
+class Reads:
+    """Counts how often rows of attempts were read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._read = live_rows.touched_since
+        monkeypatch.setattr(live_rows, "touched_since", self)
+
+    def __call__(self, conn: Connection, clock: int) -> Iterator[Any]:
+        self.count += 1
+        return self._read(conn, clock)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(monkeypatch)
+
+
+@pytest.fixture
+def stores(sqlite_database: Database) -> Stores:
+    return stores_over(sqlite_database)
+
+
+async def fresh(path: Path) -> Snapshot:
+    """What somebody sees who knows nothing yet."""
+    database = Database.open(path)
+    try:
+        return await stores_over(database).cluster.snapshot(now=at(100))
+    finally:
+        await database.close()
+
+
+async def same(stores: Stores, path: Path) -> Snapshot:
+    seen = await stores.cluster.snapshot(now=at(100))
+    told = await fresh(path)
+    by_id = {name: sorted(getattr(seen, name), key=repr) for name in ("pending", "running")}
+    assert replace(told, **{name: sorted(getattr(told, name), key=repr) for name in by_id}) == replace(seen, **by_id)
+    return seen
+
+
+async def begun(stores: Stores) -> tuple[AttemptId, Run]:
+    """The attempt of a run that runs, and one that waits; both were seen."""
+    await see(stores, nodes=[node(cpus=8)])
+    first, second = await submit(stores), await submit(stores)
+    attempt = await start(stores, first.id)
+    await stores.cluster.record_status(running(attempt), now=at(2))
+    await stores.cluster.snapshot(now=at(3))
+    return attempt, second
+
+
+async def test_what_was_written_here_is_not_read_again(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+    first, waits = await begun(stores)
+    before = reads.count
+    second = await start(stores, waits.id, seconds=4)
+    await stores.cluster.record_status(running(second), now=at(5))
+    await stores.cluster.record_status(exited(first), now=at(9))
+    seen = await stores.cluster.snapshot(now=at(10))
+    assert reads.count == before
+    assert [one.attempt for one in seen.running] == [second]
+    assert (seen.pending, seen.running[0].started_at) == ((), at(5))
+    assert seen.durations and seen.used
+    assert dict(await stores.cluster.live_attempts()) == {second: "running"}
+    await same(stores, tmp_path / "hopyard.db")
+
+
+async def test_promises_and_who_leaves_the_queue_are_told(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+    _, waits = await begun(stores)
+    before = reads.count
+    promise = Promise(GangId(waits.id), at(60), at(4), (NodeId("n1"),))
+    await apply(stores, promises=(promise,), seconds=4)
+    assert (await stores.cluster.snapshot(now=at(5))).promises == {promise.gang: promise}
+    await stores.cluster.request_stop(waits.id, now=at(6))
+    seen = await stores.cluster.snapshot(now=at(7))
+    assert reads.count == before
+    assert (seen.promises, seen.pending) == ({}, ())
+    await same(stores, tmp_path / "hopyard.db")
+
+
+async def test_who_waits_again_is_read(stores: Stores, tmp_path: Path) -> None:
+    """How much it ran, and what else was recorded of it meanwhile, stands in its row."""
+    first, _ = await begun(stores)
+    (run,) = [one.gang.id for one in (await stores.cluster.snapshot(now=at(3))).running]
+    await see(stores, nodes=[node(cpus=8)], seconds=8)  # it is gone without a trace
+    seen = await same(stores, tmp_path / "hopyard.db")
+    assert {gang.id: gang.served_s for gang in seen.pending}[run] > 0
+    assert seen.running == () and first not in await stores.cluster.live_attempts()
+
+
+async def test_what_others_wrote_in_between_is_read(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+    first, _ = await begun(stores)
+    before = reads.count
+    other = Database.open(tmp_path / "hopyard.db")
+    try:
+        await submit(stores_over(other))
+    finally:
+        await other.close()
+    await stores.cluster.record_status(exited(first), now=at(9))
+    seen = await same(stores, tmp_path / "hopyard.db")
+    assert reads.count > before
+    assert len(seen.pending) == 2 and seen.running == ()
+
+
+async def test_nothing_is_told_of_what_was_undone(stores: Stores, sqlite_database: Database, tmp_path: Path) -> None:
+    """Also where others who shared its commit were not undone, and where the same marks come again."""
+    first, _ = await begun(stores)
+    cluster: Any = stores.cluster
+
+    def spoiled(conn: Connection) -> None:
+        changes = cluster._changes(conn, at(9))
+        found = cluster._live.attempts[first]
+        changes.make(found, attempt_news.take_in(found.before(), exited(first)))
+        changes.finish()
+        raise ValueError("spoiled")
+
+    results = await asyncio.gather(
+        sqlite_database.write(spoiled), stores.runs.create([new_run()], now=at(9)), return_exceptions=True
+    )
+    assert isinstance(results[0], ValueError)
+    seen = await same(stores, tmp_path / "hopyard.db")
+    assert [one.attempt for one in seen.running] == [first] and len(seen.pending) == 2
+    with pytest.raises(ValueError, match="spoiled"):
+        await sqlite_database.write(spoiled)
+    await stores.cluster.record_status(exited(first), now=at(11))
+    seen = await same(stores, tmp_path / "hopyard.db")
+    assert seen.running == ()
+
+
+async def test_a_reader_far_behind_reads_the_rows(
+    stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "KEPT", 2)
+    first, waits = await begun(stores)
+    before = reads.count
+    second = await start(stores, waits.id, seconds=4)  # it looks before it places
+    await stores.cluster.record_status(running(second), now=at(5))
+    await stores.cluster.record_status(exited(first), now=at(6))
+    assert reads.count == before
+    await stores.cluster.record_status(exited(second), now=at(7))
+    assert (await same(stores, tmp_path / "hopyard.db")).running == ()
+    assert reads.count > before
+
+
+@pytest.mark.parametrize("change", ["cordon", "queues"])
+async def test_what_the_journal_does_not_tell_of_is_read_beside_it(stores: Stores, tmp_path: Path, change: str) -> None:
+    first, _ = await begun(stores)
+    if change == "cordon":
+        await stores.cluster.cordon(NodeId("n1"), True)
+    else:
+        await stores.queues.replace(await stores.queues.tree())
+    await stores.cluster.record_status(exited(first), now=at(9))
+    seen = await same(stores, tmp_path / "hopyard.db")
+    assert seen.nodes[NodeId("n1")].cordoned == (change == "cordon")
+
