@@ -120,6 +120,29 @@ def test_a_turn_that_finds_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.submit(gpus=4)
+        await world.submit(gpus=4)
+        await world.advance(timedelta(seconds=3))
+        inner = world.cluster._inner
+        lead = inner.lead
+
+        async def refused(holder: str, /, **given: Any) -> None: ...
+
+        inner.lead = refused  # what this server has in the lease runs out
+        await world.advance(timedelta(seconds=20))
+        assert await lead("another", now=world.clock.now(), ttl=timedelta(seconds=15)) is not None
+        third = await world.submit(gpus=4, wake=False)  # through the other server, which ends
+        inner.lead = lead
+        await world.advance(timedelta(seconds=30))
+        latest = world.controller.latest
+        assert latest is not None and third in {gang.id for gang in latest[0].pending}
+
+    play(tmp_path, scene, lambda _attempt, _rank: Fate(run=timedelta(hours=2)))
+
+
 def test_a_lost_attempt_is_repeated_until_its_attempts_are_used_up(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.start()

@@ -142,13 +142,17 @@ class World:
             assert self.clock.now() < deadline, "the condition was not met in time"
             await self.advance(timedelta(seconds=1))
 
-    async def submit(self, *, gpus: int = 0, cpu_milli: int = 1000, replicas: int = 1, max_attempts: int = 4, priority: int = 50) -> RunId:
+    async def submit(
+        self, *, gpus: int = 0, cpu_milli: int = 1000, replicas: int = 1, max_attempts: int = 4, priority: int = 50, wake: bool = True
+    ) -> RunId:
+        """wake: through this server."""
         self._next += 1
         role = RoleSpec(("python", "x.py"), replicas=replicas, resources=Resources(cpu_milli, 2**30, gpus))
         spec = RunSpec("p", (role,), max_attempts=max_attempts, priority=priority)
         run = RunId(f"run-{self._next:06d}")
         await self.runs.create([NewRun(run, "alice", spec)], now=self.server_clock.now())
-        self.controller.wake()
+        if wake:
+            self.controller.wake()
         return run
 
     async def final(self, run: RunId) -> bool:

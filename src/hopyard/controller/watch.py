@@ -19,7 +19,7 @@ from hopyard.interfaces.engine import Engine
 class Watch:
     """live: attempts that are not over, as far as is known. said: what their replicas said last of themselves.
 
-    react: awaited with what was recorded. wake: the nodes are others, so something waiting may fit. stir: there is something to
+    react: awaited with what was recorded. wake: the nodes are others, so something waiting may fit, or this server begins to decide. stir: there is something to
     look at soon. led: this server begins to decide.
     """
 
@@ -49,12 +49,14 @@ class Watch:
         """Everything: what the engine says, what the store has, and what either has that the other should know of."""
         epoch = await self._leader.epoch()
         if epoch is None:
+            self._epoch = None
             self._stir()
             return
-        if epoch != self._epoch:  # another server may have decided meanwhile
+        if epoch != self._epoch:  # another server may have decided meanwhile, and left something undecided
             await self.look_what_lives()
             self._epoch = epoch
             self._led()
+            self._wake()
         seen, before, _ = await self._take_in()
         live = await self.look_what_lives()
         known = {status.attempt for status in seen.attempts}
