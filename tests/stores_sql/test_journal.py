@@ -150,6 +150,18 @@ async def test_nothing_is_told_of_what_was_undone(stores: Stores, sqlite_databas
     assert seen.running == ()
 
 
+async def test_what_was_written_before_a_connection_was_lost_is_read(
+    stores: Stores, sqlite_database: Database, reads: Reads, tmp_path: Path
+) -> None:
+    """A copy of the database that took its place may have gone another way."""
+    first, _ = await begun(stores)
+    await stores.cluster.record_status(exited(first), now=at(9))
+    before = reads.count
+    sqlite_database._writer.tell_lost()
+    assert (await same(stores, tmp_path / "hopyard.db")).running == ()
+    assert reads.count > before
+
+
 async def test_a_reader_far_behind_reads_the_rows(
     stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,12 +131,12 @@ class Turns:
 
     async def commit(self, plan: Plan) -> Committed:
         """Apply the plan under this server's epoch. Under a stale one nothing is written, and another turn is asked for."""
-        if not self._changes_anything(plan):
-            self._unwritten = plan
-            return Committed()
         epoch = await self._leader.epoch()
         if epoch is None:
             self._wake()
+            return Committed()
+        if not self._changes_anything(plan):
+            self._unwritten = plan
             return Committed()
         try:
             result = await self._cluster.apply(plan, now=self._clock.now(), epoch=epoch)
@@ -183,6 +183,8 @@ class Turns:
     async def _note(self) -> None:
         plan, self._unwritten = self._unwritten, None
         epoch = await self._leader.epoch()
+        if epoch is None:
+            self._wake()
         if plan is None or epoch is None:
             return
         self._noted_at = self._clock.now()
@@ -190,6 +192,7 @@ class Turns:
             changed = await self._cluster.note_holds(plan.hold, now=self._noted_at, epoch=epoch)
         except NotLeader:
             self._leader.lost()
+            self._wake()
             return
         self._note_took = self._clock.now() - self._noted_at
         for run in changed:

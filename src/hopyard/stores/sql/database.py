@@ -82,6 +82,10 @@ class Database:
         """Call `listener()`, on the writing thread, whenever a writing transaction is stored, before those who wait for it are told."""
         self._writer.commit_listeners.append(listener)
 
+    def on_lost(self, listener: Callable[[], None]) -> None:
+        """Call `listener()`, on any thread, whenever a connection was lost or given up."""
+        self._writer.lost_listeners.append(listener)
+
     async def write(self, write: Write[T]) -> T:
         """Run `write(connection)` in a transaction; returns once it is durable.
 
@@ -127,6 +131,7 @@ class Database:
             except DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
+                self._writer.tell_lost()
                 return self._read_once(read)  # the link had gone while it was idle
         except HopyardError:
             raise

@@ -36,29 +36,29 @@ class Journal:
     """Written by the writing thread alone, read by any."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
         self._drafts: list[tuple[Marks, Entry]] = []  # of the transaction that is under way
         self._entries: dict[Marks, Entry] = {}  # by the marks before
         database.on_undo(self._undone)
         database.on_commit(self._committed)
+        database.on_lost(self.forget)
 
     def write(self, before: Marks, entry: Entry) -> None:
         """Readers are told when the transaction is stored."""
         self._drafts.append((before, entry))
 
     def forget(self) -> None:
-        """The database was replaced by an older copy: from the same marks on it goes another way."""
+        """The database may be an older copy of itself: from the same marks on it may go another way. From any thread."""
         self._entries = {}
 
     def _undone(self, _: int) -> None:
         self._drafts.clear()
 
     def _committed(self) -> None:
-        for before, entry in self._drafts:
-            self._entries[before] = entry
+        entries = self._entries  # a reader may have it forgotten meanwhile
+        entries.update(self._drafts)
         self._drafts.clear()
-        while len(self._entries) > KEPT:
-            del self._entries[next(iter(self._entries))]
+        while len(entries) > KEPT:
+            del entries[next(iter(entries))]
 
     def between(self, known: Marks, now: Marks) -> list[Entry] | None:
         """What happened in between, in order; None where not all of it is known."""

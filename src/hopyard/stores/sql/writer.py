@@ -71,7 +71,8 @@ class Writer:
         self._connection: Connection | None = None
         self.transaction = 0  # the number of the one that is under way, or was last
         self.undo_listeners: list[Callable[[int], None]] = []  # told, on the writing thread, when something of it is undone
-        self.commit_listeners: list[Callable[[], None]] = []  # told, on the writing thread, when it is stored
+        self.commit_listeners: list[Callable[[], None]] = []  # told, on the writing thread, when it is stored; they must not fail
+        self.lost_listeners: list[Callable[[], None]] = []  # told, on any thread, when a connection was given up
         self._queue: deque[_Item] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -151,9 +152,9 @@ class Writer:
             raise
         try:
             transaction.commit()
-        except DBAPIError as error:
+        except BaseException as error:
             self._tell_undone()
-            if error.connection_invalidated:
+            if isinstance(error, DBAPIError) and error.connection_invalidated:
                 raise _CommitUnknown(str(error)) from error
             transaction.rollback()
             raise
@@ -179,6 +180,11 @@ class Writer:
         for listener in self.undo_listeners:
             listener(self.transaction)
 
+    def tell_lost(self) -> None:
+        """A connection broke: behind the next one there may be a copy of the database that took its place."""
+        for listener in self.lost_listeners:
+            listener()
+
     def _open(self) -> Connection:
         if self._connection is None:
             self._connection = self._engine.connect()
@@ -192,6 +198,7 @@ class Writer:
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            self.tell_lost()
             try:
                 connection.close()
             except Exception:
