@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,10 @@ from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.testing.fake_engine import FakeEngine, Fate
-from tests.controller.world import NODES, World
+from tests.controller.world import NODES, Gated, World, play
 
 FAILED = Exit(ExitKind.EXIT_CODE, 3, "exit code 3")
 LOST = Exit(ExitKind.LOST, 1, "its processes vanished")
-
-
-def play(tmp_path: Path, scene: Callable[[World], Awaitable[None]], fate: Callable[[AttemptId, int], Fate] | None = None) -> None:
-    async def whole() -> None:
-        world = World(tmp_path, fate=fate)
-        try:
-            await scene(world)
-        finally:
-            await world.close()
-
-    asyncio.run(whole())
 
 
 def test_a_run_is_placed_launched_and_recorded(tmp_path: Path) -> None:
@@ -118,29 +106,6 @@ def test_a_turn_that_finds_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
         await world.until(lambda: world.final(third))
 
     play(tmp_path, scene)
-
-
-def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.submit(gpus=4)
-        await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=3))
-        inner = world.cluster._inner
-        lead = inner.lead
-
-        async def refused(holder: str, /, **given: Any) -> None: ...
-
-        inner.lead = refused  # what this server has in the lease runs out
-        await world.advance(timedelta(seconds=20))
-        assert await lead("another", now=world.clock.now(), ttl=timedelta(seconds=15)) is not None
-        third = await world.submit(gpus=4, wake=False)  # through the other server, which ends
-        inner.lead = lead
-        await world.advance(timedelta(seconds=30))
-        latest = world.controller.latest
-        assert latest is not None and third in {gang.id for gang in latest[0].pending}
-
-    play(tmp_path, scene, lambda _attempt, _rank: Fate(run=timedelta(hours=2)))
 
 
 def test_a_lost_attempt_is_repeated_until_its_attempts_are_used_up(tmp_path: Path) -> None:
@@ -512,135 +477,5 @@ def test_what_was_launched_while_the_engine_looked_is_not_lost(tmp_path: Path) -
         await world.until(lambda: world.final(run))
         assert inner.starts.count(attempt_id(run, 1)) == 1
         assert attempt_id(run, 2) not in inner.starts
-
-    play(tmp_path, scene)
-
-
-class Telling(FakeEngine):
-    """Tells that something changed whenever `changed` is set."""
-
-    changed: asyncio.Event
-
-    async def wait_changed(self) -> None:
-        await self.changed.wait()
-        self.changed.clear()
-
-
-def test_what_an_engine_tells_of_is_taken_up_at_once(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
-        engine.changed = asyncio.Event()
-        world.observe_every = timedelta(hours=1)
-        world.start()
-        await world.settle()
-        first, second = await world.submit(gpus=4), await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=11))  # the first one is over, and nobody knows
-        assert engine.starts == [attempt_id(first, 1)]
-        engine.changed.set()
-        await world.settle()
-        assert (await world.runs.get(first)).phase is RunPhase.SUCCEEDED
-        assert engine.forgotten == [attempt_id(first, 1)]
-        assert engine.starts == [attempt_id(first, 1), attempt_id(second, 1)]
-
-    play(tmp_path, scene)
-
-
-class Gated:
-    """A store that writes nothing down while `gate` is closed. calls: what it was asked, and `recorded` when that was done. looks: called once
-    it is written down that a run should end."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.calls: list[str] = []
-        self.looks: Callable[[], Awaitable[None]] | None = None
-        self.asked = {"record": asyncio.Event(), "snapshot": asyncio.Event()}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def record(self, *given: Any, **named: Any) -> Any:
-        self.calls.append("record")
-        self.asked["record"].set()
-        await self.gate.wait()
-        recorded = await self._inner.record(*given, **named)
-        self.calls.append("recorded")
-        return recorded
-
-    async def request_stop(self, run: RunId, /, *, now: datetime) -> Any:
-        recorded = await self._inner.request_stop(run, now=now)
-        if self.looks is not None:
-            await self.looks()
-        return recorded
-
-    async def snapshot(self, **given: Any) -> Any:
-        self.calls.append("snapshot")
-        self.asked["snapshot"].set()
-        return await self._inner.snapshot(**given)
-
-
-async def _full_and_over(world: World) -> tuple[Telling, Gated, RunId]:
-    """A cluster whose only run is over, which nobody has told yet, and the run that waits for it."""
-    world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
-    engine.changed = asyncio.Event()
-    world.cluster = store = Gated(world.cluster)
-    world.observe_every = timedelta(hours=1)
-    world.start()
-    await world.settle()
-    await world.submit(gpus=4)
-    second = await world.submit(gpus=4)
-    await world.advance(timedelta(seconds=11))
-    store.calls.clear()
-    store.asked["record"].clear()
-    store.asked["snapshot"].clear()
-    store.gate.clear()
-    engine.changed.set()
-    await store.asked["record"].wait()
-    return engine, store, second
-
-
-def test_who_decides_waits_for_what_ended_to_be_written_down(tmp_path: Path) -> None:
-    """Else a plan without it is made first, and the one with it later."""
-
-    async def scene(world: World) -> None:
-        engine, store, second = await _full_and_over(world)
-        world.controller.wake()
-        await world.settle()
-        assert store.calls == ["record"]
-        store.gate.set()
-        await world.settle()
-        assert store.calls[:3] == ["record", "recorded", "snapshot"]
-        assert attempt_id(second, 1) in engine.starts
-
-    play(tmp_path, scene)
-
-
-def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        engine, store, second = await _full_and_over(world)
-        world.controller.wake()
-        await store.asked["snapshot"].wait()
-        assert "recorded" not in store.calls
-        store.gate.set()
-        await world.settle()
-        assert attempt_id(second, 1) in engine.starts
-
-    play(tmp_path, scene)
-
-
-def test_what_an_engine_does_not_tell_of_is_seen_when_it_is_asked(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.engine = engine = Telling(world.clock, NODES, world.engine.fate)
-        engine.changed = asyncio.Event()
-        world.start()
-        run = await world.submit()
-        await world.until(lambda: world.final(run), within=timedelta(seconds=15))
-        lost = await world.submit()
-        await world.advance(timedelta(seconds=3))
-        engine.vanish(attempt_id(lost, 1))
-        engine.changed.set()
-        await world.settle()
-        assert (await world.runs.get(lost)).attempt.number == 2
 
     play(tmp_path, scene)

@@ -22,6 +22,7 @@ from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.testing.fake_engine import Fate
 from tests.controller.world import Counted, World
+from tests.controller.world import play as play_alone
 
 TTL = timedelta(seconds=15)
 LONG = Fate(run=timedelta(hours=2))
@@ -160,6 +161,29 @@ def test_a_leader_that_resigns_is_followed_at_once(tmp_path: Path) -> None:
         assert len(world.engine.starts) == 2
 
     play(tmp_path, story)
+
+
+def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.start()
+        await world.submit(gpus=4)
+        await world.submit(gpus=4)
+        await world.advance(timedelta(seconds=3))
+        inner = world.cluster._inner
+        lead = inner.lead
+
+        async def refused(holder: str, /, **given: Any) -> None: ...
+
+        inner.lead = refused  # what this server has in the lease runs out
+        await world.advance(timedelta(seconds=20))
+        assert await lead("another", now=world.clock.now(), ttl=timedelta(seconds=15)) is not None
+        third = await world.submit(gpus=4, wake=False)  # through the other server, which ends
+        inner.lead = lead
+        await world.advance(timedelta(seconds=30))
+        latest = world.controller.latest
+        assert latest is not None and third in {gang.id for gang in latest[0].pending}
+
+    play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
 
 
 async def has_started(world: World, run: RunId) -> bool:

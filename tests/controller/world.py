@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hopyard.controller.controller import Controller
 from hopyard.controller.endings import PREEMPT_GRACE
 from hopyard.controller.launches import Composer
 from hopyard.domain.cluster import Node
-from hopyard.domain.ids import NodeId, RunId
+from hopyard.domain.ids import AttemptId, NodeId, RunId
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.clock import Clock
@@ -23,7 +23,7 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.testing.clock import ManualClock
-from hopyard.testing.fake_engine import FakeEngine
+from hopyard.testing.fake_engine import FakeEngine, Fate
 
 NODES = (
     Node(NodeId("a"), "fake", 8000, 64 * 2**30, tuple(Gpu(i, "A100") for i in range(4))),
@@ -158,3 +158,49 @@ class World:
     async def final(self, run: RunId) -> bool:
         found: Run = await self.runs.get(run)
         return found.phase.final
+
+
+def play(tmp_path: Path, scene: Callable[[World], Awaitable[None]], fate: Callable[[AttemptId, int], Fate] | None = None) -> None:
+    async def whole() -> None:
+        world = World(tmp_path, fate=fate)
+        try:
+            await scene(world)
+        finally:
+            await world.close()
+
+    asyncio.run(whole())
+
+
+class Gated:
+    """A store that writes nothing down while `gate` is closed. calls: what it was asked, and `recorded` when that was done. looks: called once
+    it is written down that a run should end."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.calls: list[str] = []
+        self.looks: Callable[[], Awaitable[None]] | None = None
+        self.asked = {"record": asyncio.Event(), "snapshot": asyncio.Event()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def record(self, *given: Any, **named: Any) -> Any:
+        self.calls.append("record")
+        self.asked["record"].set()
+        await self.gate.wait()
+        recorded = await self._inner.record(*given, **named)
+        self.calls.append("recorded")
+        return recorded
+
+    async def request_stop(self, run: RunId, /, *, now: datetime) -> Any:
+        recorded = await self._inner.request_stop(run, now=now)
+        if self.looks is not None:
+            await self.looks()
+        return recorded
+
+    async def snapshot(self, **given: Any) -> Any:
+        self.calls.append("snapshot")
+        self.asked["snapshot"].set()
+        return await self._inner.snapshot(**given)
