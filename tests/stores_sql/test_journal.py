@@ -13,7 +13,8 @@ from sqlalchemy import Connection
 
 from hopyard.domain import attempt_news
 from hopyard.domain.cluster import Promise, Snapshot
-from hopyard.domain.ids import AttemptId, GangId, NodeId
+from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
+from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.run import Run
 from hopyard.stores.sql import journal, live_rows
 from hopyard.stores.sql.database import Database
@@ -21,6 +22,8 @@ from hopyard.testing.stores import Stores, apply, at, exited, new_run, node, run
 from tests.stores_sql.conftest import stores_over
 
 pytestmark = pytest.mark.anyio
+
+SMALL = QueueName("small")
 
 
 class Reads:
@@ -183,8 +186,10 @@ async def test_what_the_journal_does_not_tell_of_is_read_beside_it(stores: Store
     if change == "cordon":
         await stores.cluster.cordon(NodeId("n1"), True)
     else:
-        await stores.queues.replace(await stores.queues.tree())
+        tree = await stores.queues.tree()
+        await stores.queues.replace(QueueTree({**tree.queues, SMALL: Queue(SMALL)}, default=tree.default))
     await stores.cluster.record_status(exited(first), now=at(9))
     seen = await same(stores, tmp_path / "hopyard.db")
     assert seen.nodes[NodeId("n1")].cordoned == (change == "cordon")
+    assert (SMALL in seen.queues.queues) == (change == "queues")
 

@@ -184,8 +184,9 @@ class Turns:
         plan, self._unwritten = self._unwritten, None
         epoch = await self._leader.epoch()
         if epoch is None:
-            self._wake()
-        if plan is None or epoch is None:
+            self._wake()  # the turn before may have found nothing to do: who waits is to be looked at again when the other server is gone
+            return
+        if plan is None:
             return
         self._noted_at = self._clock.now()
         try:
