@@ -117,6 +117,7 @@ class Asking:
     def _ending(self) -> Soon:
         if self._soon is None:
             self._soon = Soon(self._scene.standing.future, self._scene.capacity, self._scene.accounts)
+            self._scene.on_start.append(self._soon.starts)
         return self._soon
 
     def _surely_soon(self, gang: Gang) -> bool:

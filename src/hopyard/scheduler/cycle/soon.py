@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hopyard.domain.gang import Gang
+from hopyard.domain.gang import Gang, Placement
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.hope import Hope
@@ -23,8 +23,14 @@ class Soon:
         """capacity, accounts: as they are, those that start in this turn included; kept up by others."""
         self._gone, self.last_s = future.gone_by(SOON.total_seconds())
         self._now, self._accounts = capacity, accounts
+        self._then: Accounts | None = None
         self._hope: Hope | None = None
         self._capacity: Capacity | None = None
+
+    def starts(self, placement: Placement) -> None:
+        """It starts in this turn."""
+        if self._then is not None:
+            self._then.charge(placement)
 
     def holds(self, gang: Gang) -> bool:
         """Whether there is room for it by then, and its queue and its user may use so much."""
@@ -34,9 +40,10 @@ class Soon:
         """Whether its queue and its user may use so much by then."""
         if self._accounts.refusal(gang) is None:
             return True
-        accounts = self._accounts.copy()
-        accounts.credit_all(self._gone)
-        return accounts.refusal(gang) is None
+        if self._then is None:
+            self._then = self._accounts.copy()
+            self._then.credit_all(self._gone)
+        return self._then.refusal(gang) is None
 
     def _fits(self, gang: Gang) -> bool:
         """As things stood when room was first looked for."""

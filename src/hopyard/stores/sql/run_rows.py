@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, bindparam, func, select
@@ -68,9 +69,19 @@ SELECT_RUNS: Select[Any] = (
 )
 # Made once: of a statement that is made anew, most of the time goes into making it.
 RUNS_OF_IDS = SELECT_RUNS.where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
+RUN_OF_ID = SELECT_RUNS.where(runs.c.id == bindparam("b_id"))
+RUN_OF_NAME = SELECT_RUNS.where(
+    runs.c.user_name == bindparam("b_user"), runs.c.project == bindparam("b_project"), runs.c.number == bindparam("b_number")
+)
+ATTEMPTS_OF_RUN = select(*ATTEMPT_COLUMNS).where(attempts.c.run == bindparam("b_id")).order_by(attempts.c.number)
+
+# A row looks each of its names up; of many columns, that takes longer than all else.
+_Columns: Any = namedtuple("_Columns", SELECT_RUNS.selected_columns.keys())
 
 
-def to_run(row: Row[Any]) -> Run:
+def to_run(found: Row[Any]) -> Run:
+    """The run in a row of SELECT_RUNS."""
+    row: Any = _Columns._make(found)
     return Run(
         id=RunId(row.id),
         name=RunName(row.user_name, row.project, row.number),
@@ -97,7 +108,7 @@ def to_run(row: Row[Any]) -> Run:
     )
 
 
-def to_attempt(row: Row[Any], shape: Shape) -> Attempt:
+def to_attempt(row: Any, shape: Shape) -> Attempt:
     """The attempt in the columns ATTEMPT_COLUMNS, of a run of this shape."""
     places = decode_placement(row.attempt_placement)
     return Attempt(

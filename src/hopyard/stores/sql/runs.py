@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, or_, select, update
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.filters import listing
 from hopyard.stores.sql.live_rows import LIVE
 from hopyard.stores.sql.marks import Stamp
-from hopyard.stores.sql.run_rows import ATTEMPT_COLUMNS, SELECT_RUNS, to_attempt, to_run
+from hopyard.stores.sql.run_rows import ATTEMPTS_OF_RUN, RUN_OF_ID, RUN_OF_NAME, to_attempt, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, run_events, runs
 
 _OFFLINE_ENDS = {
@@ -41,6 +41,8 @@ _OFFLINE_ENDS = {
     AttemptPhase.LOST: RunPhase.FAILED,
     AttemptPhase.STOPPED: RunPhase.CANCELLED,
 }
+_EXISTING = select(runs.c.id, runs.c.phase, runs.c.offline, runs.c.attempts).where(runs.c.id == bindparam("b_id"))
+_SHAPE = select(runs.c.gang).where(runs.c.id == bindparam("b_id"))
 
 
 class SqlRunStore:
@@ -54,7 +56,7 @@ class SqlRunStore:
 
     async def get(self, run: RunId, /) -> Run:
         def read(conn: Connection) -> Run:
-            row = conn.execute(SELECT_RUNS.where(runs.c.id == run)).one_or_none()
+            row = conn.execute(RUN_OF_ID, {"b_id": run}).one_or_none()
             if row is None:
                 raise _not_found(run)
             return to_run(row)
@@ -63,8 +65,7 @@ class SqlRunStore:
 
     async def find_by_name(self, name: RunName, /) -> Run | None:
         def read(conn: Connection) -> Run | None:
-            where = (runs.c.user_name == name.user, runs.c.project == name.project, runs.c.number == name.number)
-            row = conn.execute(SELECT_RUNS.where(*where)).one_or_none()
+            row = conn.execute(RUN_OF_NAME, {"b_user": name.user, "b_project": name.project, "b_number": name.number}).one_or_none()
             return None if row is None else to_run(row)
 
         return await self._database.read(read)
@@ -108,9 +109,8 @@ class SqlRunStore:
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         def read(conn: Connection) -> list[Attempt]:
             _existing(conn, run)
-            shape = decode_shape(conn.execute(select(runs.c.gang).where(runs.c.id == run)).scalar_one())
-            query = select(*ATTEMPT_COLUMNS).where(attempts.c.run == run).order_by(attempts.c.number)
-            return [to_attempt(row, shape) for row in conn.execute(query)]
+            shape = decode_shape(conn.execute(_SHAPE, {"b_id": run}).scalar_one())
+            return [to_attempt(row, shape) for row in conn.execute(ATTEMPTS_OF_RUN, {"b_id": run})]
 
         return await self._database.read(read)
 
@@ -276,7 +276,7 @@ def _note_saved(conn: Connection, checkpoint: Checkpoint) -> None:
 
 
 def _existing(conn: Connection, run: RunId) -> Row[str, str, bool, int]:
-    row = conn.execute(select(runs.c.id, runs.c.phase, runs.c.offline, runs.c.attempts).where(runs.c.id == run)).one_or_none()
+    row = conn.execute(_EXISTING, {"b_id": run}).one_or_none()
     if row is None:
         raise _not_found(run)
     return row
