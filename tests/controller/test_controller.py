@@ -12,11 +12,11 @@ import pytest
 from hopyard.controller import turns
 from hopyard.controller.controller import PAUSE
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.cluster import HoldReason, Plan, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
-from hopyard.domain.run import RoleSpec, RunPhase, RunSpec
+from hopyard.domain.run import RoleSpec, RunEventKind, RunPhase, RunSpec
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.stores.sql.reservations import SqlReservationStore
@@ -225,6 +225,25 @@ def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace
         assert (await world.runs.get(run)).phase is RunPhase.RUNNING
         await world.advance(begins - world.clock.now())
         assert (await world.runs.get(run)).phase is RunPhase.QUEUED
+
+    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=9), ignores_stop=True))
+
+
+def test_a_start_that_was_promised_is_not_late_while_those_who_leave_have_time_left(tmp_path: Path) -> None:
+    grace = timedelta(minutes=10)
+
+    async def scene(world: World) -> None:
+        world.start(preempt_grace=grace)
+        await world.submit(gpus=4, priority=10)
+        await world.advance(timedelta(minutes=5))
+        urgent = await world.submit(gpus=4, priority=90)
+        await world.advance(grace - timedelta(seconds=30))
+        found = await world.runs.get(urgent)
+        assert (found.phase, found.hold_reason) == (RunPhase.QUEUED, HoldReason.PREEMPTING)
+        assert (await world.controller.snapshot()).preempt_grace_s == grace.total_seconds()
+        await world.advance(timedelta(minutes=1))
+        assert (await world.runs.get(urgent)).phase is RunPhase.RUNNING
+        assert [event.kind for event in await world.runs.events(urgent)] == [RunEventKind.PROMISED]
 
     play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=9), ignores_stop=True))
 

@@ -241,6 +241,22 @@ def test_who_others_leave_for_counts_on_all_nodes_that_they_leave() -> None:
     assert found.promises[GangId("wide")].nodes == ("n", "o")
 
 
+@pytest.mark.parametrize("grace_s", [5.0, 60.0, 600.0])
+def test_who_others_leave_for_is_not_late_before_their_grace_is_over(grace_s: float) -> None:
+    low = held("low", "n", (0, 1, 2, 3), ran_s=5, priority=10)
+    found = world(tree(queue("default")), {"n": 4}, low, pending=(gang("g", 4, priority=90),))
+    found.grace_s = grace_s
+    assert asked(found) == {"low"}
+    promise = found.promises[GangId("g")]
+    assert promise.made_room and seconds(grace_s) < promise.start_at - T0 <= seconds(max(grace_s, 60) + 1)
+    found.now += seconds(max(grace_s - 10, 1))
+    wanted = found.turn()
+    assert not wanted.breaches and not wanted.preempt
+    assert found.promises[GangId("g")] == promise
+    found.leave(GangId("low"))
+    assert [placement.gang.id for placement in found.turn().place] == ["g"]
+
+
 def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:
     runs = [held(f"low{i}", "n", (i,), ran_s=10 + i, priority=10) for i in range(4)]
     found = world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 1, replicas=4, fewest=2, priority=90),))

@@ -12,7 +12,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from hopyard.domain.amounts import placed
-from hopyard.domain.cluster import Node, Plan, Promise, Running, Snapshot
+from hopyard.domain.cluster import PREEMPT_GRACE_S, Node, Plan, Promise, Running, Snapshot
 from hopyard.domain.durations import KEPT, history_keys
 from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Placement, Role, Topology, Where
 from hopyard.domain.ids import AttemptId, GangId, NodeId, PoolName, QueueName, ReservationId, Version
@@ -95,12 +95,13 @@ class World:
     originals: dict[GangId, Gang] = field(default_factory=dict)
     started: dict[GangId, datetime] = field(default_factory=dict)
     attempts: Counter[GangId] = field(default_factory=Counter)
+    grace_s: float = PREEMPT_GRACE_S
 
     def snapshot(self) -> Snapshot:
         self.version += 1
         return Snapshot(
             Version(self.version), self.now, dict(self.nodes), tuple(self.pending.values()), tuple(self.running.values()), self.queues,
-            dict(self.used), self.reservations, dict(self.promises), self.durations,
+            dict(self.used), self.reservations, dict(self.promises), self.durations, preempt_grace_s=self.grace_s,
         )  # fmt: skip
 
     def submit(self, *gangs: Gang) -> None:
@@ -277,7 +278,7 @@ def bookings(draw: st.DrawFn, nodes: list[Node], queues: QueueTree) -> Reservati
 def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> World:
     """Some run already, placed by the policy itself, for different times and saved at different times; others wait."""
     nodes, queues = draw(clusters()), draw(trees())
-    world = World({node.id: node for node in nodes}, queues)
+    world = World({node.id: node for node in nodes}, queues, grace_s=draw(st.sampled_from([PREEMPT_GRACE_S, 5.0, 600.0])))
     world.now = T0 - seconds(1000)
     greedy = draw(st.booleans())  # one queue filled the cluster before the others came
     for i in range(draw(st.integers(0, 8))):

@@ -20,6 +20,7 @@ from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RunPhase
 from hopyard.errors import IntegrityError, ServerUnavailable, SpecError
+from hopyard.stores.sql.codec import to_us
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.schema import MIGRATIONS, migrate
 from hopyard.stores.sql.tables import HEAD, counters, lease, marks, metadata
@@ -128,6 +129,25 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     assert await start(stores, RunId("r-queued-1"), ("n1", (0,)), seconds=12) == "r-queued-1.1"
     assert (await see(stores, nodes=[], seconds=13)).requeued == ("r-running-1",)
     assert await stores.runs.attempts(RunId("r-lost-1")) != []
+    await database.close()
+
+
+@pytest.mark.anyio
+async def test_of_promises_of_0004_it_is_seen_for_whom_others_made_room(url: str) -> None:
+    database_0001(url)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine_of(url).begin() as conn:
+        config.attributes["connection"] = conn
+        command.upgrade(config, "0004")
+        tables = MetaData()
+        tables.reflect(conn)
+        times = {"r-queued-1": (at(0), at(60.9)), "r-lost-1": (at(0), at(61))}
+        rows = [{"run": run, "given_at": to_us(given), "start_at": to_us(start), "nodes": "[]"} for run, (given, start) in times.items()]
+        conn.execute(tables.tables["promises"].insert(), rows)
+    database = Database.open(url)
+    promises = (await stores_over(database).cluster.snapshot(now=at(10))).promises
+    assert {run: promise.made_room for run, promise in promises.items()} == {"r-queued-1": True, "r-lost-1": False}
     await database.close()
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from hopyard.config import units
 from hopyard.config.asks import MAX_EXTRAS, check_extra
 from hopyard.config.reader import Section, read_yaml, shown
+from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
 
 # Beyond these a machine's word is not believed.
@@ -63,7 +64,7 @@ class RetentionSettings:
 class SchedulerSettings:
     """preempt_grace_s: how long a run that is asked to make room may take to save a checkpoint and leave, before it is killed."""
 
-    preempt_grace_s: float = 60.0
+    preempt_grace_s: float = PREEMPT_GRACE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,10 @@ class Controller:
         """What was decided last, and on what; None before the first turn."""
         return self._turns.latest
 
+    async def snapshot(self) -> Snapshot:
+        """What there is now, for those who work out what this controller will decide."""
+        return self._turns.as_decided(await self._cluster.snapshot(now=self._clock.now()))
+
     async def stop(self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False) -> None:
         """End a run: at once when it waits, else its processes are asked and, after `grace`, killed. at_safe_point: a script that
         has safe points leaves at its next one, with a checkpoint. Raises NotFound."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hopyard.controller.effects import Effects, guard_effect
+from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import AttemptId
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.engine import Engine
 
 DEFAULT_GRACE = timedelta(seconds=10)
-PREEMPT_GRACE = timedelta(seconds=60)  # to reach a safe point and save a checkpoint
+PREEMPT_GRACE = timedelta(seconds=PREEMPT_GRACE_S)
 ASK_AGAIN = timedelta(seconds=10)  # beyond its grace
 
 

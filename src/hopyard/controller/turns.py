@@ -101,8 +101,7 @@ class Turns:
 
     async def think(self) -> Plan | None:
         """The plan for this moment; None where nobody waits, no promise is to be taken back, and time alone changes nothing."""
-        snapshot = self._within_reach(await self._cluster.snapshot(now=self._clock.now()))
-        snapshot = replace(snapshot, place_most=self._most, preempt_grace_s=self._preempt_grace_s)
+        snapshot = self.as_decided(self._within_reach(await self._cluster.snapshot(now=self._clock.now())), most=self._most)
         if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
             return None
         if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:
@@ -114,6 +113,10 @@ class Turns:
         self.latest = snapshot, plan
         self._set_alarm(plan.look_again_at)
         return plan
+
+    def as_decided(self, snapshot: Snapshot, *, most: int = 0) -> Snapshot:
+        """With what only this server knows. most: how many are placed in one go; 0: whoever fits."""
+        return replace(snapshot, place_most=most, preempt_grace_s=self._preempt_grace_s)
 
     def _within_reach(self, snapshot: Snapshot) -> Snapshot:
         """Nodes of another server's engine are not ready for this one: it cannot start anything there."""

@@ -14,6 +14,7 @@ from hopyard.domain.queue import ONE_QUEUE, QueueTree, Used
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu
 
+PREEMPT_GRACE_S = 60.0  # to reach a safe point and save a checkpoint, unless something else is said
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -66,12 +67,13 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A blocked gang starts at `start_at` or earlier, on these nodes as far as is known."""
+    """A blocked gang starts at `start_at` or earlier, on these nodes as far as is known. made_room: runs were asked to leave for it."""
 
     gang: GangId
     start_at: datetime
     given_at: datetime
     nodes: tuple[NodeId, ...] = ()
+    made_room: bool = False
 
 
 class BreachCause(StrEnum):
@@ -114,7 +116,7 @@ class Snapshot:
     promises: Mapping[GangId, Promise] = field(default_factory=dict)
     durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     place_most: int = 0
-    preempt_grace_s: float = 60.0
+    preempt_grace_s: float = PREEMPT_GRACE_S
 
 
 class HoldReason(StrEnum):

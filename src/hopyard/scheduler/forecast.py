@@ -141,14 +141,15 @@ class _Base:
         self._capacity = Capacity.of(nodes, (running.placement for running in snapshot.running))
         self._accounts = Accounts.of(snapshot.queues, nodes, snapshot.running, snapshot.used, snapshot.now)
         self._cluster = totals(node for node in nodes if node.open)
-        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now, progress=progress)
+        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, progress=progress)
         self.now = self._planned(self._future, lambda gang: expect(gang, snapshot.durations))
         self.aftermath = Aftermath(snapshot, plan, gang.id)
 
     def laid_out(self, pick: Pick, ahead: Sequence[Gang]) -> _Future:
         """With those ahead of it, if everything takes exactly what `pick` says."""
         snapshot = self.snapshot
-        future = Future.of(snapshot.running, snapshot.durations, snapshot.now, pick=pick, progress=self._progress)
+        about = (snapshot.running, snapshot.durations, snapshot.now)
+        future = Future.of(*about, grace_s=snapshot.preempt_grace_s, pick=pick, progress=self._progress)
 
         def supposed(gang: Gang) -> Expected:
             return exactly(pick(expect(gang, snapshot.durations)))

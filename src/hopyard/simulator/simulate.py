@@ -17,7 +17,7 @@ from hopyard.controller.controller import Controller
 from hopyard.controller.launches import Composer
 from hopyard.domain.attempt import ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.cluster import PREEMPT_GRACE_S, Plan, Snapshot
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, new_run_id
 from hopyard.domain.run import RunSpec
@@ -146,7 +146,7 @@ class Simulation:
             observe_every=timedelta(seconds=self._settings.observe_every_s),
             holder="simulator",
             lease=FOR_EVER,
-            preempt_grace=timedelta(seconds=max(self._settings.costs.save_s, 60.0)),
+            preempt_grace=timedelta(seconds=max(self._settings.costs.save_s, PREEMPT_GRACE_S)),
             holds_every=None,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -288,13 +289,18 @@ class PromiseCases:
     async def test_promises_stand_until_they_are_replaced(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])
         runs = [await submit(stores) for _ in range(3)]
-        first, second, third = [Promise(GangId(run.id), at(60 + n), at(0), (NodeId("n1"),)) for n, run in enumerate(runs)]
+        first, second, third = [
+            Promise(GangId(run.id), at(60 + n), at(0), (NodeId("n1"),), made_room=n == 1) for n, run in enumerate(runs)
+        ]
         before = (await stores.cluster.snapshot(now=at(0))).version
         result = await apply(stores, promises=(first, second))
         snapshot = await stores.cluster.snapshot(now=at(1))
         assert dict(snapshot.promises) == {first.gang: first, second.gang: second}
         assert result.version == snapshot.version > before
         assert (await apply(stores, promises=(second, first))).version == snapshot.version
+        late = replace(second, start_at=at(90), made_room=False)
+        await apply(stores, promises=(first, late))
+        assert (await stores.cluster.snapshot(now=at(1))).promises[second.gang] == late
         assert (await stores.runs.get(runs[0].id)).promised_at == at(60)
         breach = Breach(first.gang, BreachCause.NODE_LOST, "n9 is gone", at(60), at(99))
         await apply(stores, promises=(second, third), breaches=(breach,), seconds=2)

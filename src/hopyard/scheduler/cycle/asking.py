@@ -13,7 +13,7 @@ from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.promises import outranks
 from hopyard.scheduler.cycle.scene import Scene
-from hopyard.scheduler.cycle.soon import SOON, Soon
+from hopyard.scheduler.cycle.soon import Soon
 from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
@@ -21,7 +21,7 @@ from hopyard.scheduler.timeline.leave import leave
 LOOKS = (8, 64)  # gangs for which it is asked in one turn whether others could make room, at least and at most ...
 EFFORT = 200_000  # ... about as many as make so much with all nodes and runs; later turns ask for others
 SEARCH = 4  # looks: to find out who of those that may be asked suffice takes about so many
-GONE = timedelta(seconds=STOPS_IN_S[0] + 1)  # whoever was asked to make room is expected to have left by then
+GONE = timedelta(seconds=STOPS_IN_S + 1)  # whoever was asked to make room is expected to have left by then
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
 
@@ -116,13 +116,13 @@ class Asking:
     @property
     def _ending(self) -> Soon:
         if self._soon is None:
-            self._soon = Soon(self._scene.standing.future, self._scene.capacity, self._scene.accounts)
+            self._soon = Soon(self._scene.standing.future, self._scene.capacity, self._scene.accounts, self._scene.soon)
             self._scene.on_start.append(self._soon.starts)
         return self._soon
 
     def _surely_soon(self, gang: Gang) -> bool:
         """Whether it starts soon where it was promised a start."""
-        at = self._scene.timeline.surely_at(gang.id, self._scene.expected(gang), self._scene.now + SOON)
+        at = self._scene.timeline.surely_at(gang.id, self._scene.expected(gang), self._scene.now + self._scene.soon)
         if at is None or not self._ending.allows(_smallest(gang)):
             return False
         self._see_again(at)
@@ -162,7 +162,7 @@ class Asking:
         """Whether it will start once these have left, in nobody's way; then they are asked. What comes about as soon by itself
         needs no asking."""
         scene, timeline, expected = self._scene, self._scene.timeline, self._scene.expected(gang)
-        soon = scene.now + SOON
+        soon = scene.now + scene.soon
         if (self._restore(gang) or timeline.promise(gang, expected)) is not None and self._surely_soon(gang):
             self._restore(gang)
             return False
@@ -201,7 +201,7 @@ class Asking:
         scene, timeline = self._scene, self._scene.timeline
         # What it may use becomes free wherever they are, so its place may be another.
         needed = scene.accounts.refusal(gang) is not None or timeline.counts_on(gang.id).issuperset(running.gang.id for running in runs)
-        if needed and timeline.surely_at(gang.id, scene.expected(gang), scene.now + SOON) is not None:
+        if needed and timeline.surely_at(gang.id, scene.expected(gang), scene.now + scene.soon) is not None:
             return True
         at = timeline.expected_at(gang.id)
         if at is not None:

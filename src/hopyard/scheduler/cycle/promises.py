@@ -11,7 +11,6 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue
 from hopyard.scheduler.cycle.line import Line
-from hopyard.scheduler.cycle.soon import SOON
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.predict import Expected
 from hopyard.scheduler.timeline.timeline import Timeline
@@ -37,11 +36,12 @@ class Promises:
         line: Line,
         queues: Mapping[QueueName, Queue],
         now: datetime,
+        soon: timedelta,
     ) -> None:
         self.before = before
         self.given: dict[GangId, Promise] = {}
         self._breaches: dict[GangId, Breach] = {}
-        self._timeline, self._accounts, self._line, self._now = timeline, accounts, line, now
+        self._timeline, self._accounts, self._line, self._now, self._soon = timeline, accounts, line, now, soon
         self._new = 0
         self._queues = queues
         self._for_room: dict[GangId, QueueName] = {}
@@ -75,13 +75,12 @@ class Promises:
 
     def firm(self, gang: GangId) -> bool:
         """Whether others made room for it: nobody is put before it."""
-        before = self.before[gang]
-        return before.start_at - before.given_at < SOON
+        return self.before[gang].made_room
 
     def _due(self, promise: Promise, preempting: Set[GangId]) -> datetime:
         """When it is due; all that are not due soon are alike. So what others left for somebody who is about to start is not
         taken by who was promised a later start before."""
-        soon = promise.gang in preempting or promise.start_at <= self._now + SOON
+        soon = promise.gang in preempting or promise.start_at <= self._now + self._soon
         return promise.start_at if soon else datetime.max.replace(tzinfo=UTC)
 
     def settle(self, gang: Gang, reason: HoldReason) -> Promise | None:
@@ -124,22 +123,24 @@ class Promises:
         at = self._timeline.expected_at(gang)
         if before is not None and at is not None and at <= before.start_at < promise.start_at:
             promise = replace(promise, start_at=before.start_at)
-        self.given[gang] = replace(promise, given_at=self._next_date())
+        self.given[gang] = replace(promise, given_at=self._next_date(), made_room=True)
         if before is not None and breach is not None and promise.start_at > before.start_at:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_at(gang))
 
     def _dated(self, promise: Promise) -> Promise:
         """One that is late keeps its date, so that whoever was promised a start before somebody else stays before it. Nobody is
-        promised a start to the second: what is late by less is not worth breaking a promise every turn. Only those for whom others
-        make room are promised one sooner than SOON after its date (see `firm`), and go on counting on all nodes on which they do,
-        although fewer would be enough where guesses come true."""
+        promised a start to the second: what is late by less is not worth breaking a promise every turn. Those for whom others made
+        room go on counting on all nodes on which they did, although fewer would be enough where guesses come true, until they are
+        late: then they wait as others do."""
         before = self.before.get(promise.gang)
-        if before is not None and self.firm(promise.gang) and {*promise.nodes} < {*before.nodes}:
+        if before is None:
+            return replace(promise, start_at=max(promise.start_at, self._now + self._soon), given_at=self._next_date())
+        if before.made_room and {*promise.nodes} < {*before.nodes}:
             promise = replace(promise, nodes=before.nodes)
-        given_at = self._next_date() if before is None else before.given_at
-        if before is None or promise.start_at > before.start_at:
-            promise = replace(promise, start_at=max(promise.start_at, max(self._now, given_at) + SOON))
-        return replace(promise, given_at=given_at)
+        if promise.start_at <= before.start_at:
+            return replace(promise, given_at=before.given_at, made_room=before.made_room)
+        start_at = max(promise.start_at, max(self._now, before.given_at) + self._soon)
+        return replace(promise, start_at=start_at, given_at=before.given_at)
 
     def _next_date(self) -> datetime:
         """A microsecond after the last, so that the order in which they were given stays known."""

@@ -43,7 +43,7 @@ class Standing:
         self._wanted = Wanted()
         self._lay_out_nodes()
         self._open_accounts()
-        self.future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
+        self.future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s)
         self._form_line()
         for shape in self.line.shapes:
             self._wanted.count(shape.example, shape.waiting)
@@ -56,7 +56,7 @@ class Standing:
         before, self.snapshot = self.snapshot, snapshot
         ended, begun = difference(before.running, snapshot.running)
         self._follow_running(ended, begun)
-        self.future.at(snapshot.now, snapshot.durations)
+        self.future.at(snapshot.now, snapshot.durations, grace_s=snapshot.preempt_grace_s)
         nodes = [
             name for name in changed_keys(before.nodes, snapshot.nodes) if before.nodes.get(name) != snapshot.nodes.get(name)
         ]

@@ -10,14 +10,14 @@ from operator import is_not
 import numpy as np
 from numpy.typing import NDArray
 
-from hopyard.domain.cluster import Running
+from hopyard.domain.cluster import PREEMPT_GRACE_S, Running
 from hopyard.domain.durations import gpus_of, history_keys
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.scheduler.predict import NEVER_S, TELLS_PACE, Expected, History, exactly, history_of, paced, telling, whole_of
 from hopyard.scheduler.timeline.uses import CPU, NODE, SLOT, Ints, Uses
 
-STOPS_IN_S = (5.0, 60.0)  # one that was asked to end is gone by then: expected, and at the latest
+STOPS_IN_S = 5.0  # one that was asked to end is expected to be gone by then; at the latest when its grace is over
 ALONE = -1
 OVERDUE_S = 1.0  # what is still there past its time limit is gone by then
 Pick = Callable[[Expected], float]
@@ -50,11 +50,12 @@ class Future:
 
     def __init__(
         self, durations: Mapping[str, Sequence[float]], now: datetime,
-        *, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
+        *, grace_s: float = PREEMPT_GRACE_S, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
     ) -> None:  # fmt: skip
-        """pick: supposes that every run takes exactly so long of its band, instead of what is expected. progress: which part of
-        all they have to do gangs say they have done, 0 to 1: these are expected to go on at their pace."""
-        self._durations, self._now, self._pick = durations, now.timestamp(), pick
+        """grace_s: whoever was asked to end is gone by then. pick: supposes that every run takes exactly so long of its band, instead
+        of what is expected. progress: which part of all they have to do gangs say they have done, 0 to 1: these are expected to go on
+        at their pace."""
+        self._durations, self._now, self._pick, self._grace_s = durations, now.timestamp(), pick, max(grace_s, OVERDUE_S)
         self._progress = {gang: part for gang, part in (progress or {}).items() if TELLS_PACE <= part <= 1}
         self._running: dict[GangId, Running] = {}
         self._on: dict[NodeId, dict[GangId, Running]] = {}
@@ -79,9 +80,9 @@ class Future:
     @classmethod
     def of(
         cls, running: Iterable[Running], durations: Mapping[str, Sequence[float]], now: datetime,
-        *, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
+        *, grace_s: float = PREEMPT_GRACE_S, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
     ) -> Future:  # fmt: skip
-        found = cls(durations, now, pick=pick, progress=progress)
+        found = cls(durations, now, grace_s=grace_s, pick=pick, progress=progress)
         for one in running:
             found.add(one)
         return found
@@ -127,8 +128,9 @@ class Future:
         self._free_slots.append(slot)
         self._uses.drop(slot)
 
-    def at(self, now: datetime, durations: Mapping[str, Sequence[float]]) -> None:
+    def at(self, now: datetime, durations: Mapping[str, Sequence[float]], *, grace_s: float = PREEMPT_GRACE_S) -> None:
         """Time went on, and more was learned. Where the clock was set back, what was worked out for later holds no more."""
+        self._grace_s = max(grace_s, OVERDUE_S)
         before, self._durations = self._durations, durations
         was, self._now, self._sorted = self._now, now.timestamp(), None
         if self._now < was:
@@ -254,8 +256,9 @@ class Future:
     def _end(self, running: Running) -> End:
         gang = running.gang
         if running.stopping:
-            self._times[:, self._slots[gang.id]] = self._now + STOPS_IN_S[0], self._now + STOPS_IN_S[1], self._now
-            return End(running.placement, *STOPS_IN_S)
+            mid_s, high_s = min(STOPS_IN_S, self._grace_s), self._grace_s
+            self._times[:, self._slots[gang.id]] = self._now + mid_s, self._now + high_s, self._now
+            return End(running.placement, mid_s, high_s)
         known = self._known.get(gang.id)
         if known is None or known[3] <= self._now:
             begun = _begun(running)

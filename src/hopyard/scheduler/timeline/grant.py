@@ -90,7 +90,7 @@ class _Ground:
 
     def __init__(self, wanted: Reservation, snapshot: Snapshot) -> None:
         self.wanted, self.nodes, self._snapshot = wanted, snapshot.nodes, snapshot
-        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now)
+        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s)
         begin, end = next(
             occurrences(wanted, snapshot.now, wanted.end_at + timedelta(days=36500)), (wanted.start_at, wanted.end_at)
         )

@@ -50,7 +50,7 @@ class Timeline:
         return cls(
             Capacity.of(nodes, (running.placement for running in snapshot.running)),
             Accounts.of(snapshot.queues, nodes, snapshot.running, snapshot.used, snapshot.now),
-            Future.of(snapshot.running, snapshot.durations, snapshot.now),
+            Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s),
             snapshot.reservations,
             snapshot.now,
             snapshot.queues,
@@ -167,7 +167,7 @@ class Timeline:
         """Whether only others who were promised a start keep it from what is free, or soon left, where it was promised its own."""
         ladder, smallest = self._outlook.ladder_on(before.nodes), gang.sized([role.fewest for role in gang.roles])
         starts_s = self._outlook.stays[gang.id].at_s - SLACK_S
-        return any(at_s < starts_s and ladder.at(at_s).place(smallest, score=ANY) is not None for at_s in (0.0, STOPS_IN_S[0]))
+        return any(at_s < starts_s and ladder.at(at_s).place(smallest, score=ANY) is not None for at_s in (0.0, STOPS_IN_S))
 
     def earliest_start(self, gang: Gang, expected: Expected) -> datetime | None:
         """When it would probably start if it were promised a start now. Nothing is promised."""

@@ -50,8 +50,8 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return GrantedOut(reservation_out(granted, parts.now()), warnings)
 
     async def _create(ask: Ask[Nothing, ReservationIn]) -> tuple[Reservation, Sequence[str]]:
-        user, now = ask.caller.require_user(), parts.now()
-        snapshot = await parts.cluster.snapshot(now=now)
+        user, snapshot = ask.caller.require_user(), await parts.controller.snapshot()
+        now = snapshot.now
         wanted = ask.body.reservation(ReservationId(ask.body.name), by=user, at=now)
         _check_may(snapshot.queues, wanted, user=user, owner=parts.queues.owner)
         check_reservation(wanted, nodes=list(snapshot.nodes.values()), queues=snapshot.queues, now=now)

@@ -23,7 +23,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         run = await parts.runs.get(RunId(ask.path["id"]))
         if run.phase is not RunPhase.QUEUED:
             return _told(run, detail=_standing(run))
-        snapshot = await parts.cluster.snapshot(now=parts.now())
+        snapshot = await parts.controller.snapshot()
         progress = _progress(parts, snapshot)
         found = await asyncio.to_thread(_explain, snapshot, GangId(run.id), progress)
         if found is None:

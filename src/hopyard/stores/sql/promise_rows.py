@@ -12,7 +12,7 @@ from hopyard.domain.ids import GangId, NodeId
 from hopyard.stores.sql.codec import decode_words, encode_words, from_us, to_us
 from hopyard.stores.sql.tables import promises
 
-_ALL = select(promises.c.run, promises.c.start_at, promises.c.given_at, promises.c.nodes).order_by(promises.c.run)
+_ALL = select(promises.c.run, promises.c.start_at, promises.c.given_at, promises.c.nodes, promises.c.made_room).order_by(promises.c.run)
 _CHANGE = update(promises).where(promises.c.run == bindparam("b_run"))
 _REMOVE = delete(promises).where(promises.c.run == bindparam("b_run"))
 
@@ -22,9 +22,9 @@ Promises = Mapping[GangId, Promise]
 def all_promises(conn: Connection) -> dict[GangId, Promise]:
     return {
         GangId(run): Promise(
-            GangId(run), from_us(start_at), from_us(given_at), tuple(NodeId(name) for name in decode_words(nodes))
+            GangId(run), from_us(start_at), from_us(given_at), tuple(NodeId(name) for name in decode_words(nodes)), made_room
         )
-        for run, start_at, given_at, nodes in conn.execute(_ALL)
+        for run, start_at, given_at, nodes, made_room in conn.execute(_ALL)
     }
 
 
@@ -48,4 +48,9 @@ def drop_promise(conn: Connection, run: str) -> bool:
 
 
 def _values(promise: Promise) -> dict[str, Any]:
-    return {"start_at": to_us(promise.start_at), "given_at": to_us(promise.given_at), "nodes": encode_words(promise.nodes)}
+    return {
+        "start_at": to_us(promise.start_at),
+        "given_at": to_us(promise.given_at),
+        "nodes": encode_words(promise.nodes),
+        "made_room": promise.made_room,
+    }

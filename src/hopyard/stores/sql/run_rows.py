@@ -76,7 +76,7 @@ RUN_OF_NAME = SELECT_RUNS.where(
 ATTEMPTS_OF_RUN = select(*ATTEMPT_COLUMNS).where(attempts.c.run == bindparam("b_id")).order_by(attempts.c.number)
 
 # A row looks each of its names up; of many columns, that takes longer than all else.
-_Columns: Any = namedtuple("_Columns", SELECT_RUNS.selected_columns.keys())
+_Columns: Any = namedtuple("_Columns", SELECT_RUNS.selected_columns.keys())  # type: ignore[misc]
 
 
 def to_run(found: Row[Any]) -> Run:

@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0004"  # the newest migration
+HEAD = "0005"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -140,6 +140,7 @@ promises = Table(
     Column("start_at", BigInteger, nullable=False),
     Column("given_at", BigInteger, nullable=False),
     Column("nodes", Text, nullable=False),  # JSON
+    Column("made_room", Boolean, nullable=False, server_default=false()),
 )
 
 run_events = Table(
