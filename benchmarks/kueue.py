@@ -151,8 +151,7 @@ async def submit(controller: Controller, runs: SqlRunStore, due: Sequence[Arriva
             now = datetime.now(UTC)
             batch = [NewRun(new_run_id(now, number.to_bytes(7, "little")), USER, spec(due[number])) for number in range(at, upto)]
             found.update((new.id, due[number]) for new, number in zip(batch, range(at, upto), strict=True))
-            await runs.create(batch, now=now)
-            controller.wake()
+            controller.submitted(await runs.create(batch, now=now))
             at = upto
         await asyncio.sleep(SUBMIT_EVERY_S)
     return found

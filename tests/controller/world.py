@@ -150,9 +150,9 @@ class World:
         role = RoleSpec(("python", "x.py"), replicas=replicas, resources=Resources(cpu_milli, 2**30, gpus))
         spec = RunSpec("p", (role,), max_attempts=max_attempts, priority=priority)
         run = RunId(f"run-{self._next:06d}")
-        await self.runs.create([NewRun(run, "alice", spec)], now=self.server_clock.now())
+        made = await self.runs.create([NewRun(run, "alice", spec)], now=self.server_clock.now())
         if wake:
-            self.controller.wake()
+            self.controller.submitted(made)
         return run
 
     async def final(self, run: RunId) -> bool:

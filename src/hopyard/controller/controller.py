@@ -115,6 +115,11 @@ class Controller:
 
     # -- what the server calls ------------------------------------------------------------------------------------
 
+    def submitted(self, runs: Sequence[Run]) -> None:
+        """These were made just now, through this server."""
+        self._launcher.remember(runs)
+        self.wake()
+
     def wake(self) -> None:
         """Something waits, or something became free: schedule soon."""
         self._wake.set()
@@ -136,7 +141,7 @@ class Controller:
         return self._turns.latest
 
     async def snapshot(self) -> Snapshot:
-        """What there is now, for those who work out what this controller will decide."""
+        """What there is now, with what this server gives those who make room."""
         return self._turns.as_decided(await self._cluster.snapshot(now=self._clock.now()))
 
     async def stop(self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False) -> None:
@@ -337,6 +342,7 @@ class Controller:
 
     def _tell_ended(self, ended: Sequence[RunId]) -> None:
         """Those that end while others are told of are told of together."""
+        self._launcher.forget(ended)
         self._ended.extend(ended)
         if self._telling is None or self._telling.done():
             self._telling = self._effects.spawn(guard_effect(self._tell_all_ended()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 
 from hopyard.controller.effects import guard_effect, log
@@ -21,6 +21,7 @@ from hopyard.interfaces.engine import Engine
 from hopyard.interfaces.run_store import RunStore
 
 LAUNCHES_AT_ONCE = 32
+MOST_REMEMBERED = 8192  # runs that wait, some kilobytes each; others are read when they start
 
 Reading = asyncio.Task[dict[RunId, Run]]
 
@@ -44,6 +45,7 @@ class Launcher:
         self._slots = asyncio.Semaphore(LAUNCHES_AT_ONCE)
         self._under_way: dict[AttemptId, asyncio.Task[None]] = {}
         self._readings: set[Reading] = set()
+        self._remembered: dict[RunId, Run] = {}  # that wait for their first attempt
 
     def __contains__(self, attempt: AttemptId) -> bool:
         return attempt in self._under_way
@@ -54,31 +56,50 @@ class Launcher:
     def under_way(self) -> set[AttemptId]:
         return set(self._under_way)
 
+    def remember(self, runs: Iterable[Run]) -> None:
+        """They were submitted just now. What a run is does not change before it starts, so it need not be read for that. Of very many
+        those stay that came first: they start first."""
+        for run in runs:
+            if len(self._remembered) >= MOST_REMEMBERED:
+                return
+            if run.phase is RunPhase.QUEUED and run.attempt is None and run.spec.resume is None:
+                self._remembered[run.id] = run
+
+    def forget(self, runs: Iterable[RunId]) -> None:
+        """They are over."""
+        for run in runs:
+            self._remembered.pop(run, None)
+
     def read_ahead(self, places: Sequence[Placement]) -> Reading | None:
-        """Begin to read what these run, while it is decided whether they start."""
-        return self._begin_reading([RunId(placement.gang.id) for placement in places]) if places else None
+        """Begin to read what these run, while it is decided whether they start; None where all of them are remembered."""
+        unknown = [run for placement in places if (run := RunId(placement.gang.id)) not in self._remembered]
+        return self._begin_reading(unknown) if unknown else None
 
     def launch(self, started: Sequence[tuple[AttemptId, Placement]], reading: Reading | None = None) -> None:
-        """They are under way from now on. What they run is read in one go, unless `reading` did; whoever is stopped after that is
-        asked to end once it was started."""
-        fresh = [(attempt, placement) for attempt, placement in started if attempt not in self._under_way]
-        if not fresh:
-            return
-        if reading is None:
-            reading = self._begin_reading([split_attempt(attempt)[0] for attempt, _ in fresh])
-        for attempt, placement in fresh:
-            self._under_way[attempt] = asyncio.get_running_loop().create_task(self._launch(attempt, placement, reading))
+        """They are under way from now on. What they run is read in one go, unless it is remembered or `reading` did; whoever is stopped
+        after that is asked to end once it was started."""
+        for attempt, placement in started:
+            if attempt in self._under_way:
+                continue
+            run_id, number = split_attempt(attempt)
+            known = self._remembered.pop(run_id, None)
+            if known is None or number != 1:
+                known = None
+                if reading is None:
+                    reading = self._begin_reading([split_attempt(one)[0] for one, _ in started])
+            launch = self._launch(attempt, placement, known, reading)
+            self._under_way[attempt] = asyncio.get_running_loop().create_task(launch)
 
     def _begin_reading(self, ids: Sequence[RunId]) -> Reading:
         self._readings.add(reading := asyncio.get_running_loop().create_task(read_runs(self._runs, ids)))
         reading.add_done_callback(self._readings.discard)
         return reading
 
-    async def _run_of(self, attempt: AttemptId, reading: Reading) -> Run | None:
+    async def _run_of(self, attempt: AttemptId, reading: Reading | None) -> Run | None:
         """What the attempt runs; None where it is over. Who has never been started goes on from nothing, so it need not be read
         again after it was placed."""
         run_id, number = split_attempt(attempt)
-        run = (await asyncio.shield(reading)).get(run_id)
+        run = None if reading is None else (await asyncio.shield(reading)).get(run_id)
         if run is not None and run.phase is RunPhase.QUEUED and number == 1 and run.spec.resume is None:
             return run
         if run is None or run.attempt is None or run.attempt.id != attempt:
@@ -87,9 +108,9 @@ class Launcher:
             return None
         return run
 
-    async def _launch(self, attempt: AttemptId, placement: Placement, reading: Reading) -> None:
+    async def _launch(self, attempt: AttemptId, placement: Placement, known: Run | None, reading: Reading | None) -> None:
         try:
-            run = await self._run_of(attempt, reading)
+            run = known or await self._run_of(attempt, reading)
             if run is None:
                 return
             if run.stop_requested:

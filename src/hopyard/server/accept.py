@@ -55,7 +55,7 @@ async def accept(
             if run.name.user != user or not _asked_for(run.spec, asked):
                 raise
     if not offline:
-        parts.controller.wake()
+        parts.controller.submitted([run])
     return run
 
 

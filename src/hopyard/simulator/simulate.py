@@ -205,7 +205,7 @@ class Simulation:
             self._record.submitted(
                 made.id, new.spec.as_gang(made.id, new.user, submitted_at=made.submitted_at), self._works[made.id].takes
             )
-            self._controller.wake()
+            self._controller.submitted([made])
 
         return submit
 
