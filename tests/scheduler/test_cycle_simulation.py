@@ -125,7 +125,7 @@ def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
 # In the lives of 40, 44 and 65, what some had left for a gang was taken by others; in those of whoever takes long to leave, it was where
 # a minute was expected to be enough.
 @pytest.mark.parametrize(
-    ("seed", "leaves_s", "grace_s"), [*((seed, 3, 60) for seed in (*range(6), 40, 44, 65)), *((seed, 400, 600) for seed in (0, 4, 5))]
+    ("seed", "leaves_s", "grace_s"), [*((seed, 3, 60) for seed in (*range(6), 40, 44, 65)), *((seed, 400, 600) for seed in (5, 6, 9))]
 )
 def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(seed: int, leaves_s: float, grace_s: float) -> None:
     random = Random(seed)

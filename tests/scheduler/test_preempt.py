@@ -248,13 +248,41 @@ def test_who_others_leave_for_is_not_late_before_their_grace_is_over(grace_s: fl
     found.grace_s = grace_s
     assert asked(found) == {"low"}
     promise = found.promises[GangId("g")]
-    assert promise.made_room and seconds(grace_s) < promise.start_at - T0 <= seconds(max(grace_s, 60) + 1)
-    found.now += seconds(max(grace_s - 10, 1))
-    wanted = found.turn()
-    assert not wanted.breaches and not wanted.preempt
-    assert found.promises[GangId("g")] == promise
+    assert promise.made_room and seconds(grace_s) < promise.start_at - T0 <= seconds(max(grace_s, 60) + 10)
+    for at_s in (grace_s / 2, grace_s - 1, grace_s):
+        found.now = T0 + seconds(at_s)
+        wanted = found.turn()
+        assert not wanted.breaches and not wanted.preempt
+        assert found.promises[GangId("g")] == promise
+    found.submit(gang("thief", 4, priority=90, at=grace_s))
     found.leave(GangId("low"))
     assert [placement.gang.id for placement in found.turn().place] == ["g"]
+
+
+def test_who_takes_longer_than_its_grace_still_leaves_for_whom_it_was_asked() -> None:
+    low = held("low", "n", (0, 1, 2, 3), ran_s=5, priority=10)
+    found = world(tree(queue("default")), {"n": 4}, low, pending=(gang("g", 4, priority=90),))
+    assert asked(found) == {"low"}
+    found.now += seconds(100)
+    assert [breach.gang for breach in found.turn().breaches] == ["g"]
+    found.submit(gang("thief", 4, priority=90, at=100))
+    found.leave(GangId("low"))
+    assert [placement.gang.id for placement in found.turn().place] == ["g"]
+
+
+@pytest.mark.parametrize("grace_s", [60.0, 600.0])
+def test_nobody_waits_for_one_run_that_ends_later_because_runs_may_take_long_to_leave(grace_s: float) -> None:
+    """Eight runs end by themselves, one every 500 s; eight gangs that come before them need not wait for that."""
+    nodes = {f"n{i}": 1 for i in range(8)}
+    runs = [held(f"low{i}", f"n{i}", (0,), ran_s=100, priority=10, limit_s=600 + 500 * i) for i in range(8)]
+    found = world(tree(queue("default")), nodes, *runs, pending=tuple(gang(f"g{i}", 1, priority=90) for i in range(8)))
+    found.grace_s = grace_s
+    for _ in range(20):
+        found.turn()
+        for one in [run.gang.id for run in found.running.values() if run.stopping]:
+            found.leave(one)
+        found.now += seconds(1)
+    assert set(found.running) == {f"g{i}" for i in range(8)}
 
 
 def test_an_elastic_gang_asks_for_its_smallest_size_only() -> None:

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Node, Running
+from hopyard.domain.cluster import PREEMPT_GRACE_S, Node, Running
 from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.reservation import Reservation
@@ -133,7 +133,7 @@ def test_a_future_that_is_kept_up_equals_one_made_anew(
             gone = there.pop()
             kept.drop(gone.gang.id)
             durations = {**durations, "all": (*durations.get("all", ()), float(abs(step)))}
-        kept.at(now, durations)
+        kept.at(now, durations, grace_s=PREEMPT_GRACE_S)
         fresh = Future.of(there, durations, now)
         assert list(kept.ends()) == list(fresh.ends())
         names = [node.id for node in nodes[:1]]
@@ -271,7 +271,7 @@ def test_what_comes_back_is_kept_up_too(scene: tuple[list[Node], list[Running], 
         elif there and step % 3 == 1:
             there[0] = replace(there[0], stopping=not there[0].stopping)
             kept.add(there[0])
-        kept.at(now, durations)
+        kept.at(now, durations, grace_s=PREEMPT_GRACE_S)
         names = [node.id for node in nodes]
         row, at_s, back = kept.comes_back(names)
         told = sorted(

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hopyard.domain.cluster import HoldReason, Preemption, Promise, Running
+from hopyard.domain.cluster import PREEMPT_GRACE_S, HoldReason, Preemption, Promise, Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.promises import outranks
 from hopyard.scheduler.cycle.scene import Scene
-from hopyard.scheduler.cycle.soon import Soon
+from hopyard.scheduler.cycle.soon import SOON, Soon
 from hopyard.scheduler.reasons import plural
 from hopyard.scheduler.timeline.future import STOPS_IN_S
 from hopyard.scheduler.timeline.leave import leave
@@ -24,6 +24,7 @@ SEARCH = 4  # looks: to find out who of those that may be asked suffice takes ab
 GONE = timedelta(seconds=STOPS_IN_S + 1)  # whoever was asked to make room is expected to have left by then
 AGAIN = timedelta(seconds=1)
 NAMED = 3  # runs that a sentence names
+NOBODY = GangId("")  # in particular
 
 
 class Asking:
@@ -114,15 +115,21 @@ class Asking:
         return True
 
     @property
+    def _left_by(self) -> datetime:
+        """Whoever is asked now has left by then. As long as they are there, they are expected to leave within STOPS_IN_S: until their
+        grace is over that is no reason to take back what was promised."""
+        return self._scene.now + timedelta(seconds=max(self._scene.snapshot.preempt_grace_s, PREEMPT_GRACE_S)) + GONE
+
+    @property
     def _ending(self) -> Soon:
         if self._soon is None:
-            self._soon = Soon(self._scene.standing.future, self._scene.capacity, self._scene.accounts, self._scene.soon)
+            self._soon = Soon(self._scene.standing.future, self._scene.capacity, self._scene.accounts)
             self._scene.on_start.append(self._soon.starts)
         return self._soon
 
     def _surely_soon(self, gang: Gang) -> bool:
         """Whether it starts soon where it was promised a start."""
-        at = self._scene.timeline.surely_at(gang.id, self._scene.expected(gang), self._scene.now + self._scene.soon)
+        at = self._scene.timeline.surely_at(gang.id, self._scene.expected(gang), self._scene.now + SOON)
         if at is None or not self._ending.allows(_smallest(gang)):
             return False
         self._see_again(at)
@@ -162,7 +169,6 @@ class Asking:
         """Whether it will start once these have left, in nobody's way; then they are asked. What comes about as soon by itself
         needs no asking."""
         scene, timeline, expected = self._scene, self._scene.timeline, self._scene.expected(gang)
-        soon = scene.now + scene.soon
         if (self._restore(gang) or timeline.promise(gang, expected)) is not None and self._surely_soon(gang):
             self._restore(gang)
             return False
@@ -171,7 +177,7 @@ class Asking:
         for other in others:
             timeline.withdraw(other.id)
         self._supposed(runs)
-        promise = timeline.promise(gang, expected, before=Promise(gang.id, soon, scene.now, nodes))
+        promise = timeline.promise(gang, expected, before=Promise(gang.id, self._left_by, scene.now, nodes))
         place, at = timeline.place_of(gang.id), timeline.expected_at(gang.id)
         above = [other for other in others if outranks(gang, other, scene.accounts, scene.line)]
         if (
@@ -201,7 +207,7 @@ class Asking:
         scene, timeline = self._scene, self._scene.timeline
         # What it may use becomes free wherever they are, so its place may be another.
         needed = scene.accounts.refusal(gang) is not None or timeline.counts_on(gang.id).issuperset(running.gang.id for running in runs)
-        if needed and timeline.surely_at(gang.id, scene.expected(gang), scene.now + scene.soon) is not None:
+        if needed and timeline.surely_at(gang.id, scene.expected(gang), self._left_by) is not None:
             return True
         at = timeline.expected_at(gang.id)
         if at is not None:
@@ -225,7 +231,7 @@ class Asking:
         return None if before is None else self._scene.timeline.promise(gang, self._scene.expected(gang), before=before)
 
     def _supposed(self, runs: Iterable[Running]) -> None:
-        self._scene.timeline.tell([replace(running, stopping=True) for running in runs])
+        self._scene.timeline.tell([replace(running, stopping=True, preempted_for=NOBODY) for running in runs])
 
 
 def _smallest(gang: Gang) -> Gang:

@@ -11,6 +11,7 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue
 from hopyard.scheduler.cycle.line import Line
+from hopyard.scheduler.cycle.soon import SOON
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.predict import Expected
 from hopyard.scheduler.timeline.timeline import Timeline
@@ -36,12 +37,11 @@ class Promises:
         line: Line,
         queues: Mapping[QueueName, Queue],
         now: datetime,
-        soon: timedelta,
     ) -> None:
         self.before = before
         self.given: dict[GangId, Promise] = {}
         self._breaches: dict[GangId, Breach] = {}
-        self._timeline, self._accounts, self._line, self._now, self._soon = timeline, accounts, line, now, soon
+        self._timeline, self._accounts, self._line, self._now = timeline, accounts, line, now
         self._new = 0
         self._queues = queues
         self._for_room: dict[GangId, QueueName] = {}
@@ -80,7 +80,7 @@ class Promises:
     def _due(self, promise: Promise, preempting: Set[GangId]) -> datetime:
         """When it is due; all that are not due soon are alike. So what others left for somebody who is about to start is not
         taken by who was promised a later start before."""
-        soon = promise.gang in preempting or promise.start_at <= self._now + self._soon
+        soon = promise.gang in preempting or promise.made_room or promise.start_at <= self._now + SOON
         return promise.start_at if soon else datetime.max.replace(tzinfo=UTC)
 
     def settle(self, gang: Gang, reason: HoldReason) -> Promise | None:
@@ -111,7 +111,7 @@ class Promises:
         if promise is None:
             self.given.pop(gang.id, None)
             return None
-        self.given[gang.id] = self._dated(promise)
+        self.given[gang.id] = self._dated(promise, making_room=reason is HoldReason.PREEMPTING)
         if reason is not HoldReason.PREEMPTING:
             self._for_room[gang.id] = gang.queue
         return promise
@@ -127,20 +127,20 @@ class Promises:
         if before is not None and breach is not None and promise.start_at > before.start_at:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_at(gang))
 
-    def _dated(self, promise: Promise) -> Promise:
+    def _dated(self, promise: Promise, *, making_room: bool) -> Promise:
         """One that is late keeps its date, so that whoever was promised a start before somebody else stays before it. Nobody is
         promised a start to the second: what is late by less is not worth breaking a promise every turn. Those for whom others made
-        room go on counting on all nodes on which they did, although fewer would be enough where guesses come true, until they are
-        late: then they wait as others do."""
+        room go on counting on all nodes on which they did, although fewer would be enough where guesses come true. Once all have left,
+        one that is late all the same, or goes elsewhere, waits as others do. making_room: some have not left yet."""
         before = self.before.get(promise.gang)
         if before is None:
-            return replace(promise, start_at=max(promise.start_at, self._now + self._soon), given_at=self._next_date())
+            return replace(promise, start_at=max(promise.start_at, self._now + SOON), given_at=self._next_date())
         if before.made_room and {*promise.nodes} < {*before.nodes}:
             promise = replace(promise, nodes=before.nodes)
-        if promise.start_at <= before.start_at:
-            return replace(promise, given_at=before.given_at, made_room=before.made_room)
-        start_at = max(promise.start_at, max(self._now, before.given_at) + self._soon)
-        return replace(promise, start_at=start_at, given_at=before.given_at)
+        late = promise.start_at > before.start_at
+        start_at = max(promise.start_at, max(self._now, before.given_at) + SOON) if late else promise.start_at
+        there = not late and {*promise.nodes} <= {*before.nodes}
+        return replace(promise, start_at=start_at, given_at=before.given_at, made_room=before.made_room and (making_room or there))
 
     def _next_date(self) -> datetime:
         """A microsecond after the last, so that the order in which they were given stays known."""

@@ -11,7 +11,6 @@ from hopyard.domain.ids import GangId
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.promises import Promises
-from hopyard.scheduler.cycle.soon import soon_after
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, expect
@@ -21,19 +20,18 @@ from hopyard.scheduler.timeline.timeline import Timeline
 
 
 class Scene:
-    """placed: what starts. alone: why gangs wait that were looked at for themselves. promised: who binds whom. soon: by then whoever
-    was asked to make room has left."""
+    """placed: what starts. alone: why gangs wait that were looked at for themselves. promised: who binds whom."""
 
     def __init__(self, standing: Standing) -> None:
         self.standing, self.snapshot, self.line = standing, standing.snapshot, standing.line
-        self.now, self.soon = self.snapshot.now, soon_after(self.snapshot.preempt_grace_s)
+        self.now = self.snapshot.now
         self.capacity = standing.capacity  # itself: it knows by now which nodes are best; `close` gives back what starts
         self.accounts = standing.accounts.copy()
         self.timeline = Timeline(
             self.capacity, self.accounts, standing.future, self.snapshot.reservations, self.now, self.snapshot.queues
         )
         self.promises = Promises(
-            self.snapshot.promises, self.timeline, self.accounts, self.line, self.snapshot.queues.queues, self.now, self.soon
+            self.snapshot.promises, self.timeline, self.accounts, self.line, self.snapshot.queues.queues, self.now
         )
         self.placed: dict[GangId, Placement] = {}
         self.alone: dict[GangId, Verdict] = {}

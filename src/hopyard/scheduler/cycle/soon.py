@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.gang import Gang, Placement
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.hope import Hope
 from hopyard.scheduler.timeline.future import Future
 
-
-def soon_after(grace_s: float) -> timedelta:
-    """Whoever was asked to make room has left by then, and for what ends by itself within a minute nobody is asked."""
-    return timedelta(seconds=max(grace_s, PREEMPT_GRACE_S) + 1)
+SOON = timedelta(seconds=61)  # for what ends by itself by then, nobody is asked to leave
 
 
 class Soon:
-    """Of one turn. Runs count as gone that will have ended within `soon` even where they take as long as can be expected.
+    """Of one turn. Runs count as gone that will have ended by SOON even where they take as long as can be expected.
 
     last_s: in how many seconds the last of them has.
     """
 
-    def __init__(self, future: Future, capacity: Capacity, accounts: Accounts, soon: timedelta) -> None:
+    def __init__(self, future: Future, capacity: Capacity, accounts: Accounts) -> None:
         """capacity, accounts: as they are, those that start in this turn included; kept up by others."""
-        self._gone, self.last_s = future.gone_by(soon.total_seconds())
+        self._gone, self.last_s = future.gone_by(SOON.total_seconds())
         self._now, self._accounts = capacity, accounts
         self._then: Accounts | None = None
         self._hope: Hope | None = None

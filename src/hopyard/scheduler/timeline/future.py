@@ -52,7 +52,7 @@ class Future:
         self, durations: Mapping[str, Sequence[float]], now: datetime,
         *, grace_s: float = PREEMPT_GRACE_S, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
     ) -> None:  # fmt: skip
-        """grace_s: whoever was asked to end is gone by then. pick: supposes that every run takes exactly so long of its band, instead
+        """grace_s: whoever was asked to make room is gone by then. pick: supposes that every run takes exactly so long of its band, instead
         of what is expected. progress: which part of all they have to do gangs say they have done, 0 to 1: these are expected to go on
         at their pace."""
         self._durations, self._now, self._pick, self._grace_s = durations, now.timestamp(), pick, max(grace_s, OVERDUE_S)
@@ -128,7 +128,7 @@ class Future:
         self._free_slots.append(slot)
         self._uses.drop(slot)
 
-    def at(self, now: datetime, durations: Mapping[str, Sequence[float]], *, grace_s: float = PREEMPT_GRACE_S) -> None:
+    def at(self, now: datetime, durations: Mapping[str, Sequence[float]], *, grace_s: float) -> None:
         """Time went on, and more was learned. Where the clock was set back, what was worked out for later holds no more."""
         self._grace_s = max(grace_s, OVERDUE_S)
         before, self._durations = self._durations, durations
@@ -256,7 +256,8 @@ class Future:
     def _end(self, running: Running) -> End:
         gang = running.gang
         if running.stopping:
-            mid_s, high_s = min(STOPS_IN_S, self._grace_s), self._grace_s
+            high_s = PREEMPT_GRACE_S if running.preempted_for is None else self._grace_s
+            mid_s = min(STOPS_IN_S, high_s)
             self._times[:, self._slots[gang.id]] = self._now + mid_s, self._now + high_s, self._now
             return End(running.placement, mid_s, high_s)
         known = self._known.get(gang.id)
