@@ -78,17 +78,20 @@ class Launcher:
     def launch(self, started: Sequence[tuple[AttemptId, Placement]], reading: Reading | None = None) -> None:
         """They are under way from now on. What they run is read in one go, unless it is remembered or `reading` did; whoever is stopped
         after that is asked to end once it was started."""
-        for attempt, placement in started:
-            if attempt in self._under_way:
-                continue
-            run_id, number = split_attempt(attempt)
-            known = self._remembered.pop(run_id, None)
-            if known is None or number != 1:
-                known = None
-                if reading is None:
-                    reading = self._begin_reading([split_attempt(one)[0] for one, _ in started])
-            launch = self._launch(attempt, placement, known, reading)
+        fresh = [(attempt, placement) for attempt, placement in started if attempt not in self._under_way]
+        known = {attempt: self._recall(attempt) for attempt, _ in fresh}
+        unknown = [split_attempt(attempt)[0] for attempt, run in known.items() if run is None]
+        if reading is None and unknown:
+            reading = self._begin_reading(unknown)
+        for attempt, placement in fresh:
+            launch = self._launch(attempt, placement, known[attempt], reading)
             self._under_way[attempt] = asyncio.get_running_loop().create_task(launch)
+
+    def _recall(self, attempt: AttemptId) -> Run | None:
+        """What it runs, where that is its run's first attempt and was submitted here."""
+        run_id, number = split_attempt(attempt)
+        run = self._remembered.pop(run_id, None)
+        return run if number == 1 else None
 
     def _begin_reading(self, ids: Sequence[RunId]) -> Reading:
         self._readings.add(reading := asyncio.get_running_loop().create_task(read_runs(self._runs, ids)))
