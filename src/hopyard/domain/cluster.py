@@ -16,6 +16,7 @@ from hopyard.domain.resources import Gpu
 
 PREEMPT_GRACE_S = 60.0  # to reach a safe point and save a checkpoint, unless something else is said
 
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A machine: what of it may be given to runs, in total (not what is free).
