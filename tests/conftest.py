@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from hypothesis import HealthCheck, settings
 os.environ["HOPYARD_HOME"] = "/dev/null/set-HOPYARD_HOME-below-tmp_path"
 settings.register_profile("hopyard", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("hopyard")
+# What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
