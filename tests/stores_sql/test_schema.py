@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Boolean, MetaData, create_engine, inspect, select, text
+from sqlalchemy import Boolean, Connection, MetaData, Table, create_engine, inspect, select, text
 
 from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import NodeId, RunId
@@ -78,22 +80,27 @@ DEFINITIONS = {
 }
 
 
-def database_0001(url: str) -> None:
-    """A database as version 0001 left it, with the rows that its code wrote (tests/stores_sql/rows_0001.json)."""
+@contextmanager
+def upgraded(url: str, version: str) -> Iterator[tuple[Connection, Mapping[str, Table]]]:
+    """The database brought to this version, with its tables as they were then."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine_of(url).begin() as conn:
         config.attributes["connection"] = conn
-        command.upgrade(config, "0001")
+        command.upgrade(config, version)
         tables = MetaData()
         tables.reflect(conn)
-        conn.execute(tables.tables["counters"].delete())
+        yield conn, tables.tables
+
+
+def database_0001(url: str) -> None:
+    """A database as version 0001 left it, with the rows that its code wrote (tests/stores_sql/rows_0001.json)."""
+    with upgraded(url, "0001") as (conn, tables):
+        conn.execute(tables["counters"].delete())
         rows = json.loads((Path(__file__).parent / "rows_0001.json").read_text())
         for table in sorted(rows, key=lambda name: (name != "runs", name)):  # what others refer to first
             flags = {column.name for column in metadata.tables[table].columns if isinstance(column.type, Boolean)}
-            conn.execute(
-                tables.tables[table].insert(), [{k: bool(v) if k in flags else v for k, v in row.items()} for row in rows[table]]
-            )
+            conn.execute(tables[table].insert(), [{k: bool(v) if k in flags else v for k, v in row.items()} for row in rows[table]])
 
 
 @pytest.mark.anyio
@@ -135,16 +142,10 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
 @pytest.mark.anyio
 async def test_of_promises_of_0004_it_is_seen_for_whom_others_made_room(url: str) -> None:
     database_0001(url)
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine_of(url).begin() as conn:
-        config.attributes["connection"] = conn
-        command.upgrade(config, "0004")
-        tables = MetaData()
-        tables.reflect(conn)
+    with upgraded(url, "0004") as (conn, tables):
         times = {"r-queued-1": (at(0), at(60.9)), "r-lost-1": (at(0), at(61))}
         rows = [{"run": run, "given_at": to_us(given), "start_at": to_us(start), "nodes": "[]"} for run, (given, start) in times.items()]
-        conn.execute(tables.tables["promises"].insert(), rows)
+        conn.execute(tables["promises"].insert(), rows)
     database = Database.open(url)
     promises = (await stores_over(database).cluster.snapshot(now=at(10))).promises
     assert {run: promise.made_room for run, promise in promises.items()} == {"r-queued-1": True, "r-lost-1": False}
