@@ -21,7 +21,7 @@ from hopyard.interfaces.engine import Engine
 from hopyard.interfaces.run_store import RunStore
 
 LAUNCHES_AT_ONCE = 32
-MOST_REMEMBERED = 8192  # runs that wait, some kilobytes each; others are read when they start
+MOST_REMEMBERED = 8192  # runs that wait, of 2 to 12 KB (without parameters and packages, and with 50 of each); others are read when they start
 
 Reading = asyncio.Task[dict[RunId, Run]]
 
@@ -98,11 +98,11 @@ class Launcher:
         reading.add_done_callback(self._readings.discard)
         return reading
 
-    async def _run_of(self, attempt: AttemptId, reading: Reading | None) -> Run | None:
+    async def _run_of(self, attempt: AttemptId, reading: Reading) -> Run | None:
         """What the attempt runs; None where it is over. Who has never been started goes on from nothing, so it need not be read
         again after it was placed."""
         run_id, number = split_attempt(attempt)
-        run = None if reading is None else (await asyncio.shield(reading)).get(run_id)
+        run = (await asyncio.shield(reading)).get(run_id)
         if run is not None and run.phase is RunPhase.QUEUED and number == 1 and run.spec.resume is None:
             return run
         if run is None or run.attempt is None or run.attempt.id != attempt:
@@ -111,9 +111,11 @@ class Launcher:
             return None
         return run
 
-    async def _launch(self, attempt: AttemptId, placement: Placement, known: Run | None, reading: Reading | None) -> None:
+    async def _launch(self, attempt: AttemptId, placement: Placement, run: Run | None, reading: Reading | None) -> None:
+        """reading: of what it runs, where that is not known."""
         try:
-            run = known or await self._run_of(attempt, reading)
+            if run is None and reading is not None:
+                run = await self._run_of(attempt, reading)
             if run is None:
                 return
             if run.stop_requested:
