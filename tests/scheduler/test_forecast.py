@@ -72,6 +72,18 @@ def test_a_run_that_says_how_far_it_is_goes_on_at_its_pace() -> None:
     assert told == asked(view, "g")
 
 
+def test_who_waits_for_one_that_takes_long_to_leave_is_told_so() -> None:
+    leaving = replace(
+        runs(Placement(asks("a", 8, limit_s=None), (Assignment(0, NodeId("n1"), (*range(8),)),))),
+        stopping=True, preempted_for=asks("g").id, asked_at=T0 - seconds(40),
+    )  # fmt: skip
+    found = asked(replace(snapshot([machine("n1", 8)], [leaving], [asks("g", 8)]), preempt_grace_s=600.0), "g")
+    band = found.expected
+    assert band is not None
+    assert (band.low_at, band.mid_at, band.high_at) == (T0 + seconds(1), T0 + seconds(40), T0 + seconds(560))
+    assert [(one.name, one.until) for one in found.blocked_by] == [("run:a", T0 + seconds(40))]
+
+
 def test_another_pool_is_told_with_its_time() -> None:
     found = asked(
         busy_cluster(asks("four", 4, limit_s=600, where=A100), asks("first", 6, limit_s=3000, where=A100, at_s=-5)), "four"

@@ -123,6 +123,34 @@ def test_who_comes_first_leaves_what_others_left_for_somebody_else_to_start_now(
     assert (timeline.expected_at(small.id), timeline.expected_at(large.id)) == (T0, T0 + seconds(5))
 
 
+@pytest.mark.parametrize(
+    ("asked_s", "preempted_for", "mid_s", "high_s"),
+    [
+        (None, "x", 5, 600),
+        (0, "x", 5, 600),
+        (3, "x", 5, 597),
+        (40, "x", 40, 560),  # as long again
+        (400, "x", 200, 200),  # its grace is over then
+        (700, "x", 1, 1),
+        (-50, "x", 5, 600),  # the clock was set back
+        (40, None, 20, 20),
+    ],
+)
+def test_who_takes_long_to_leave_is_expected_to_take_as_long_again(
+    asked_s: float | None, preempted_for: str | None, mid_s: float, high_s: float
+) -> None:
+    leaving = replace(
+        runs(Placement(asks("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))),
+        stopping=True,
+        preempted_for=None if preempted_for is None else GangId(preempted_for),
+        asked_at=None if asked_s is None else T0 - seconds(asked_s),
+    )
+    (likely,) = Future.of([leaving], {}, T0, grace_s=600.0, pick=lambda expected: expected.mid_s).ends()
+    assert likely.mid_s == mid_s
+    (planned,) = Future.of([leaving], {}, T0, grace_s=600.0).ends()
+    assert (planned.mid_s, planned.high_s) == (min(5, high_s), high_s)
+
+
 def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
     promise = half_busy().promise(asks("two", 2), exact(50))
     assert promise is not None

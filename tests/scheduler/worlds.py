@@ -115,7 +115,7 @@ class World:
         by_attempt = {one.attempt: one for one in self.running.values()}
         for preemption in wanted.preempt:
             victim = by_attempt[preemption.attempt]
-            self.running[victim.gang.id] = replace(victim, stopping=True, preempted_for=preemption.for_gang or None)
+            self.running[victim.gang.id] = replace(victim, stopping=True, preempted_for=preemption.for_gang or None, asked_at=self.now)
         self.promises = {promise.gang: promise for promise in wanted.promises}
 
     def start(self, placement: Placement) -> None:

@@ -54,6 +54,10 @@ class After:
     def requeued(self) -> bool:
         return self.run_phase is RunPhase.QUEUED
 
+    def asks_to_end(self, before: AttemptPhase) -> bool:
+        """Whether it is by this change that the attempt, in this phase before, is asked to end."""
+        return self.phase is AttemptPhase.STOPPING and before is not AttemptPhase.STOPPING
+
 
 def lost(reason: str) -> Exit:
     """The end of an attempt of which nobody knows how it went."""

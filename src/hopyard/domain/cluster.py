@@ -49,8 +49,8 @@ class Running:
     """A gang that holds resources: it starts, runs, or is being stopped.
 
     started_at: when its processes began, None while it is prepared. saved_at: when the newest checkpoint of this attempt was
-    saved, None where there is none: what it did since then is lost if it is ended now. stopping: it was asked to end.
-    preempted_for: the gang that it makes room for.
+    saved, None where there is none: what it did since then is lost if it is ended now. stopping: it was asked to end; asked_at: when,
+    where that is known. preempted_for: the gang that it makes room for.
     """
 
     placement: Placement
@@ -60,6 +60,7 @@ class Running:
     saved_at: datetime | None = None
     stopping: bool = False
     preempted_for: GangId | None = None
+    asked_at: datetime | None = None
 
     @property
     def gang(self) -> Gang:

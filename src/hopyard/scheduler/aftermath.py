@@ -18,7 +18,7 @@ class Aftermath:
         placed = {placement.gang.id for placement in plan.place}
         asked = {one.gang: one.for_gang for one in plan.preempt}
         running = [
-            replace(one, stopping=True, preempted_for=asked[one.gang.id] or None) if one.gang.id in asked else one
+            replace(one, stopping=True, preempted_for=asked[one.gang.id] or None, asked_at=snapshot.now) if one.gang.id in asked else one
             for one in snapshot.running
         ]
         self._others = tuple(one for one in snapshot.pending if one.id != gang and one.id not in placed)

@@ -141,20 +141,19 @@ class _Base:
         self._capacity = Capacity.of(nodes, (running.placement for running in snapshot.running))
         self._accounts = Accounts.of(snapshot.queues, nodes, snapshot.running, snapshot.used, snapshot.now)
         self._cluster = totals(node for node in nodes if node.open)
-        self._future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, progress=progress)
-        self.now = self._planned(self._future, lambda gang: expect(gang, snapshot.durations))
+        future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, progress=progress)
+        self.now = self._planned(future, lambda gang: expect(gang, snapshot.durations))
+        self._likely = self._supposing(_mid)
         self.aftermath = Aftermath(snapshot, plan, gang.id)
 
     def laid_out(self, pick: Pick, ahead: Sequence[Gang]) -> _Future:
         """With those ahead of it, if everything takes exactly what `pick` says."""
         snapshot = self.snapshot
-        about = (snapshot.running, snapshot.durations, snapshot.now)
-        future = Future.of(*about, grace_s=snapshot.preempt_grace_s, pick=pick, progress=self._progress)
 
         def supposed(gang: Gang) -> Expected:
             return exactly(pick(expect(gang, snapshot.durations)))
 
-        timeline = self._planned(future, supposed)
+        timeline = self._planned(self._supposing(pick), supposed)
         promised = {promise.gang for promise in self._plan.promises}
         waiting = [gang for gang in ahead if gang.id not in promised]
         for gang in waiting[:AHEAD]:
@@ -169,11 +168,16 @@ class _Base:
     def ends_at(self, name: str) -> datetime | None:
         """When a run that is in the way probably ends, or a reservation does."""
         kind, _, what = name.partition(":")
-        if kind == "run" and (end := self._future.end(GangId(what))) is not None:
+        if kind == "run" and (end := self._likely.end(GangId(what))) is not None:
             return self.snapshot.now + timedelta(seconds=end.mid_s)
         if kind == "reservation":
             return next((one.end_at for one in self.snapshot.reservations if one.name == what and not one.every_s), None)
         return None
+
+    def _supposing(self, pick: Pick) -> Future:
+        """When what runs ends, if everything takes exactly what `pick` says."""
+        about = (self.snapshot.running, self.snapshot.durations, self.snapshot.now)
+        return Future.of(*about, grace_s=self.snapshot.preempt_grace_s, pick=pick, progress=self._progress)
 
     def _planned(self, future: Future, expected: Callable[[Gang], Expected]) -> Timeline:
         snapshot = self.snapshot

@@ -29,6 +29,7 @@ class PreemptCases:
         assert await phases(stores, run) == ("stopping", "stopping")
         (seen,) = (await stores.cluster.snapshot(now=at(3))).running
         assert (seen.stopping, seen.preempted_for, seen.started_at, seen.saved_at) == (True, "urgent", at(1), at(2))
+        assert seen.asked_at == at(3)
         told = (await stores.runs.get(run)).attempt
         assert told is not None
         assert (told.preempted_for, told.preempt_reason, told.saved_at) == ("urgent", "it makes room", at(2))
@@ -45,7 +46,16 @@ class PreemptCases:
         assert await start(stores, run, seconds=7) == attempt_id(run, 2)
         assert [one.resumed_from_step for one in await stores.runs.attempts(run)] == [None, 7]
         (again,) = (await stores.cluster.snapshot(now=at(8))).running
-        assert (again.stopping, again.preempted_for, again.saved_at) == (False, None, None)
+        assert (again.stopping, again.preempted_for, again.saved_at, again.asked_at) == (False, None, None, None)
+
+    async def test_it_is_told_when_an_attempt_was_asked_first(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.record_status(running(attempt), now=at(1))
+        await preempt(stores, attempt, for_gang="urgent", seconds=3)
+        await stores.cluster.request_stop(run, now=at(7))
+        await stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, 7, digest("seven"), 1, at(8)))
+        (seen,) = (await stores.cluster.snapshot(now=at(9))).running
+        assert (seen.stopping, seen.asked_at, seen.saved_at) == (True, at(3), at(8))
 
     @pytest.mark.parametrize(
         ("code", "kind", "expected"),

@@ -256,8 +256,11 @@ class Future:
     def _end(self, running: Running) -> End:
         gang = running.gang
         if running.stopping:
-            high_s = PREEMPT_GRACE_S if running.preempted_for is None else self._grace_s
-            mid_s = min(STOPS_IN_S, high_s)
+            leaves = self._leaves(running)
+            # A plan is not to change its mind because somebody takes longer to leave than is usual: it counts on that.
+            mid_s, high_s = min(STOPS_IN_S, leaves.high_s), leaves.high_s
+            if self._pick is not None:
+                mid_s = high_s = self._pick(leaves)
             self._times[:, self._slots[gang.id]] = self._now + mid_s, self._now + high_s, self._now
             return End(running.placement, mid_s, high_s)
         known = self._known.get(gang.id)
@@ -274,6 +277,13 @@ class Future:
             self._times[:, self._slots[gang.id]] = known[0], known[1], known[3]
         mid_s, high_s = max(known[0] - self._now, OVERDUE_S), max(known[1] - self._now, OVERDUE_S)
         return End(running.placement, mid_s, max(mid_s, high_s), known[2])
+
+    def _leaves(self, running: Running) -> Expected:
+        """When one that was asked to end does. Who took longer than is usual is expected to take as long again, up to its grace."""
+        asked_s = 0.0 if running.asked_at is None else max(self._now - running.asked_at.timestamp(), 0.0)
+        grace_s = PREEMPT_GRACE_S if running.preempted_for is None else self._grace_s
+        high_s = max(grace_s - asked_s, OVERDUE_S)
+        return Expected(OVERDUE_S, min(max(STOPS_IN_S, asked_s), high_s), high_s)
 
 
 def alike(gang: Gang) -> Alike:

@@ -55,6 +55,8 @@ class Changes:
         if after.exit is None and after.phase is attempt.phase:
             return
         started_at = self._started_at(attempt, after)
+        if after.asks_to_end(attempt.phase):
+            attempt.asked_at = self._now
         attempt.phase, attempt.started_at = after.phase, started_at
         if after.exit is None:
             self._state.show_running(attempt)

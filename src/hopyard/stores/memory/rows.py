@@ -34,6 +34,7 @@ class AttemptRow:
     saved_at: datetime | None = None
     preempted_for: GangId | None = None  # "" for nobody in particular
     preempt_reason: str = ""
+    asked_at: datetime | None = None  # to end
 
     def noun(self) -> Attempt:
         return Attempt(

@@ -125,6 +125,7 @@ class State:
             row.saved_at,
             stopping=row.phase.value == "stopping",
             preempted_for=row.preempted_for,
+            asked_at=row.asked_at,
         )
         self.seen_running.stale()
 

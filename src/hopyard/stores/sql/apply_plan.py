@@ -135,6 +135,7 @@ class Applying:
             None,
             None,
             None,
+            None,
             RunPhase.STARTING,
             row.started_at,
             False,

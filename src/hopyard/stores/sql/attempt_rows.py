@@ -51,11 +51,13 @@ class Changes:
             return
         values = self._attempts.setdefault(found.id, {"b_id": found.id, "b_phase": str(found.phase)})
         started_at = self._started_at(found, after)
+        asked_at = self._now if after.asks_to_end(found.phase) else found.asked_at
         ended = after.exit is not None
         values |= {
             "phase": str(after.phase),
             "replicas": encode_replicas(after.replicas),
             "started_at": started_at,
+            "asked_at": asked_at,
             "live": int(not ended),
             "ended_at": self._now if ended else None,
             "exit": encode_exit(after.exit),
@@ -63,7 +65,7 @@ class Changes:
         }
         self.stamp.touch("attempts", visible=ended or after.phase is not found.phase)
         self._follow(found, after, started_at)
-        found.phase, found.replicas, found.started_at, found.idle = after.phase, after.replicas, started_at, None
+        found.phase, found.replicas, found.started_at, found.asked_at, found.idle = after.phase, after.replicas, started_at, asked_at, None
         self._live.changed(found.id, requeued=after.requeued)
         if ended:
             self._ended.append(Ended(found.run, found.id))

@@ -32,6 +32,7 @@ _COLUMNS = (
     attempts.c.started_at,
     attempts.c.saved_at,
     attempts.c.preempted_for,
+    attempts.c.asked_at,
     attempts.c.engine,
     attempts.c.replicas,
     runs.c.phase.label("run_phase"),
@@ -65,6 +66,7 @@ class LiveAttempt:
     started_at: int | None
     saved_at: int | None
     preempted_for: GangId | None
+    asked_at: int | None
     run_phase: RunPhase
     run_started_at: int | None
     stop_requested: bool
@@ -83,6 +85,7 @@ class LiveAttempt:
             from_us_or_none(self.saved_at),
             stopping=self.phase is AttemptPhase.STOPPING,
             preempted_for=self.preempted_for,
+            asked_at=from_us_or_none(self.asked_at),
         )
 
     def before(self) -> Before:
@@ -126,12 +129,13 @@ def to_running(row: Any, known: Running | None) -> Running:
         from_us_or_none(row.saved_at),
         stopping=row.phase == AttemptPhase.STOPPING,
         preempted_for=row.preempted_for,
+        asked_at=from_us_or_none(row.asked_at),
     )
 
 
 def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
     gang = to_gang(row) if known is None else known.gang
-    _, live, phase, _, _, placed_at, started_at, saved_at, preempted_for, engine, replicas, *of_run = row[WIDTH:]
+    _, live, phase, _, _, placed_at, started_at, saved_at, preempted_for, asked_at, engine, replicas, *of_run = row[WIDTH:]
     assert live
     run_phase, run_started_at, stop_requested, max_attempts, losses, preemptions = of_run
     return LiveAttempt(
@@ -146,6 +150,7 @@ def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
         started_at,
         saved_at,
         preempted_for,
+        asked_at,
         RunPhase(run_phase),
         run_started_at,
         stop_requested,

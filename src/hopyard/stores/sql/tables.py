@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0005"  # the newest migration
+HEAD = "0006"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -174,6 +174,7 @@ attempts = Table(
     Column("saved_at", BigInteger),  # of its newest checkpoint
     Column("preempted_for", _Key),  # the run that it makes room for, "" for none in particular
     Column("preempt_reason", Text, nullable=False, server_default=""),
+    Column("asked_at", BigInteger),  # to end
     _touched(),
     UniqueConstraint("run", "number", name="attempts_number"),
     Index("attempts_touched", "touched"),
