@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import BreachCause, HoldReason, Plan, Running, Snapshot
+from hopyard.domain.cluster import BreachCause, HoldReason, Node, Plan, Running, Snapshot
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.quota import path
@@ -21,7 +21,7 @@ from hopyard.scheduler.placement.fit import never_fits
 from hopyard.scheduler.predict import expect
 from hopyard.scheduler.timeline.booked import owns
 
-from .worlds import T0, World, beyond_limits, machine, overcommitted, seconds, shuffled, worlds
+from .worlds import T0, World, beyond_limits, clusters, machine, overcommitted, seconds, shuffled, worlds
 
 many = settings(max_examples=50, deadline=None)
 
@@ -80,11 +80,12 @@ def test_equal_snapshots_give_equal_plans_however_they_are_told(world: World, ra
 
 
 @many
-@given(worlds())
-def test_a_node_that_nobody_may_use_changes_no_decision(world: World) -> None:
+@given(worlds(), clusters(), st.integers(0, 64))
+def test_nodes_that_nobody_may_use_change_no_decision(world: World, others: list[Node], cpus: int) -> None:
     snapshot = world.snapshot()
-    closed = replace(machine("n-closed"), cordoned=True)
-    other = plan(replace(snapshot, nodes={**snapshot.nodes, closed.id: closed}))
+    closed = [replace(machine("a-closed", cpus=cpus), cordoned=True)]
+    closed += [replace(node, id=NodeId(f"{node.id}-lost"), ready=False) for node in others]
+    other = plan(replace(snapshot, nodes={**snapshot.nodes, **{node.id: node for node in closed}}))
     wanted = plan(snapshot)
     assert (other.place, other.preempt, other.promises) == (wanted.place, wanted.preempt, wanted.promises)
 

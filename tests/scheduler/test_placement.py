@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hopyard.domain.cluster import HoldReason, Node
@@ -70,6 +72,20 @@ def test_cards_of_which_few_can_serve_what_is_asked_for_are_kept() -> None:
     capacity = Capacity.of([node("a", 2, model="T4"), node("b", 2, model="A100")])
     capacity.weigh(Mix.of([(Resources(gpus=1, gpu_models=("T4",)), ANYWHERE, 5), (Resources(gpus=1), ANYWHERE, 5)]))
     assert on(capacity, role(gpus=1)) == ["b"]
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_cards_of_closed_nodes_are_room_for_nobody(ready: bool) -> None:
+    """Two T4 are left for those who need them, however many stand on nodes that are lost or cordoned."""
+    closed = [node(f"z{at}", 8, model="T4", ready=ready, cordoned=ready) for at in range(10)]
+    capacity = Capacity.of([node("a", 8), node("t", 2, model="T4"), *closed])
+    mix = Mix.of((role(gpus=1, models=(model,)).resources, ANYWHERE, count) for model, count in (("A100", 2), ("T4", 1)))
+    capacity.weigh(mix)
+    assert on(capacity, role(gpus=1)) == ["a"]
+    for one in closed:
+        capacity.set_node(replace(one, ready=True, cordoned=False))
+    capacity.weigh(mix)
+    assert on(capacity, role(gpus=1)) == ["t"]
 
 
 def test_the_last_card_of_its_kind_is_kept_however_much_changed_since() -> None:

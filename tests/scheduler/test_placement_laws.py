@@ -293,6 +293,25 @@ def test_nodes_that_hold_nobody_change_nothing(machines: list[Node], before: lis
     assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
 
 
+@some
+@given(nodes(), nodes(least=1), st.lists(gangs(), max_size=4), gangs(), st.sampled_from(["fragmentation", "fgd", "first-fit"]))
+def test_nodes_that_are_closed_change_nothing(
+    machines: list[Node], others: list[Node], before: list[Gang], wanted: Gang, score: str
+) -> None:
+    """However large they are: what they have is room for nobody, and what is scarce without them stays scarce."""
+    closed = [
+        replace(node, id=NodeId(f"{'anz'[at % 3]}-closed{at}"), ready=at % 2 == 1, cordoned=at % 2 == 1)
+        for at, node in enumerate(others)
+    ]
+    _, placed = filled(machines, before)
+    mix = Mix.of([(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles])
+    fewer, more = Capacity.of(machines, placed), Capacity.of([*closed, *machines], placed)
+    assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
+    for one in (fewer, more):
+        one.weigh(mix)
+    assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
+
+
 @many
 @given(nodes(), st.lists(gangs(), max_size=4), gangs())
 def test_what_does_not_fit_says_why_and_what_never_fits_does_not_fit_an_empty_cluster(

@@ -35,7 +35,7 @@ class Alike:
         self._moved.update(rows)
 
     def examples(self, free: Free) -> tuple[Ints, Ints, Ints]:
-        """Nodes to look at; which of them each node is like, as an index into the first; and how many are like each."""
+        """Nodes to look at; which of them each node is like, as an index into the first; and how many open ones are like each."""
         count = len(self._kind)
         if self._group is None or len(self._moved) * MOST_MOVED > count:
             _, self._group = np.unique(_numbers(self._kind, free), return_inverse=True)
@@ -47,7 +47,7 @@ class Alike:
         like[moved] = np.arange(self._groups, self._groups + len(moved))
         example = np.zeros(self._groups + len(moved), np.int64)
         example[like] = np.arange(count)
-        return example, like, np.bincount(like, minlength=len(example))
+        return example, like, np.bincount(like[free.ground.open], minlength=len(example))
 
 
 def _numbers(kind: Ints, free: Free) -> Ints:

@@ -40,7 +40,7 @@ class Gradient:
         worth = self._worth
         rows, like, times = self._alike.examples(free)
         usable = worth.bounded(self._on_cards[rows], worth.limits(free.cpu[rows], free.memory[rows]))
-        weights = worth.weights(worth.supply(usable, rows, times))
+        weights = worth.weights(usable, rows, times)
         if np.array_equal(weights, self.weights):
             return False
         self._own()

@@ -67,7 +67,7 @@ class Worth:
         self.has_cards: Floats = np.where((ground.card >= 0).any(axis=1), 1.0, 0.0)
         usable = self.bounded(self.on_cards(ground.gpu[examples]), self.limits(ground.cpu[examples], ground.memory[examples]))
         self._kinds = len(examples)
-        self.empty = self.weights(self.supply(usable, examples, np.bincount(self.kind, minlength=self._kinds)))
+        self.empty = self.weights(usable, examples, np.bincount(self.kind[ground.open], minlength=self._kinds))
 
     def _cuts(self, cards: Floats, milli: Floats) -> Floats:
         """[r, m]: what of r thousandths of one card shape m can use."""
@@ -75,21 +75,20 @@ class Worth:
         shares = left // milli * milli if self._fluid else np.where(left >= milli, left, 0)
         return np.where(cards > 1, np.where(left == WHOLE_GPU, WHOLE_GPU, 0), shares).astype(np.float64)
 
-    def supply(self, usable: Floats, rows: Ints, times: Ints) -> Floats:
-        """[k, m]: what shape m can use of all nodes of kind k, of what it can use of `times[i]` nodes that are as node `rows[i]`."""
-        found = np.zeros((self._kinds, usable.shape[1]))
-        np.add.at(found, self.kind[rows], usable * times[:, None])
-        return found
-
-    def weights(self, supply: Floats) -> Floats:
-        """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k: powers of 2, so that they
-        seldom change and that nothing is rounded otherwise where a kind of node that no shape can use is added."""
+    def weights(self, usable: Floats, rows: Ints, times: Ints) -> Floats:
+        """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k, where it can use `usable[i, m]` of each of
+        `times[i]` open nodes that are as node `rows[i]`: powers of 2, so that they seldom change and that nothing is rounded otherwise
+        where a kind of node that no shape can use is added. Nodes that are not open change nothing for those that are."""
+        kinds = self.kind[rows]
+        supply = np.zeros((self._kinds, usable.shape[1]))
+        np.add.at(supply, kinds, usable * times[:, None])
         found = np.zeros_like(supply)
         for column, allowed, count in self._asks:
             m = self._place[column]
             room = max(float(supply[allowed, m].sum()), self._least[m]) if self._by_room else 1.0
             found[allowed, m] += count / room**2
-        most = found.sum(axis=1).max(initial=0.0)
+        of_kind = found.sum(axis=1)
+        most = of_kind[np.bincount(kinds, times, self._kinds) > 0].max(initial=0.0) or of_kind.max(initial=0.0)
         if most:
             scale = TOTAL - np.ceil(np.log2(most))
             with np.errstate(divide="ignore"):
