@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from hopyard.controller.controller import Controller
 from hopyard.controller.launches import Composer
-from hopyard.domain.cluster import Plan, PlanResult
-from hopyard.domain.ids import RunId
+from hopyard.domain.cluster import Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.run import RunPhase
 from hopyard.errors import NotLeader
 from hopyard.interfaces.cluster_store import Lease
@@ -21,7 +22,7 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.testing.fake_engine import Fate
-from tests.controller.world import Counted, World
+from tests.controller.world import NODES, Counted, World
 from tests.controller.world import play as play_alone
 
 TTL = timedelta(seconds=15)
@@ -161,6 +162,28 @@ def test_a_leader_that_resigns_is_followed_at_once(tmp_path: Path) -> None:
         assert len(world.engine.starts) == 2
 
     play(tmp_path, story)
+
+
+def test_who_decides_counts_on_its_own_nodes_and_who_does_not_on_all(tmp_path: Path) -> None:
+    """So `hop why` and `hop reserve` say what the server that leads will do."""
+
+    async def scene(world: World) -> None:
+        far = replace(NODES[0], id=NodeId("far"), engine="another")
+        await world.cluster.record("another", Observation((far,)), now=world.clock.now())
+        assert ready_in(await world.controller.snapshot()) == {"far"}, "nobody has decided yet"
+        world.start()
+        held, waits = await world.submit(gpus=4), await world.submit(gpus=4)
+        await world.advance(timedelta(seconds=3))
+        assert await has_started(world, held) and not await has_started(world, waits)
+        assert ready_in(await world.controller.snapshot()) == {"a", "b"}
+        follower = world.new_controller()
+        assert ready_in(await follower.snapshot()) == {"a", "b", "far"}
+
+    play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
+
+
+def ready_in(snapshot: Snapshot) -> set[str]:
+    return {str(node.id) for node in snapshot.nodes.values() if node.ready}
 
 
 def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Path) -> None:

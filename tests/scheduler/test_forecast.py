@@ -84,6 +84,18 @@ def test_who_waits_for_one_that_takes_long_to_leave_is_told_so() -> None:
     assert [(one.name, one.until) for one in found.blocked_by] == [("run:a", T0 + seconds(40))]
 
 
+def test_who_waits_for_one_that_takes_long_to_start_is_told_so() -> None:
+    """What it runs counts from when its processes run: with an environment that takes four minutes to build, not one of five is over."""
+    starting = replace(
+        runs(Placement(asks("a", 8, limit_s=300), (Assignment(0, NodeId("n1"), (*range(8),)),)), T0 - seconds(240)), started_at=None
+    )
+    found = asked(snapshot([machine("n1", 8)], [starting], [asks("g", 8)]), "g")
+    band = found.expected
+    assert band is not None
+    assert (band.low_at, band.mid_at, band.high_at) == (T0 + seconds(30), T0 + seconds(540), T0 + seconds(1020))
+    assert [(one.name, one.until) for one in found.blocked_by] == [("run:a", T0 + seconds(540))]
+
+
 def test_another_pool_is_told_with_its_time() -> None:
     found = asked(
         busy_cluster(asks("four", 4, limit_s=600, where=A100), asks("first", 6, limit_s=3000, where=A100, at_s=-5)), "four"

@@ -24,6 +24,11 @@ class Leadership:
         """When to ask again after another server was found to lead."""
         return self._ttl / 3
 
+    @property
+    def leads(self) -> bool:
+        """Whether this server led when it asked last."""
+        return self._lease is not None
+
     async def epoch(self) -> int | None:
         """The epoch under which this server may decide now; None while another one leads."""
         now = self._clock.now()

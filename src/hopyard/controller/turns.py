@@ -101,7 +101,7 @@ class Turns:
 
     async def think(self) -> Plan | None:
         """The plan for this moment; None where nobody waits, no promise is to be taken back, and time alone changes nothing."""
-        snapshot = self.as_decided(self._within_reach(await self._cluster.snapshot(now=self._clock.now())), most=self._most)
+        snapshot = self.as_decided(await self._cluster.snapshot(now=self._clock.now()), most=self._most)
         if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
             return None
         if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:
@@ -115,15 +115,16 @@ class Turns:
         return plan
 
     def as_decided(self, snapshot: Snapshot, *, most: int = 0) -> Snapshot:
-        """With what only this server knows. most: how many are placed in one go; 0: whoever fits."""
-        return replace(snapshot, place_most=most, preempt_grace_s=self._preempt_grace_s)
+        """With what only this server knows, where it is the one that decides. most: how many are placed in one go; 0: whoever fits."""
+        nodes = self._within_reach(snapshot.nodes) if self._leader.leads else snapshot.nodes
+        return replace(snapshot, nodes=nodes, place_most=most, preempt_grace_s=self._preempt_grace_s)
 
-    def _within_reach(self, snapshot: Snapshot) -> Snapshot:
+    def _within_reach(self, nodes: Mapping[NodeId, Node]) -> Mapping[NodeId, Node]:
         """Nodes of another server's engine are not ready for this one: it cannot start anything there."""
-        if self._nodes[0] is not snapshot.nodes:
-            far = {name: replace(node, ready=False) for name, node in snapshot.nodes.items() if node.engine != self._engine}
-            self._nodes = snapshot.nodes, {**snapshot.nodes, **far} if far else snapshot.nodes
-        return snapshot if self._nodes[1] is snapshot.nodes else replace(snapshot, nodes=self._nodes[1])
+        if self._nodes[0] is not nodes:
+            far = {name: replace(node, ready=False) for name, node in nodes.items() if node.engine != self._engine}
+            self._nodes = nodes, {**nodes, **far} if far else nodes
+        return self._nodes[1]
 
     def _think(self, snapshot: Snapshot) -> Plan:
         began = time.perf_counter()

@@ -19,6 +19,7 @@ from hopyard.scheduler.timeline.uses import CPU, NODE, SLOT, Ints, Uses
 
 STOPS_IN_S = 5.0  # one that was asked to end is expected to be gone by then; at the latest when its grace is over
 ALONE = -1
+LONGEST_START = 3.0  # times what it took so far
 OVERDUE_S = 1.0  # what is still there past its time limit is gone by then
 Pick = Callable[[Expected], float]
 Alike = tuple[str, str, str, int]
@@ -265,11 +266,14 @@ class Future:
             return End(running.placement, mid_s, high_s)
         known = self._known.get(gang.id)
         if known is None or known[3] <= self._now:
-            begun = _begun(running)
-            expected, until_s = whole_of(gang, self._history(gang), self._now - begun)
+            begun, ran_s = _begun(running), self._now - _begun(running)
+            # A plan does not change its mind as long as a run is being started, either: it counts from its placement.
+            if self._pick is not None and running.started_at is None:
+                begun, ran_s = self._now + self._pick(_begins(ran_s)), 0.0
+            expected, until_s = whole_of(gang, self._history(gang), ran_s)
             part = self._progress.get(gang.id)
             if part is not None:
-                expected, until_s = paced(gang, part, self._now - begun), NEVER_S
+                expected, until_s = paced(gang, part, ran_s), NEVER_S
             if self._pick is not None:
                 expected = exactly(self._pick(expected))
             known = (begun + expected.mid_s, begun + expected.high_s, expected.certain, begun + until_s)
@@ -294,6 +298,12 @@ def alike(gang: Gang) -> Alike:
 
 def _begun(running: Running) -> float:
     return (running.started_at or running.placed_at).timestamp()
+
+
+def _begins(placed_s: float) -> Expected:
+    """In how many seconds the processes of one begin that was placed so long ago: it may take as long again to start, or three times that."""
+    gone_s = max(placed_s, 0.0)
+    return Expected(0.0, gone_s, LONGEST_START * gone_s)
 
 
 def _order(end: End) -> tuple[float, GangId]:
