@@ -14,7 +14,7 @@ from hopyard.config.runspec import gpu_fields, parse_places, parse_sizes, parse_
 from hopyard.domain.gang import Closeness
 from hopyard.errors import SpecError
 
-models = st.lists(st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,8}( [A-Za-z0-9]+)?", fullmatch=True), max_size=3, unique=True).map(tuple)
+models = st.lists(st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,8}( [A-Za-z0-9]{1,9})?", fullmatch=True), max_size=3, unique=True).map(tuple)
 counts = st.one_of(st.builds(lambda n, m: Gpus(n, 0, m), st.integers(1, 999), models), st.builds(lambda n, m: Gpus(0, n, m), st.integers(1, 999), models))
 
 

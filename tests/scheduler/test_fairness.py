@@ -171,6 +171,20 @@ def test_who_borrows_owes_the_lender_and_the_lender_only() -> None:
     assert books.owed(gang("x", "a", cpus=1)) == frozenset()  # CPUs are guaranteed to nobody
 
 
+def test_who_uses_a_guarantee_that_a_queue_beside_it_keeps_owes_those_elsewhere() -> None:
+    """`inner` keeps all that `team` is sure of, so that what `guest` uses is what others are sure of."""
+    of = tree(
+        queue("a", guarantee={"gpu": 3}), queue("team"), queue("guest", "team"),
+        queue("inner", "team", guarantee={"gpu": 3}, lend_limit={"gpu": 0}),
+    )  # fmt: skip
+    books = accounts(of, gang("1", "guest", gpus=3), gpus=6)
+    assert books.refusal(gang("x", "a", gpus=3)) is not None
+    assert books.owed(gang("x", "a", gpus=3)) == {"guest"}
+    books = accounts(of, gang("1", "a", gpus=4), gpus=7)
+    assert books.owed(gang("x", "guest", gpus=1)) == frozenset()  # nor may it take back for itself what `inner` keeps
+    assert books.owed(gang("x", "inner", gpus=3)) == {"a"}
+
+
 def test_a_queue_that_does_not_reclaim_waits() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}, reclaims=False), queue("b"))
     books = accounts(of, gang("1", "b", gpus=8), gpus=8)

@@ -109,6 +109,23 @@ def test_who_is_within_its_guarantee_waits_for_room_although_its_queue_keeps_som
     assert {hold.gang: hold.reason for hold in holds} == {"b4": HoldReason.NO_CAPACITY, "a3": HoldReason.QUOTA}
 
 
+@pytest.mark.parametrize(("lends", "leave"), [(0, {"g0", "g1", "g2"}), (1, {"g1", "g2", "g3"})])
+def test_what_a_queue_keeps_of_the_guarantee_above_it_is_not_there_for_those_beside_it(lends: int, leave: set[str]) -> None:
+    queues = tree(
+        queue("root"), queue("a", "root", sure=3), queue("team", "root"), queue("guest", "team"),
+        queue("inner", "team", sure=3, lend=lends),
+    )  # fmt: skip
+    runs = [held(f"g{i}", "n", (i,), ran_s=100 - i, queue="guest") for i in range(3 + lends)]
+    found = world(queues, {"n": 6}, *runs, pending=(gang("a3", 3, queue="a"),))
+    assert asked(found) == leave
+    for name in leave:
+        found.leave(GangId(name))
+    assert [placement.gang.id for placement in found.turn().place] == ["a3"]
+    found.submit(gang("i2", 3 - lends, queue="inner"))
+    wanted = found.turn()
+    assert ([placement.gang.id for placement in wanted.place], wanted.preempt) == (["i2"], ())
+
+
 def test_who_waits_for_the_first_that_were_asked_asks_no_others() -> None:
     runs = [held(f"a{i}", "n", (i,), ran_s=100 - i, queue="a") for i in range(8)]
     found = world(SHARED, {"n": 8}, *runs, pending=(gang("b", 2, queue="b"),))

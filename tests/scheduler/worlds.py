@@ -222,7 +222,7 @@ def clusters(draw: st.DrawFn) -> list[Node]:
 
 @st.composite
 def trees(draw: st.DrawFn) -> QueueTree:
-    """One queue, or two levels whose guarantees fit."""
+    """One queue, or two or three levels whose guarantees fit."""
     if draw(st.integers(0, 4)) == 0:
         return tree(queue("default", time_slices=draw(st.booleans())))
     sure = st.sampled_from([None, 1, 2, 4])
@@ -240,6 +240,13 @@ def trees(draw: st.DrawFn) -> QueueTree:
                 time_slices=draw(st.sampled_from([False, False, True])),
             )
         )  # fmt: skip
+    team = found[-1]
+    left = team.guarantee.get(GPU, 4000) // 1000
+    for name in ("guest", "inner") if draw(st.integers(0, 3)) == 0 and team.maximum.get(GPU, 4000) >= 1000 * left else ():
+        guarantee = draw(st.sampled_from([None, *range(1, left + 1)]))
+        left -= guarantee or 0
+        lend = draw(st.sampled_from([None, 0, 1]))
+        found.append(queue(name, str(team.name), sure=guarantee, lend=lend, reclaims=draw(st.booleans())))
     return tree(*found)
 
 

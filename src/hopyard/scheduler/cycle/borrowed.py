@@ -8,12 +8,14 @@ from datetime import datetime
 from hopyard.domain.amounts import placed
 from hopyard.domain.cluster import Node, Running
 from hopyard.domain.ids import GangId, NodeId, QueueName
-from hopyard.domain.queue import GPU_OF, Amounts, QueueTree
-from hopyard.domain.quota import guarantees, path
+from hopyard.domain.queue import GPU_OF, QueueTree
+from hopyard.domain.quota import path
+from hopyard.scheduler.fairness.ledger import Ledger
+from hopyard.scheduler.fairness.limits import Limits
 
 Order = tuple[datetime, int, datetime, GangId]
 Use = list[tuple[str, int]]  # of what guarantees name
-Entry = tuple[Order, Use]  # of a run; no two have the same order
+Entry = tuple[Order, Use, QueueName]  # of a run; no two have the same order
 
 
 class Borrowed:
@@ -21,7 +23,8 @@ class Borrowed:
 
     What a queue started first is covered by its guarantee, and stays so while others come and go; what it started beyond is
     borrowed. So a gang that took back what its queue had lent never has to give way to the queue that it took it from, however
-    much its own queue borrows later. Runs that were asked to end count as gone.
+    much its own queue borrows later. Runs that were asked to end count as gone. Of a guarantee there is for a run what nobody below
+    keeps (lend_limit), but for what its own queue, or one above it, does.
     """
 
     def __init__(
@@ -29,8 +32,9 @@ class Borrowed:
     ) -> None:
         """running: by the queue of the gang; not copied."""
         self._queues, self._running = queues, running
-        self._sure = guarantees(queues)
-        self._named = frozenset(name for amounts in self._sure.values() for name, amount in amounts.items() if amount)
+        limits = Limits.of(queues)
+        self._sure, self._kept_names, self._idle = limits.sure, limits.kept_names, Ledger(limits)
+        self._named = limits.guaranteed
         by_model = any(name.startswith(GPU_OF) for name in self._named)
         self._cards: Mapping[NodeId, Node] = nodes if by_model else {}  # where no model is named, nobody need look at cards
         self._beyond: dict[QueueName, frozenset[GangId]] = {}
@@ -57,7 +61,7 @@ class Borrowed:
         first."""
         found = self._beyond.get(level)
         if found is None:
-            found = self._beyond[level] = frozenset(self._after(self._sure.get(level, {}), self._below(level)))
+            found = self._beyond[level] = frozenset(self._after(level, self._below(level)))
         return found
 
     def _below(self, level: QueueName) -> list[Entry]:
@@ -75,19 +79,41 @@ class Borrowed:
         found = self._entries.get(queue)
         if found is None:
             there = self._running.get(queue, {}).values()
-            found = self._entries[queue] = sorted((_as_placed(one), self._use(one)) for one in there if not one.stopping)
+            found = self._entries[queue] = sorted((_as_placed(one), self._use(one), queue) for one in there if not one.stopping)
         return found
 
-    def _after(self, sure: Amounts, entries: Iterable[Entry]) -> Iterable[GangId]:
-        left = {name: sure.get(name, 0) for name in self._named}
-        for (_, _, _, gang), use in entries:
-            for name, amount in use:
+    def _after(self, level: QueueName, entries: Iterable[Entry]) -> Iterable[GangId]:
+        sure, kept = self._sure.get(level, {}), self._idle
+        left = {name: sure.get(name, 0) - (kept.below(level, name) if name in self._kept_names else 0) for name in self._named}
+        spare: dict[tuple[QueueName, str], int] = {}  # what queues below keep and do not use
+        for (_, _, _, gang), use, queue in entries:
+            own = self._kept_for(queue, level, use, spare) if self._kept_names else {}
+            rest = [(name, amount - sum(own.get(name, {}).values())) for name, amount in use] if own else use
+            for name, amount in rest:
                 if amount > left[name]:
                     yield gang
                     break
             else:
-                for name, amount in use:
+                for name, amount in rest:
                     left[name] -= amount
+                for name, parts in own.items():
+                    for at, part in parts.items():
+                        spare[at, name] -= part
+
+    def _kept_for(
+        self, queue: QueueName, level: QueueName, use: Use, spare: dict[tuple[QueueName, str], int]
+    ) -> dict[str, dict[QueueName, int]]:
+        """By name, what of this its own queue, or one above it below that level, keeps and has left."""
+        found: dict[str, dict[QueueName, int]] = {}
+        for name, left in use:
+            for at in path(self._queues, queue):
+                if at == level:
+                    break
+                part = min(left, spare.setdefault((at, name), self._idle.spare(at, name)))
+                if part:
+                    found.setdefault(name, {})[at] = part
+                    left -= part  # noqa: PLW2901 - what those above are asked for
+        return found
 
     def _use(self, running: Running) -> Use:
         """Of what guarantees name. What a gang holds never changes while it holds it, and neither do its nodes' cards while

@@ -176,7 +176,7 @@ class Accounts:
         lender = lending.lender(gang.queue, asked(gang, self._cards))[0] if gang.elastic else None
         if lender is None:
             return gang
-        return _largest(gang, lambda sized: lending.covers(lender, asked(sized, self._cards)))
+        return _largest(gang, lambda sized: lending.covers(lender, gang.queue, asked(sized, self._cards)))
 
     def queue_key(self, queue: QueueName, gang: Gang) -> tuple[tuple[int, float, QueueName], ...]:
         """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how
@@ -258,7 +258,7 @@ class Accounts:
         """How much more the leaf may use without touching what others keep: at each level what it keeps for itself and does
         not use, and beside that what is open above it and below the limit there (after Kueue's hierarchical cohorts)."""
         ledger = self._ledger
-        left = self._cluster.get(name, 0) - ledger.taken(None, name)
+        left = self._cluster.get(name, 0) - ledger.taken_in_all(name)
         for level in reversed(self._limits.paths[leaf]):
             limit = self._limits.most[level].get(name)
             if limit is not None:

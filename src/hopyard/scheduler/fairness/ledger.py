@@ -18,7 +18,7 @@ class Ledger:
     `taken` of a queue is what nobody outside may use of what those above it have: what is used below it, and beside that what
     it keeps of its guarantee (lend_limit). Bottom up, taken = max(used, kept) of a leaf and max(sum of taken right below,
     kept) of any other queue; so what a queue keeps is counted once, and using it takes nothing more (after `SubtreeQuota` and
-    the bubbling up of usage in Kueue's hierarchical cohorts). Only counted for resources of which somebody keeps some.
+    the bubbling up of usage in Kueue's hierarchical cohorts). Of resources of which nobody keeps any it is what is used.
     """
 
     __slots__ = ("_below", "_limits", "_queues", "_users")
@@ -64,14 +64,21 @@ class Ledger:
     def users(self, queue: QueueName) -> dict[str, Amounts]:
         return {user: amounts for (of, user), amounts in self._users.items() if of == queue}
 
-    def taken(self, queue: QueueName | None, name: str) -> int:
-        """None: of the whole cluster."""
-        below = self._below.get(queue, NOTHING).get(name, 0)
-        return below if queue is None else max(below, self._limits.kept.get(queue, NOTHING).get(name, 0))
+    def below(self, queue: QueueName, name: str) -> int:
+        """What of it is used below the queue, and what those below it keep beside that."""
+        of = self._below if name in self._limits.kept_names else self._queues
+        return of.get(queue, NOTHING).get(name, 0)
+
+    def taken(self, queue: QueueName, name: str) -> int:
+        return max(self.below(queue, name), self._limits.kept.get(queue, NOTHING).get(name, 0))
+
+    def taken_in_all(self, name: str) -> int:
+        """Of the whole cluster."""
+        return self._below.get(None, NOTHING).get(name, 0)
 
     def spare(self, queue: QueueName, name: str) -> int:
         """What of it the queue keeps and does not use."""
-        return self.taken(queue, name) - self._below.get(queue, NOTHING).get(name, 0)
+        return self.taken(queue, name) - self.below(queue, name)
 
     def add(self, queue: QueueName, user: str, amounts: Amounts, sign: int) -> None:
         """Count them in the queue and all above it; with the sign -1, undo exactly that."""

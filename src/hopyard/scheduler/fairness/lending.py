@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hopyard.domain.ids import QueueName
@@ -21,6 +21,8 @@ class Lending:
     guarantee by more than one run; and if what the lender is sure of is in use elsewhere, somebody owes it, since where a
     queue is above its guarantee, one right below it is. Who takes back is within its guarantee then and owes nobody outside
     of the lender, so no two take the same from each other in turn. (After reclaiming within hierarchical cohorts of Kueue.)
+    What a queue keeps (lend_limit) counts as used by it: who uses what is left of a guarantee of which another below keeps all
+    uses what somebody else is sure of.
     """
 
     limits: Limits
@@ -40,9 +42,9 @@ class Lending:
         """Queues with gangs of their own that use what the lender is sure of, of one of these resources."""
         return frozenset(debtor for debtor in self.ledger.busy() if self._in_debt(debtor, lender, names))
 
-    def covers(self, lender: QueueName, ask: Amounts) -> bool:
-        """Whether what is asked for is within its guarantee, beside what is used."""
-        return bool(self.limits.within(lender, self.ledger.used(lender), ask))
+    def covers(self, lender: QueueName, queue: QueueName, ask: Amounts) -> bool:
+        """Whether what a gang in this queue, below the lender, asks for is within the lender's guarantee, beside what is used."""
+        return any(names for level, names in self._within(queue, ask) if level == lender)
 
     def owes(self, debtor: QueueName, queue: QueueName, ask: Amounts) -> bool:
         """Whether one queue is among `owed`."""
@@ -61,16 +63,26 @@ class Lending:
 
     def lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, Sequence[str]]:
         """Of a gang in this queue that asks for so much, and the resources that the lender is sure of."""
-        for level in self.limits.paths.get(queue, ()):
-            names = self.limits.within(level, self.ledger.used(level), ask)
+        for level, names in self._within(queue, ask):
             if names and self.limits.tree.queues[level].reclaims:
                 return level, names
         return None, ()
+
+    def _within(self, queue: QueueName, ask: Amounts) -> Iterator[tuple[QueueName, Sequence[str]]]:
+        """For each level of its path: of what the level is sure of and the gang asks for, if it has guarantees left for all of that;
+        else nothing. What a queue below keeps and does not use is there for the gang, and no more of the level then."""
+        limits, ledger = self.limits, self.ledger
+        for level in limits.paths.get(queue, ()):
+            if not limits.kept_names:
+                yield level, limits.within(level, ledger.used(level), ask)
+                continue
+            yield level, limits.within(level, {name: ledger.below(level, name) for name in ask}, ask)
+            ask = {name: amount - min(amount, ledger.spare(level, name)) for name, amount in ask.items()}
 
     def _in_debt(self, debtor: QueueName, lender: QueueName, names: Sequence[str]) -> bool:
         above, levels = self.limits.path(lender), self.limits.path(debtor)
         if lender in levels or debtor in above:
             return False
-        sure = self.limits.sure
-        apart = [(self.ledger.used(level), sure.get(level, NOTHING)) for level in levels if level not in above]
-        return any(all(used.get(name, 0) > own.get(name, 0) for used, own in apart) for name in names)
+        sure, counted = self.limits.sure, self.ledger.taken
+        apart = [(level, sure.get(level, NOTHING)) for level in levels if level not in above]
+        return any(all(counted(level, name) > own.get(name, 0) for level, own in apart) for name in names)
