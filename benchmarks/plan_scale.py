@@ -3,8 +3,9 @@
     python -m benchmarks.plan_scale [--nodes 10000] [--waiting 100000] [--full 0.95] [--queues 30] [--users 300] [--scripts 4]
 
 Nodes of 8 GPUs; runs of 1 to 64 GPUs in many shapes hold `--full` of them; gangs of the same users and scripts wait in a tree of
-two levels whose queues have guarantees, limits and users' limits. Then the same with nothing running, where most can start. Each
-round begins in a process of its own, so that its memory is that of one plan; the snapshots are made before the clock starts.
+two levels whose queues have guarantees, limits and users' limits. Then the same with nothing running, where most can start: those
+that the server starts before it looks for others, and all in one go. Each round begins in a process of its own, so that its memory
+is that of one plan; the snapshots are made before the clock starts.
 Python looks for garbage as it does in the server: seldom, and between plans.
 """
 
@@ -26,7 +27,7 @@ from random import Random
 from benchmarks.harness import Arguments, Report, main, say
 from benchmarks.peers.find import PeerPython
 from hopyard.app import collect_seldom
-from hopyard.controller.turns import undisturbed
+from hopyard.controller.turns import PIECE, undisturbed
 from hopyard.domain.cluster import Node, Plan, Running, Snapshot
 from hopyard.domain.durations import history_keys
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
@@ -199,7 +200,9 @@ def one_round(options: argparse.Namespace) -> dict[str, float]:
     told = sum(1 for _ in wanted.hold)
     found |= {"holds": time.perf_counter() - begun, "held": told}
     if options.empty:
-        timed("empty", snapshot(options, empty=True), Planner())
+        empty = snapshot(options, empty=True)
+        timed("empty_first", replace(empty, place_most=PIECE), Planner())
+        timed("empty", empty, Planner())
     return found
 
 
@@ -251,7 +254,8 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  #
         report.add(name, "s", of(name), note=told(name))
     report.add("holds", "s", of("holds"), note=f"telling why each of {first['held']:.0f} waits, all at once; not part of a plan")
     if options.empty:
-        report.add("empty", "s", of("empty"), note=f"nothing runs: {told('empty')}")
+        report.add("empty_first", "s", of("empty_first"), note=f"nothing runs, as the server plans: {told('empty_first', ' at first')}")
+        report.add("empty", "s", of("empty"), note=f"nothing runs, and all in one go: {told('empty')}")
     return report
 
 

@@ -62,7 +62,7 @@ def nice_ticks(low: float, high: float, about: int, *, whole: bool = False) -> l
     if whole:
         step = max(1.0, float(math.ceil(step)))
     first = math.ceil(low / step - 1e-9)
-    ticks = [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+    ticks = [min(max(n * step, low), high) for n in range(first, math.floor(high / step + 1e-9) + 1)]
     return ticks if len(ticks) >= (1 if whole else 2) else [low, high]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
+from hopyard.errors import IntegrityError
 from hopyard.studies.states import tags
 from hopyard.studies.states.leaf import Leaf, Reader, Writer
 
@@ -59,12 +61,13 @@ def read_array(reader: Reader) -> Any:
     import numpy
 
     said, shape, backwards = reader.read(), reader.read(), reader.read()
-    dtype = numpy.dtype(said if isinstance(said, str) else [_field(one) for one in said])
-    count = 1
-    for one in shape:
-        count *= one
-    flat = numpy.frombuffer(reader.leaf(count * dtype.itemsize), dtype=dtype, count=count)
-    return flat.reshape(shape, order="F" if backwards else "C")
+    try:
+        dtype = numpy.dtype(said if isinstance(said, str) else [_field(one) for one in said])
+        count = math.prod(shape)
+        flat = numpy.frombuffer(reader.leaf(count * dtype.itemsize), dtype=dtype, count=count)
+        return flat.reshape(shape, order="F" if backwards else "C")
+    except (TypeError, ValueError) as bad:
+        raise IntegrityError(f"a state is damaged: no array of {said!r}, {shape!r}: {bad}") from bad
 
 
 def _field(said: Any) -> Any:

@@ -144,18 +144,18 @@ class Reader:
     def _fill(self, made: dict[Any, Any]) -> dict[Any, Any]:
         self.remember(made)
         for _ in range(self.length()):
-            key = self.read()
+            key = _hashable(self.read())
             made[key] = self.read()
         return made
 
     def _set(self) -> set[Any]:
         made: set[Any] = set()
         self.remember(made)
-        made.update([self.read() for _ in range(self.length())])
+        made.update([_hashable(self.read()) for _ in range(self.length())])
         return made
 
     def _frozenset(self) -> frozenset[Any]:
-        return frozenset([self.read() for _ in range(self.length())])
+        return frozenset([_hashable(self.read()) for _ in range(self.length())])
 
     def _same(self) -> Any:
         return self._known[self.length()]
@@ -194,6 +194,15 @@ class Reader:
         if self.byte() == tags.NONE[0]:
             return None
         return [(self.read(), self.read()) for _ in range(self.length())]
+
+
+def _hashable(value: Any) -> Any:
+    """What was written where only such values can be."""
+    try:
+        hash(value)
+    except TypeError as bad:
+        raise IntegrityError(f"a state is damaged: {bad}") from bad
+    return value
 
 
 _READ: dict[int, Callable[[Reader], Any]] = {
