@@ -1,32 +1,39 @@
-"""`hop why`, as people type it."""
+"""What `hop why` prints."""
 
 from __future__ import annotations
 
-from .terminal import Shell
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-SLEEP = "import time\ntime.sleep(600)\n"
+import pytest
 
+from hopyard.cli.times import clock
+from hopyard.cli.why import lines_of
 
-def test_why_a_run_waits(shell: Shell) -> None:
-    shell.write("sleep.py", SLEEP)
-    first = shell.hop("run", "--json", "--detach", "--cpus", "3", "--time", "1h", "sleep.py").json
-    waits = shell.hop("run", "--json", "--detach", "--cpus", "4", "--time", "10m", "sleep.py").json
-    try:
-        lines = shell.hop("why", waits["name"]).text.splitlines()
-        assert lines[0] == f"{waits['name']} waits in queue default, position 1 of 1"
-        assert lines[1].endswith("[no-capacity]")
-        assert any(line.startswith(f"  run {first['name']}, probably until ") for line in lines)
-        assert any(line.startswith("expected start: ") for line in lines)
-        assert "it would start" in lines and "  with 1 CPU: now" in lines
-        told = shell.hop("why", waits["name"], "--json").json
-        assert told["reason"] == "no-capacity" and told["expected"]["mid_at"]
-        assert shell.hop("why", first["name"]).text.startswith(f"{first['name']}: it does not wait: it ")
-        assert "expected to start at " in shell.hop("ps").text
-    finally:
-        shell.hop("stop", "--grace", "0", first["name"], waits["name"])
-    assert "it has ended (cancelled)" in shell.hop("why", waits["name"]).text
+WAITING = {"phase": "queued", "attempt": None}
 
 
-def test_a_run_that_is_not_there(shell: Shell) -> None:
-    done = shell.hop("why", "nobody/nothing/1")
-    assert done.code == 2 and "there is no run" in done.talk
+def at(minutes: float) -> str:
+    return (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat()
+
+
+def waits(**more: Any) -> dict[str, Any]:
+    return {
+        "name": "ada/mnist/1", "queue": "default", "position": 1, "waiting": 1, "detail": "needs 2 GPUs", "reason": "no-capacity",
+        "blocked_by": [], "what_if": [], "expected": None, "promised_at": None, **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("promised", "end"), [(40, ""), (20, "; it will probably be later, since what it waits for takes longer")]
+)
+def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(promised: float, end: str) -> None:
+    band = {"low_at": at(25), "mid_at": at(30), "high_at": at(50)}
+    promised_at = at(promised)
+    lines = lines_of(waits(expected=band, promised_at=promised_at), WAITING)
+    assert lines[-2].startswith(f"expected start: {clock(band['mid_at'])} (in ")
+    assert lines[-1] == f"promised: at the latest {clock(promised_at)}{end}"
+
+
+def test_what_will_not_start_as_things_are_says_so() -> None:
+    assert lines_of(waits(), WAITING)[-1] == "expected start: not as things are"

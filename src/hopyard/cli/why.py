@@ -11,6 +11,7 @@ from hopyard.cli.address import Run, get_run, interrupted
 from hopyard.cli.options import json_option, last_run_argument
 
 Why = dict[str, Any]
+A_MOMENT_S = 1.0  # a promise that is missed by less is kept
 
 
 @click.command("why")
@@ -64,7 +65,7 @@ def _blocker(one: dict[str, Any]) -> str:
 
 
 def _expected(found: Why) -> list[str]:
-    from hopyard.cli.times import clock, soon
+    from hopyard.cli.times import clock, seconds_to, soon
 
     band = found["expected"]
     if band is None:
@@ -73,5 +74,7 @@ def _expected(found: Why) -> list[str]:
     spread = f", between {times[0]} and {times[2]}" if times[0] != times[2] else ""
     lines = [f"expected start: {times[1]} ({soon(band['mid_at'])}){spread}"]
     if found["promised_at"]:
-        lines.append(f"promised: at the latest {clock(found['promised_at'])}")
+        misses = seconds_to(band["mid_at"]) > seconds_to(found["promised_at"]) + A_MOMENT_S
+        late = "; it will probably be later, since what it waits for takes longer" if misses else ""
+        lines.append(f"promised: at the latest {clock(found['promised_at'])}{late}")
     return lines

@@ -19,7 +19,8 @@ from hopyard.scheduler.timeline.uses import CPU, NODE, SLOT, Ints, Uses
 
 STOPS_IN_S = 5.0  # one that was asked to end is expected to be gone by then; at the latest when its grace is over
 ALONE = -1
-LONGEST_START = 3.0  # times what it took so far
+STARTS_IN_S = 10.0  # who takes longer to be prepared
+LONGEST_START = 3.0  # probably takes as long again, and may take so many times as long
 OVERDUE_S = 1.0  # what is still there past its time limit is gone by then
 Pick = Callable[[Expected], float]
 Alike = tuple[str, str, str, int]
@@ -268,7 +269,7 @@ class Future:
         if known is None or known[3] <= self._now:
             begun, ran_s = _begun(running), self._now - _begun(running)
             # A plan does not change its mind as long as a run is being started, either: it counts from its placement.
-            if self._pick is not None and running.started_at is None:
+            if self._pick is not None and running.started_at is None and ran_s > STARTS_IN_S:
                 begun, ran_s = self._now + self._pick(_begins(ran_s)), 0.0
             expected, until_s = whole_of(gang, self._history(gang), ran_s)
             part = self._progress.get(gang.id)
@@ -301,9 +302,8 @@ def _begun(running: Running) -> float:
 
 
 def _begins(placed_s: float) -> Expected:
-    """In how many seconds the processes of one begin that was placed so long ago: it may take as long again to start, or three times that."""
-    gone_s = max(placed_s, 0.0)
-    return Expected(0.0, gone_s, LONGEST_START * gone_s)
+    """In how many seconds the processes of one begin that was placed so long ago."""
+    return Expected(0.0, placed_s, LONGEST_START * placed_s)
 
 
 def _order(end: End) -> tuple[float, GangId]:
