@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,17 @@ def test_looking_at_trials_waits_for_news_and_misses_none(tmp_path: Path) -> Non
             phases.append(head["trials"][0]["phase"])
         assert cursors == {f"{made['id']}.1:0:metrics": len(said) + len(more)}
         assert head["trials"][0]["exit"]["code"] == 0
+
+    play(tmp_path, scene)
+
+
+def test_to_ask_after_no_trials_waits_for_nothing_and_of_no_study_is_refused(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        study = await stage.started(study=STUDY)
+        async with asyncio.timeout(10):
+            head, rest = await look(stage, study, stage.token_of(study), {}, wait_s=20)
+        assert (head, rest) == ({"trials": [], "segments": [], "more": False}, b"")
+        await stage.ask("POST", f"/runs/{study['id'][::-1]}/trials", {"trials": {}}, status=404)
 
     play(tmp_path, scene)
 

@@ -84,10 +84,10 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
         The answer is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt", "resumed_from_step"}], "segments":
         [{"attempt", "rank", "stream", "offset", "size"}], "more": bool}`, and after its line feed the segments' bytes. It comes at once
-        where there is any news, else when there is, or after `wait_s`. At most 4 MiB of bytes come at a time, `more` where that
-        was too little.
+        where there is any news or nothing is asked after, else when there is news, or after `wait_s`. At most 4 MiB of bytes come at a
+        time, `more` where that was too little.
         """
-        study, body = RunId(ask.path["id"]), ask.body
+        study, body = (await parts.runs.get(RunId(ask.path["id"]))).id, ask.body
         until = asyncio.get_running_loop().time() + body.wait_s
         with ExitStack() as stack:
             bell = asyncio.Event()
@@ -99,7 +99,7 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 segments, data, more = await _fresh(parts, trials, body.cursors)
                 left = until - asyncio.get_running_loop().time()
                 news = segments or any(body.trials[run.id] != run.phase for run in trials) or len(trials) < len(body.trials)
-                if news or left <= 0 or parts.hub.closed:
+                if news or not body.trials or left <= 0 or parts.hub.closed:
                     head = {"trials": [_head(run) for run in trials], "segments": segments, "more": more}
                     return Response(encode(head) + b"\n" + b"".join(data), media_type="application/octet-stream")
                 try:
@@ -127,7 +127,7 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     length = {"X-Length": "how many bytes the journal has"}
     return [
         Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", "application/x-ndjson", length), who="study"),
-        Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400,)),
+        Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400, 404)),
         Endpoint("POST", "/runs/{id}/continue", go_on, SubmitQuery, ContinueIn, RunOut, 201, errors=(400, 404, 409, 507)),
     ]
 
