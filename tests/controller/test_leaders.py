@@ -182,6 +182,33 @@ def test_who_decides_counts_on_its_own_nodes_and_who_does_not_on_all(tmp_path: P
     play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
 
 
+def test_who_loses_the_lease_within_a_turn_still_places_on_its_own_nodes(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        far = replace(NODES[0], id=NodeId("far"), engine="another")
+        await world.cluster.record("another", Observation((far,)), now=world.clock.now())
+        world.start()
+        held, waits = await world.submit(gpus=4), await world.submit(gpus=4)
+        await world.advance(timedelta(seconds=3))
+        inner = world.cluster._inner
+        snapshot, looked = inner.snapshot, 0
+
+        async def taken_meanwhile(**given: Any) -> Snapshot:
+            nonlocal looked
+            looked += 1
+            if looked == 1:
+                world.controller._leader.lost()  # as writing down why others wait finds, which goes on beside a turn
+            found: Snapshot = await snapshot(**given)
+            return found
+
+        inner.snapshot = taken_meanwhile
+        world.controller.wake()
+        await world.advance(timedelta(seconds=3))
+        assert looked and await has_started(world, held) and not await has_started(world, waits)
+        assert (await world.runs.get(waits)).phase is RunPhase.QUEUED
+
+    play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
+
+
 def ready_in(snapshot: Snapshot) -> set[str]:
     return {str(node.id) for node in snapshot.nodes.values() if node.ready}
 

@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from hopyard.domain.cluster import HoldReason, Plan, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement, Role, Where
@@ -54,6 +54,20 @@ def test_it_tells_when_it_starts_what_is_in_the_way_and_what_would_be_sooner() -
     ]
     assert "with 2 GPUs: now" in lines(found)
     assert not any(line.startswith("with --time") for line in lines(found))
+
+
+def test_who_was_promised_a_later_start_is_not_expected_to_take_its_room() -> None:
+    running = [
+        runs(Placement(asks("short", 2, limit_s=60), (Assignment(0, NodeId("n1"), (0, 1)),))),
+        runs(Placement(asks("long", 2, limit_s=3600), (Assignment(0, NodeId("n1"), (2, 3)),))),
+    ]
+    view = snapshot([machine("n1", 4)], running, [asks("first", 1, limit_s=60), asks("second", 2, at_s=1)])
+    found = asked(view, "first")
+    assert found.expected is not None and found.promised_at is not None
+    assert (found.expected.mid_at, found.expected.high_at) == (T0 + seconds(60),) * 2
+    assert found.promised_at >= T0 + seconds(60)
+    later = asked(view, "second")
+    assert later.expected is not None and later.expected.mid_at == T0 + seconds(120)
 
 
 def test_a_run_that_says_how_far_it_is_goes_on_at_its_pace() -> None:
@@ -197,6 +211,28 @@ def test_what_is_told_to_start_now_really_does(world: World) -> None:
         for line in found.what_if:
             if line.start_at <= view.now:
                 assert _starts(world, planned, gang, hold.reason, line.text)
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(reserved=False))
+def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
+    """Where nobody takes longer than was said, and nobody is being asked to leave."""
+    for running in list(world.running.values()):
+        limit_s = running.gang.time_limit_s
+        if limit_s is not None and running.started_at is not None and running.started_at + seconds(limit_s + 5) <= world.now:
+            world.end(running.gang.id)
+    world.turn()
+    world.now += seconds(1)
+    for leaving in [running.gang.id for running in world.running.values() if running.stopping]:
+        world.leave(leaving)
+    view = world.snapshot()
+    planned = plan(view)
+    assume(not planned.preempt)
+    for promise in planned.promises:
+        found = why(view, planned, promise.gang)
+        assert found is not None
+        assert found.promised_at == promise.start_at
+        assert found.expected is not None and found.expected.mid_at <= promise.start_at + seconds(1)
 
 
 def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:

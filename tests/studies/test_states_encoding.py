@@ -271,11 +271,20 @@ def test_a_state_nested_without_end_is_told_of() -> None:
         encode(deep)
 
 
+TO_DAMAGE = (
+    {"a": [1, "text", 2.5, (3,)], "b": np.arange(200), "c": {1, 2}},
+    np.zeros(3, [("x", "<i4"), ("y", "<f8", (2,))]),
+    [np.float32(1), np.zeros((3, 4), order="F"), np.zeros((0, 3))],
+    np.array([1, "a", None], dtype=object),
+    {frozenset({1, 2}): collections.OrderedDict(a=1)},
+)
+
+
 @given(st.data())
 @settings(deadline=None)
 def test_damage_is_told_as_damage(data: Any) -> None:
     """Or not noticed, where it hits a number; it is never another error."""
-    whole = bytearray(encode({"a": [1, "text", 2.5, (3,)], "b": np.arange(200), "c": {1, 2}}).to_bytes())
+    whole = bytearray(encode(data.draw(st.sampled_from(TO_DAMAGE))).to_bytes())
     head = tags.START.size
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(IntegrityError):

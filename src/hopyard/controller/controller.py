@@ -142,7 +142,7 @@ class Controller:
 
     async def snapshot(self) -> Snapshot:
         """What there is now, with what this server gives those who make room."""
-        return self._turns.as_decided(await self._cluster.snapshot(now=self._clock.now()))
+        return self._turns.as_shown(await self._cluster.snapshot(now=self._clock.now()))
 
     async def stop(self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False) -> None:
         """End a run: at once when it waits, else its processes are asked and, after `grace`, killed. at_safe_point: a script that

@@ -101,7 +101,7 @@ class Turns:
 
     async def think(self) -> Plan | None:
         """The plan for this moment; None where nobody waits, no promise is to be taken back, and time alone changes nothing."""
-        snapshot = self.as_decided(await self._cluster.snapshot(now=self._clock.now()), most=self._most)
+        snapshot = self._as_decided(await self._cluster.snapshot(now=self._clock.now()), most=self._most)
         if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
             return None
         if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:
@@ -114,9 +114,14 @@ class Turns:
         self._set_alarm(plan.look_again_at)
         return plan
 
-    def as_decided(self, snapshot: Snapshot, *, most: int = 0) -> Snapshot:
-        """With what only this server knows, where it is the one that decides. most: how many are placed in one go; 0: whoever fits."""
-        nodes = self._within_reach(snapshot.nodes) if self._leader.leads else snapshot.nodes
+    def as_shown(self, snapshot: Snapshot) -> Snapshot:
+        """As the server that decides sees it: where that is another one, all nodes may be within its reach."""
+        return self._as_decided(snapshot) if self._leader.leads else replace(snapshot, preempt_grace_s=self._preempt_grace_s)
+
+    def _as_decided(self, snapshot: Snapshot, *, most: int = 0) -> Snapshot:
+        """With what only this server knows, which may lead no longer once the plan is made. most: how many are placed in one go; 0:
+        whoever fits."""
+        nodes = self._within_reach(snapshot.nodes)
         return replace(snapshot, nodes=nodes, place_most=most, preempt_grace_s=self._preempt_grace_s)
 
     def _within_reach(self, nodes: Mapping[NodeId, Node]) -> Mapping[NodeId, Node]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from hopyard.domain.amounts import asked_for, dominant_share, totals
-from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
+from hopyard.domain.cluster import Hold, HoldReason, Plan, Snapshot
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
 from hopyard.domain.spans import soon
@@ -81,7 +81,7 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
     base = _Base(snapshot, plan, gangs, gang, progress)
     ahead = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
     likely = base.laid_out(_mid, ahead)
-    start_at, waits_for = likely.start_of(gang, promised)
+    start_at, waits_for = likely.start_of(gang)
     if hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE):
         start_at = None
     runs = waits_for if hold.reason in FOR_ROOM else ()
@@ -90,14 +90,14 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
         hold,
         len(queue),
         tuple(Blocker(name, base.ends_at(name)) for name in dict.fromkeys((*hold.blocked_by, *runs))),
-        _band(base, ahead, start_at, promised) if start_at is not None else None,
+        _band(base, ahead, start_at) if start_at is not None else None,
         promised.start_at if promised else None,
         tuple(_sooner(base, likely, hold.reason, start_at)),
     )
 
 
-def _band(base: _Base, ahead: Sequence[Gang], mid: datetime, promised: Promise | None) -> Band:
-    low, high = (base.laid_out(pick, ahead).start_of(base.gang, promised)[0] for pick in (_low, _high))
+def _band(base: _Base, ahead: Sequence[Gang], mid: datetime) -> Band:
+    low, high = (base.laid_out(pick, ahead).start_of(base.gang)[0] for pick in (_low, _high))
     return Band(min(low or mid, mid), mid, max(high or mid, mid))
 
 
@@ -143,6 +143,7 @@ class _Base:
         self._cluster = totals(node for node in nodes if node.open)
         future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, progress=progress)
         self.now = self._planned(future, lambda gang: expect(gang, snapshot.durations))
+        self.now.withdraw(gang.id)
         self._likely = self._supposing(_mid)
         self.aftermath = Aftermath(snapshot, plan, gang.id)
 
@@ -186,8 +187,8 @@ class _Base:
         )
         for placement in self._plan.place:
             timeline.start(placement, expected(placement.gang))
-        for promise in self._plan.promises:
-            if promise.gang != self.gang.id and promise.gang in self._gangs:
+        for promise in self._plan.promises:  # its own, too: those that come after it were promised what it leaves
+            if promise.gang in self._gangs:
                 timeline.promise(self._gangs[promise.gang], expected(self._gangs[promise.gang]), before=promise)
         return timeline
 
@@ -201,16 +202,19 @@ class _Future:
     now: datetime
     later: timedelta
 
-    def start_of(self, gang: Gang, promised: Promise | None) -> tuple[datetime | None, tuple[str, ...]]:
-        """When the gang starts, on the nodes that it was promised if it was, and for what it waits."""
-        timeline, found = self.timeline, None
-        if isinstance(timeline.try_now(gang, self.expected), Placement):
-            return self.now + self.later, ()
-        if timeline.promise(gang, self.expected, before=promised) is not None:
+    def start_of(self, gang: Gang) -> tuple[datetime | None, tuple[str, ...]]:
+        """When the gang starts, as it is promised there if it is, and for what it waits. It is promised nothing there afterwards."""
+        timeline, later = self.timeline, self.later
+        found = timeline.expected_at(gang.id)
+        if found is not None:
+            later = timedelta()  # nobody is placed in its way
+        elif isinstance(timeline.try_now(gang, self.expected), Placement):
+            return self.now + later, ()
+        elif timeline.promise(gang, self.expected) is not None:
             found = timeline.expected_at(gang.id)
         waits_for = timeline.waits_for(gang.id)
         timeline.withdraw(gang.id)
-        return (None if found is None else found + self.later), waits_for
+        return (None if found is None else found + later), waits_for
 
 
 def _low(expected: Expected) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hopyard.errors import IntegrityError
@@ -60,14 +62,18 @@ def _write_array(writer: Writer, value: Any) -> None:
 def read_array(reader: Reader) -> Any:
     import numpy
 
-    said, shape, backwards = reader.read(), reader.read(), reader.read()
-    try:
+    said, shape, backwards = reader.read(), _shape(reader.read()), reader.read()
+    count = math.prod(shape)
+    with _damage_told(f"{said!r}, {shape!r}"):
         dtype = numpy.dtype(said if isinstance(said, str) else [_field(one) for one in said])
-        count = math.prod(shape)
         flat = numpy.frombuffer(reader.leaf(count * dtype.itemsize), dtype=dtype, count=count)
         return flat.reshape(shape, order="F" if backwards else "C")
-    except (TypeError, ValueError) as bad:
-        raise IntegrityError(f"a state is damaged: no array of {said!r}, {shape!r}: {bad}") from bad
+
+
+def _shape(said: Any) -> tuple[int, ...]:
+    if not isinstance(said, tuple) or not all(type(size) is int and size >= 0 for size in said):
+        raise IntegrityError(f"a state is damaged: {said!r} is no array's shape")
+    return said
 
 
 def _field(said: Any) -> Any:
@@ -81,8 +87,21 @@ def read_scalar(reader: Reader) -> Any:
 def read_objects(reader: Reader) -> Any:
     import numpy
 
-    shape = reader.read()
-    made = numpy.empty(shape, dtype=object)
+    shape = _shape(reader.read())
+    if math.prod(shape) > reader.rest():
+        raise IntegrityError(f"a state is damaged: it ends before an array of {shape!r} objects does")
+    with _damage_told(f"{shape!r} objects"):
+        made = numpy.empty(shape, dtype=object)
     reader.remember(made)
-    made.reshape(-1)[:] = reader.read()
+    elements = reader.read()
+    with _damage_told(f"{shape!r} objects"):
+        made.reshape(-1)[:] = elements
     return made
+
+
+@contextmanager
+def _damage_told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError, SyntaxError) as bad:  # SyntaxError: of a dtype's text
+        raise IntegrityError(f"a state is damaged: no array of {what}: {bad}") from bad

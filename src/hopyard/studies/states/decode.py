@@ -33,7 +33,7 @@ def decode(data: Any) -> Any:
     except (ImportError, AttributeError) as missing:
         hint = "the state was made by other code than this worker has; a study's code must not change while it runs"
         raise SpecError(f"a state cannot be read here: {missing}", hints=(hint,)) from missing
-    except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError) as bad:
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError, RecursionError) as bad:
         raise IntegrityError(f"a state is damaged: {bad!r}") from bad
 
 
@@ -80,6 +80,10 @@ class Reader:
             return small
         self._at += 8
         return int(tags.LENGTH.unpack(self._view[self._at - 8 : self._at])[0])
+
+    def rest(self) -> int:
+        """How many bytes there still are. Every value takes one."""
+        return len(self._view) - self._at
 
     def text(self) -> str:
         return str(self._take(self.length()), "utf-8", "surrogatepass")
@@ -167,11 +171,15 @@ class Reader:
         return made
 
     def _global(self) -> Any:
-        module = self.text()
-        return found_global(module, self.text())
+        module, name = self.text(), self.text()
+        if not module or module.startswith("."):
+            raise IntegrityError(f"a state is damaged: {module!r} is no module's name")
+        return found_global(module, name)
 
     def _object(self) -> Any:
         make, arguments = self.read(), self.read()
+        if not callable(make) or not isinstance(arguments, tuple):
+            raise IntegrityError(f"a state is damaged: no object is made by {make!r} from {arguments!r}")
         made = make(*arguments)
         self.remember(made)
         setter, state, elements = self.read(), self.read(), self._elements()
