@@ -49,7 +49,7 @@ class Contest:
             best = _first(above.below)
             above.first = None if best is None else best.first
             if best is not None:
-                above.ask = best.ask
+                above.ask = self._accounts.ask_above(best.name, best.ask)
             self._weigh(above)
             above = above.above
 

@@ -181,8 +181,11 @@ class Accounts:
     def queue_key(self, queue: QueueName, gang: Gang) -> tuple[tuple[int, float, QueueName], ...]:
         """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how
         full the guarantee is, if so, the dominant share of what is borrowed already, by weight; then the queue's name."""
-        ask = asked(gang, self._cards)
-        return tuple(self.level_key(level, ask) for level in reversed(self._limits.path(queue)))
+        ask, keys = asked(gang, self._cards), []
+        for level in self._limits.path(queue):
+            keys.append(self.level_key(level, ask))
+            ask = self.ask_above(level, ask)
+        return tuple(reversed(keys))
 
     def ask(self, gang: Gang) -> Amounts:
         """What it asks for, as `level_key` takes it."""
@@ -196,6 +199,10 @@ class Accounts:
         if known is None or known[0] is not used:  # amounts are replaced, never changed
             known = self._shares[key] = used, dominant_share(used, self._cluster)
         return (known[1] + self._history.get(key, 0.0),)
+
+    def ask_above(self, queue: QueueName, ask: Amounts) -> Amounts:
+        """What is asked of the level above one that is asked for so much: what the lower one keeps and does not use is there."""
+        return self._ledger.beyond_spare(queue, ask)
 
     def borrows(self, running: Running) -> bool:
         """Whether its queue uses more than its guarantee of something that this run uses and that some queue is sure of."""
@@ -226,14 +233,14 @@ class Accounts:
         return Lending(self._limits, self._ledger)
 
     def level_key(self, queue: QueueName, ask: Amounts) -> tuple[int, float, QueueName]:
-        """One level of `queue_key`."""
-        use = self._ledger.used(queue)
+        """One level of `queue_key`. What those below it keep counts as used there (see `Lending`), but fills nobody's guarantee."""
+        counted = self._ledger.counted(queue)
         sure = self._limits.sure.get(queue, NOTHING)
-        names = self._limits.within(queue, use, ask) if sure else None
+        names = self._limits.within(queue, counted, ask) if sure else None
         if names:
-            return 0, shares.filled(use, sure, names), queue
+            return 0, shares.filled(self._ledger.used(queue), sure, names), queue
         known = self._limits.tree.queues.get(queue)
-        return 1, shares.borrowed_share(use, sure, self._cluster, known.weight if known else 1.0), queue
+        return 1, shares.borrowed_share(counted, sure, self._cluster, known.weight if known else 1.0), queue
 
     def _refused(self, gang: Gang, name: str, ask: int) -> Refusal | None:
         """Why no more of one resource may be used."""

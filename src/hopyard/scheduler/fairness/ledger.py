@@ -69,6 +69,11 @@ class Ledger:
         of = self._below if name in self._limits.kept_names else self._queues
         return of.get(queue, NOTHING).get(name, 0)
 
+    def counted(self, queue: QueueName) -> Amounts:
+        """What is used below the queue, and what those below it keep beside that."""
+        used, names = self.used(queue), self._limits.kept_names
+        return {**used, **{name: self.below(queue, name) for name in names}} if names else used
+
     def taken(self, queue: QueueName, name: str) -> int:
         return max(self.below(queue, name), self._limits.kept.get(queue, NOTHING).get(name, 0))
 
@@ -79,6 +84,12 @@ class Ledger:
     def spare(self, queue: QueueName, name: str) -> int:
         """What of it the queue keeps and does not use."""
         return self.taken(queue, name) - self.below(queue, name)
+
+    def beyond_spare(self, queue: QueueName, ask: Amounts) -> Amounts:
+        """What a gang that is in the queue, or below it, still asks of the levels above it: not what the queue keeps."""
+        if not self._limits.kept_names:
+            return ask
+        return {name: amount - min(amount, self.spare(queue, name)) for name, amount in ask.items()}
 
     def add(self, queue: QueueName, user: str, amounts: Amounts, sign: int) -> None:
         """Count them in the queue and all above it; with the sign -1, undo exactly that."""

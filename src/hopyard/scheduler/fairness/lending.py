@@ -54,12 +54,18 @@ class Lending:
     def lends(self, queue: QueueName) -> bool:
         """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more than its own.
         Quick: where it says no, nobody owes any gang of the queue."""
-        limits, used = self.limits, self.ledger.used
+        limits, left = self.limits, False
         for level in limits.paths.get(queue, ()):
-            left = any(used(level).get(name, 0) < sure for name, sure in limits.sure[level].items())
+            used = self.ledger.used(level)
+            left = left or any(used.get(name, 0) < sure for name, sure in limits.sure[level].items())
             if left and limits.tree.queues[level].reclaims:
-                return any(self.borrows(other, used(other)) for other in self.ledger.busy())
+                return any(self._above_its_guarantee(other) for other in self.ledger.busy())
         return False
+
+    def _above_its_guarantee(self, queue: QueueName) -> bool:
+        """Of what some queue is sure of; what the queue, or those below it, keep counts as used."""
+        sure = self.limits.sure.get(queue, NOTHING)
+        return any(self.ledger.taken(queue, name) > sure.get(name, 0) for name in self.limits.guaranteed)
 
     def lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, Sequence[str]]:
         """Of a gang in this queue that asks for so much, and the resources that the lender is sure of."""
@@ -73,11 +79,8 @@ class Lending:
         else nothing. What a queue below keeps and does not use is there for the gang, and no more of the level then."""
         limits, ledger = self.limits, self.ledger
         for level in limits.paths.get(queue, ()):
-            if not limits.kept_names:
-                yield level, limits.within(level, ledger.used(level), ask)
-                continue
-            yield level, limits.within(level, {name: ledger.below(level, name) for name in ask}, ask)
-            ask = {name: amount - min(amount, ledger.spare(level, name)) for name, amount in ask.items()}
+            yield level, limits.within(level, ledger.counted(level), ask)
+            ask = ledger.beyond_spare(level, ask)
 
     def _in_debt(self, debtor: QueueName, lender: QueueName, names: Sequence[str]) -> bool:
         above, levels = self.limits.path(lender), self.limits.path(debtor)
