@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import HoldReason, Running
 from hopyard.domain.gang import Assignment, Gang, Placement
-from hopyard.domain.ids import AttemptId, GangId, NodeId
+from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
 from hopyard.domain.queue import GPU, QueueTree
+from hopyard.domain.quota import guarantees
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Victim, lost, weight
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 
-from .worlds import T0, World, gang, machine, queue, seconds, tree
+from .worlds import T0, World, gang, leaves, machine, queue, seconds, tree
 
 SHARED = tree(queue("root"), queue("a", "root", sure=4), queue("b", "root", sure=4))
 
@@ -124,6 +125,31 @@ def test_what_a_queue_keeps_of_the_guarantee_above_it_is_not_there_for_those_bes
     found.submit(gang("i2", 3 - lends, queue="inner"))
     wanted = found.turn()
     assert ([placement.gang.id for placement in wanted.place], wanted.preempt) == (["i2"], ())
+
+
+@pytest.mark.parametrize("lends", [None, 1, 0])
+def test_what_came_first_within_a_team_does_not_hide_what_it_borrowed(lends: int | None) -> None:
+    """`x` is sure of nothing, and came before `y`, which is sure of all that the team is."""
+    queues = tree(queue("root"), queue("a", "root", sure=2), queue("team", "root"), queue("x", "team"), queue("y", "team", sure=1, lend=lends))
+    runs = [held("x1", "n", (0,), ran_s=500, queue="x"), held("y1", "n", (1,), ran_s=400, queue="y")]
+    assert asked(world(queues, {"n": 3}, *runs, pending=(gang("a2", 2, queue="a"),))) == {"x1"}
+
+
+def test_who_borrows_beside_a_keeper_does_not_start_before_who_is_sure_of_it() -> None:
+    queues = tree(queue("root"), queue("z", "root", sure=3), queue("team", "root"), queue("guest", "team"), queue("inner", "team", sure=3, lend=0))
+    guests = [gang(f"g{i}", 1, queue="guest") for i in range(3)]
+    found = world(queues, {"n": 6}, pending=(*guests, *(gang(f"z{i}", 1, queue="z", at=1) for i in range(3))))
+    wanted = found.turn()
+    assert [placement.gang.id for placement in wanted.place] == ["z0", "z1", "z2"]
+    assert found.turn().preempt == ()
+    found.submit(gang("i3", 3, queue="inner", at=2))
+    assert [placement.gang.id for placement in found.turn().place] == ["i3"]
+
+
+def test_a_queue_whose_runs_are_older_than_those_below_it_gives_back_what_it_borrowed() -> None:
+    queues = tree(queue("root"), queue("a", "root", sure=3), queue("team", "root"), queue("guest", "team"), queue("inner", "team", sure=3, lend=0))
+    runs = [held(f"r{i}", "n", (i,), ran_s=100 - i, queue="team") for i in range(3)]
+    assert asked(world(queues, {"n": 6}, *runs, pending=(gang("a3", 3, queue="a"),))) == {"r0", "r1", "r2"}
 
 
 def test_who_waits_for_the_first_that_were_asked_asks_no_others() -> None:
@@ -439,3 +465,43 @@ def test_who_is_within_its_guarantee_runs_whatever_others_borrow(borrowing: list
         for one in [run.gang.id for run in found.running.values() if run.stopping]:
             found.leave(one)
     assert {one.id for one in mine} <= found.running.keys()
+
+
+@st.composite
+def lending_trees(draw: st.DrawFn) -> QueueTree:
+    """Queues and teams of two whose guarantees fit, with limits on what they lend."""
+    sure, lend = st.sampled_from([None, 1, 2, 3]), st.sampled_from([None, None, 0, 1, 2])
+    found = [queue("root")]
+    for name in ("a", "b", "c")[: draw(st.integers(2, 3))]:
+        if draw(st.booleans()):
+            found.append(queue(name, "root", sure=draw(sure), lend=draw(lend)))
+            continue
+        inner = [draw(sure), draw(sure)]
+        total = sum(one or 0 for one in inner)
+        found.append(queue(name, "root", sure=draw(st.sampled_from([None, total, total + 1])), lend=draw(lend)))
+        found += [queue(f"{name}{number}", name, sure=one, lend=draw(lend)) for number, one in enumerate(inner)]
+    return tree(*found)
+
+
+@settings(max_examples=80, deadline=None)
+@given(lending_trees(), st.integers(0, 1), st.lists(st.integers(0, 5), max_size=16), st.integers(0, 5), st.integers(1, 2))
+def test_who_is_within_a_guarantee_gets_it_whoever_borrowed_it_and_in_which_order(
+    queues: QueueTree, more: int, came: list[int], wants: int, gpus: int
+) -> None:
+    named = leaves(queues)
+    there = max(1, guarantees(queues)[QueueName("root")].get(GPU, 0) // 1000 + more)
+    node, runs = machine("n", there), list[Running]()
+
+    def books() -> Accounts:
+        return Accounts.of(queues, [node], runs, {}, T0)
+
+    for number, which in enumerate(came):
+        if len(runs) < there and books().refusal(gang("next", 1, queue=(leaf := named[which % len(named)]), cpus=0)) is None:
+            runs.append(held(f"r{number}", "n", (len(runs),), ran_s=1000 - number, queue=leaf))
+    waiting = gang("waits", gpus, queue=named[wants % len(named)], cpus=0)
+    assume(books().lender(waiting)[0] is not None)
+    found = world(queues, {"n": there}, *runs, pending=(waiting,))
+    for preemption in found.turn().preempt:
+        found.leave(preemption.gang)
+    found.turn()
+    assert waiting.id in found.running

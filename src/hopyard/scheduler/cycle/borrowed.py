@@ -22,7 +22,8 @@ class Borrowed:
     """What is asked for is worked out once, and again only when it is said to have changed.
 
     What a queue started first is covered by its guarantee, and stays so while others come and go; what it started beyond is
-    borrowed. So a gang that took back what its queue had lent never has to give way to the queue that it took it from, however
+    borrowed. Of a queue with others below it, what those started within their own guarantees is covered before what they borrowed,
+    or whoever of them came first would use up what the other is sure of, and neither had borrowed from those outside. So a gang that took back what its queue had lent never has to give way to the queue that it took it from, however
     much its own queue borrows later. Runs that were asked to end count as gone. Of a guarantee there is for a run what nobody below
     keeps (lend_limit), but for what its own queue, or one above it, does.
     """
@@ -65,15 +66,19 @@ class Borrowed:
         return found
 
     def _below(self, level: QueueName) -> list[Entry]:
-        """In the order in which they were placed."""
-        found = [
-            entry
-            for queue in self._running
-            if queue == level or level in path(self._queues, queue)
-            for entry in self._directly_in(queue)
-        ]
-        found.sort()  # few ordered stretches after each other, which costs little more than to merge them
-        return found
+        """In the order in which they are covered."""
+        within: list[Entry] = []
+        beyond: list[Entry] = []
+        for queue in self._running:
+            if queue == level:
+                within += self._directly_in(queue)
+            elif level in (levels := path(self._queues, queue)):
+                late = self.beyond(levels[levels.index(level) - 1])
+                for entry in self._directly_in(queue):
+                    (beyond if entry[0][-1] in late else within).append(entry)
+        within.sort()  # few ordered stretches after each other, which costs little more than to merge them
+        beyond.sort()
+        return within + beyond
 
     def _directly_in(self, queue: QueueName) -> list[Entry]:
         found = self._entries.get(queue)
