@@ -21,7 +21,7 @@ from hopyard.scheduler.placement.fit import never_fits
 from hopyard.scheduler.predict import expect
 from hopyard.scheduler.timeline.booked import owns
 
-from .worlds import T0, World, beyond_limits, clusters, machine, overcommitted, seconds, shuffled, worlds
+from .worlds import GIB, T0, World, beyond_limits, clusters, machine, overcommitted, seconds, shuffled, worlds
 
 many = settings(max_examples=50, deadline=None)
 
@@ -83,7 +83,11 @@ def test_equal_snapshots_give_equal_plans_however_they_are_told(world: World, ra
 @given(worlds(), clusters(), st.integers(0, 64))
 def test_nodes_that_nobody_may_use_change_no_decision(world: World, others: list[Node], cpus: int) -> None:
     snapshot = world.snapshot()
-    closed = [replace(machine("a-closed", cpus=cpus), cordoned=True)]
+    small = machine("a-small", 2, model="A10")
+    closed = [
+        replace(machine("a-closed", cpus=cpus), cordoned=True),
+        replace(small, gpus=tuple(replace(card, memory_bytes=24 * GIB) for card in small.gpus), ready=False),
+    ]
     closed += [replace(node, id=NodeId(f"{node.id}-lost"), ready=False) for node in others]
     other = plan(replace(snapshot, nodes={**snapshot.nodes, **{node.id: node for node in closed}}))
     wanted = plan(snapshot)

@@ -185,6 +185,34 @@ def test_who_uses_a_guarantee_that_a_queue_beside_it_keeps_owes_those_elsewhere(
     assert books.owed(gang("x", "inner", gpus=3)) == {"a"}
 
 
+def test_a_share_by_memory_counts_as_on_a_closed_node_only_where_no_other_has_a_card_for_it() -> None:
+    big, small, tiny = (Node(NodeId(name), "e", 1, 1, (Gpu(0, name, memory << 30),)) for name, memory in (("big", 80), ("small", 24), ("tiny", 16)))
+    closed = replace(small, cordoned=True)
+    of = tree(queue("a", user_limit={"gpu": 0.5}))
+    wants = Gang(GangId("x"), (Role("w", 1, Resources(0, gpu_memory_bytes=20 << 30)),), T0, QueueName("a"), user="ada")
+    books = Accounts.of(of, [big, closed], (), {}, T0)
+    assert refused(books, wants) is None  # a quarter of `big`
+    books.set_node(closed, small)
+    assert refused(books, wants) is not None  # five sixths of `small`, where it may land now
+    books.set_node(small, closed)
+    assert refused(books, wants) is None
+    assert books.ask(wants) == Accounts.of(of, [big], (), {}, T0).ask(wants)
+    assert Accounts.of(of, [closed, tiny], (), {}, T0).ask(wants) == Accounts.of(of, [small], (), {}, T0).ask(wants)
+
+
+@pytest.mark.parametrize(("kept", "lent"), [(0, 3000), (1, 2000), (3, 0)])
+def test_what_another_queue_keeps_is_not_free_for_who_lent(kept: int, lent: int) -> None:
+    """`guest` uses 3 GPUs; of the 3 that are idle `inner` keeps what it does not lend."""
+    of = tree(
+        queue("a", guarantee={"gpu": 3}), queue("team"), queue("guest", "team"),
+        queue("inner", "team", guarantee={"gpu": 3}, lend_limit={"gpu": kept}),
+    )  # fmt: skip
+    nodes = {node.id: node for node in cluster(gpus=6, cpus=8)}
+    snapshot = Snapshot(Version(1), T0, nodes, (), (running(gang("g", "guest", gpus=3)),), of)
+    found = {use.queue.name: dict(use.lent) for use in overview(snapshot)}
+    assert found == {"a": {"gpu": lent} if lent else {}, "team": {}, "guest": {}, "inner": {}}
+
+
 def test_a_queue_that_does_not_reclaim_waits() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}, reclaims=False), queue("b"))
     books = accounts(of, gang("1", "b", gpus=8), gpus=8)

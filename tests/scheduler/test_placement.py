@@ -88,6 +88,28 @@ def test_cards_of_closed_nodes_are_room_for_nobody(ready: bool) -> None:
     assert on(capacity, role(gpus=1)) == ["t"]
 
 
+def test_what_only_closed_nodes_can_serve_weighs_nothing_until_they_open() -> None:
+    """Where nobody asks for what is there, all of it counts alike: what needs no GPU goes where fewest lose their CPUs."""
+    closed = node("z", 4, model="T4", cpus=64, cordoned=True)
+    mix = Mix.of([(role(gpus=1, models=("T4",)).resources, ANYWHERE, 1)])
+    open_nodes = [node("a", 8, cpus=64), node("b", 2, cpus=64)]
+    found = []
+    for nodes in (open_nodes, [*open_nodes, closed], [*open_nodes, replace(closed, cordoned=False)]):
+        capacity = Capacity.of(nodes)
+        capacity.weigh(mix)
+        found.append(on(capacity, role(cpus=16)))
+    assert found[0] == found[1] == ["b"]
+    turned = Capacity.of([*open_nodes, closed])
+    turned.weigh(mix)
+    assert on(turned, role(cpus=16)) == ["b"]
+    turned.set_node(replace(closed, cordoned=False))
+    turned.weigh(mix)
+    assert on(turned, role(cpus=16)) == found[2]
+    turned.set_node(closed)
+    turned.weigh(mix)
+    assert on(turned, role(cpus=16)) == ["b"]
+
+
 def test_the_last_card_of_its_kind_is_kept_however_much_changed_since() -> None:
     """On empty nodes the A100s would be dearer, which most ask for."""
     capacity = Capacity.of([node("a", 8), node("t", 8, model="T4")], [busy("t", 0, 1, 2, 3, 4, 5, 6)])

@@ -44,7 +44,7 @@ class Preemptor:
         self._standing, self._now = standing, standing.snapshot.now
         self._queues = standing.snapshot.queues.queues
         self._capacity, self.accounts = capacity.copy(), accounts.copy()
-        self._weight = weight(standing.snapshot.nodes.values())
+        self._weight = weight(node for node in standing.snapshot.nodes.values() if node.open)
         self._left: set[GangId] = set()
         self._askable: dict[_Claim, list[tuple[int, Running]]] = {}
         self._alike: dict[_Claim, list[Victim]] = {}

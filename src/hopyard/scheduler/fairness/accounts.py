@@ -13,7 +13,7 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import NodeId, QueueName
 from hopyard.domain.queue import GPU_OF, Amounts, QueueTree, Used
 from hopyard.scheduler.fairness import sentences, shares
-from hopyard.scheduler.fairness.ask import Cards, asked, cards_of, in_full
+from hopyard.scheduler.fairness.ask import Cards, asked, in_full
 from hopyard.scheduler.fairness.ledger import Ledger
 from hopyard.scheduler.fairness.lending import Lending
 from hopyard.scheduler.fairness.limits import NOTHING, Limits
@@ -47,7 +47,7 @@ class Accounts:
         self._ledger = ledger
         self._history = history
         self._nodes: Mapping[NodeId, Node] = {}
-        self._cards: Cards = frozenset()
+        self._cards = Cards()
         self._cluster: Amounts = NOTHING
         self._shares: dict[tuple[QueueName, str], tuple[Amounts, float]] = {}  # of users, with what they are the shares of
 
@@ -79,11 +79,12 @@ class Accounts:
         listed = list(nodes)
         self._nodes = {**self._nodes, **{node.id: node for node in listed}}
         self._cluster, self._shares = totals(node for node in listed if node.open), {}
-        self._cards = cards_of(listed)
+        self._cards = Cards.of(listed)
 
     def set_node(self, before: Node, after: Node) -> None:
         """One node is another now, with the same GPUs."""
         self._nodes = {**self._nodes, after.id: after}
+        self._cards = self._cards.turned(before, after)
         cluster = Counter(self._cluster)
         if before.open:
             cluster.subtract(totals([before]))
@@ -200,6 +201,14 @@ class Accounts:
             known = self._shares[key] = used, dominant_share(used, self._cluster)
         return (known[1] + self._history.get(key, 0.0),)
 
+    def kept_elsewhere(self, queue: QueueName, name: str, all_used: int) -> int:
+        """What of it queues keep and do not use, other than this one, those below it and those above it. all_used: by everybody."""
+        ledger, levels = self._ledger, self._limits.path(queue)
+        if name not in self._limits.kept_names:
+            return 0
+        below = ledger.taken(queue, name) - ledger.used(queue).get(name, 0)
+        return ledger.taken_in_all(name) - all_used - below - sum(ledger.spare(level, name) for level in levels[1:])
+
     def ask_above(self, queue: QueueName, ask: Amounts) -> Amounts:
         """What is asked of the level above one that is asked for so much: what the lower one keeps and does not use is there."""
         return self._ledger.beyond_spare(queue, ask)
@@ -281,9 +290,7 @@ class Accounts:
         """Why there is no model of GPU left that some role could use."""
         closed = self.closed_models(gang)
         for role in gang.roles if closed else ():
-            models = frozenset(model.lower() for model in role.resources.gpu_models) or frozenset(
-                model for model, _ in self._cards
-            )
+            models = frozenset(model.lower() for model in role.resources.gpu_models) or self._cards.models
             if in_full(role.resources, self._cards) and models and models <= closed:
                 model = min(models)
                 refused = self._refused(gang, GPU_OF + model, self._could_use(gang, model))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from hopyard.domain.amounts import asked_for, gpu_milli_of
 from hopyard.domain.cluster import Node
@@ -10,12 +12,38 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.queue import GPU, GPU_OF, Amounts
 from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
 
-Cards = frozenset[tuple[str, int]]  # model in lower case, bytes of memory
+Kind = tuple[str, int]  # of GPU: model in lower case, bytes of memory
 
 
-def cards_of(nodes: Iterable[Node]) -> Cards:
-    """The kinds of GPU that there are."""
-    return frozenset((gpu.model.lower(), gpu.memory_bytes) for node in nodes for gpu in node.gpus)
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The kinds of GPU that there are, each with how many nodes have it: open ones, and closed ones."""
+
+    open: Mapping[Kind, int] = field(default_factory=dict)
+    closed: Mapping[Kind, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> Cards:
+        opened, closed = Counter[Kind](), Counter[Kind]()
+        for node in nodes:
+            (opened if node.open else closed).update(_kinds(node))
+        return cls(opened, closed)
+
+    def turned(self, before: Node, after: Node) -> Cards:
+        """One node with the same GPUs was opened or closed, if it was."""
+        if before.open == after.open:
+            return self
+        kinds = Counter(_kinds(after))
+        opened, closed = Counter(self.open), Counter(self.closed)
+        return Cards(opened + kinds, closed - kinds) if after.open else Cards(opened - kinds, closed + kinds)
+
+    @property
+    def models(self) -> frozenset[str]:
+        return frozenset(model for model, _ in self.open or self.closed)
+
+
+def _kinds(node: Node) -> set[Kind]:
+    return {(gpu.model.lower(), gpu.memory_bytes) for gpu in node.gpus}
 
 
 def asked(gang: Gang, cards: Cards) -> Amounts:
@@ -33,9 +61,13 @@ def asked(gang: Gang, cards: Cards) -> Amounts:
 
 def in_full(request: Resources, cards: Cards) -> int:
     """Thousandths of GPUs of one replica. A share by memory counts as on the card where it is the largest that fits, since
-    limits must hold wherever it lands."""
+    limits must hold wherever it lands; cards of closed nodes count only where no other fits."""
     if not request.gpu_memory_bytes:
         return gpu_milli_of(request)
+    return _largest(request, cards.open) or _largest(request, cards.closed) or WHOLE_GPU
+
+
+def _largest(request: Resources, cards: Iterable[Kind]) -> int:
     models = {model.lower() for model in request.gpu_models}
     able = (request.milli_of(Gpu(0, model, memory)) for model, memory in cards if not models or model in models)
-    return max((milli for milli in able if milli <= WHOLE_GPU), default=WHOLE_GPU)
+    return max((milli for milli in able if milli <= WHOLE_GPU), default=0)

@@ -80,7 +80,7 @@ def overview(snapshot: Snapshot) -> list[QueueUse]:
                 used=used,
                 share=dominant_share(used, cluster),
                 borrowed={resource: amount for resource, amount in borrowed(used, own).items() if resource in promised},
-                lent=_lent(used, own, used_now, cluster),
+                lent=_lent(books, name, own, used_now, cluster),
                 running=running[name],
                 waiting=waiting[name],
             )
@@ -120,11 +120,11 @@ def _by_level(snapshot: Snapshot, gangs: Sequence[Gang]) -> Counter[QueueName]:
     return found
 
 
-def _lent(used: Amounts, sure: Amounts, all_used: Mapping[str, int], cluster: Amounts) -> Amounts:
-    lent = {}
+def _lent(books: Accounts, queue: QueueName, sure: Amounts, all_used: Mapping[str, int], cluster: Amounts) -> Amounts:
+    """What it does not use of its guarantee, less what is free for it: what others keep is not."""
+    used, lent = books.used(queue), {}
     for name, amount in sure.items():
-        free = max(cluster.get(name, 0) - all_used.get(name, 0), 0)
-        idle = amount - used.get(name, 0)
-        if min(idle - free, all_used.get(name, 0)) > 0:
-            lent[name] = min(idle - free, all_used[name] - used.get(name, 0))
+        mine, everybody = used.get(name, 0), all_used.get(name, 0)
+        free = max(cluster.get(name, 0) - everybody - books.kept_elsewhere(queue, name, everybody), 0)
+        lent[name] = min(amount - mine - free, everybody - mine)
     return {name: amount for name, amount in lent.items() if amount > 0}

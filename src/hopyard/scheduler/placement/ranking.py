@@ -93,6 +93,9 @@ class Rankings:
     def turned(self, row: int, *, opened: bool) -> None:
         """The machine of one row was opened or closed, or holds other things: the Free has another ground by now."""
         ground = self._free.ground
+        if any(worth.is_alone(ground, row) for worth in self._worths.values()):
+            self._worths = {}
+            self._forget_gradients()
         self._fittings = {} if opened else {shape: known.closed(ground, row) for shape, known in self._fittings.items()}
         self._ranked = {
             (score, shape): Ranked(self.fitting(shape), known.values, known.columns, known.seen)

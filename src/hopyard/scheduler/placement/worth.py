@@ -42,7 +42,7 @@ Asked = tuple[Column, Bools, int]
 
 
 class Worth:
-    """The tables for one ground and one mix. Column m of every array belongs to typical shape m; row k to the kind of node k.
+    """The tables for one ground and one mix; true as long as the same kinds of nodes are open (`is_alone`). Column m of every array belongs to typical shape m; row k to the kind of node k.
 
     fluid: the measure above; else the published one. kind[i]: the kind of node i. whole_card[m]: what shape m can use of a whole
     card. has_cards[i]: 1 if node i has any, else 0.
@@ -52,10 +52,12 @@ class Worth:
         self._fluid = fluid
         names = tuple(sorted({name for _, where, _ in mix.asks for name, _ in where.labels}))
         self.kind, examples = ground.kinds(names)
-        self._asks = list(_asks(ground, mix, examples))
+        self._kinds = len(examples)
+        there = np.bincount(self.kind[ground.open], minlength=self._kinds)
+        self._asks = [ask for ask in _asks(ground, mix, examples) if there[ask[1]].any()]
         self._by_room = fluid and bool(self._asks)
         if not self._asks:
-            self._asks = list(_even_parts(ground, examples))
+            self._asks = [ask for ask in _even_parts(ground, examples) if there[ask[1]].any()]
         columns, self._place = _typical(self._asks)
         cpu, memory, cards, milli = (np.array([c[i] for c in columns], np.float64) for i in range(4))
         self._least = cards * milli
@@ -66,8 +68,11 @@ class Worth:
         self.whole_card = self._cut[WHOLE_GPU]
         self.has_cards: Floats = np.where((ground.card >= 0).any(axis=1), 1.0, 0.0)
         usable = self.bounded(self.on_cards(ground.gpu[examples]), self.limits(ground.cpu[examples], ground.memory[examples]))
-        self._kinds = len(examples)
-        self.empty = self.weights(usable, examples, np.bincount(self.kind[ground.open], minlength=self._kinds))
+        self.empty = self.weights(usable, examples, there)
+
+    def is_alone(self, ground: Ground, row: int) -> bool:
+        """Whether no other node of the kind of this one is open. With it comes or goes what only such nodes can serve."""
+        return not np.any((self.kind == self.kind[row]) & ground.open & (np.arange(len(self.kind)) != row))
 
     def _cuts(self, cards: Floats, milli: Floats) -> Floats:
         """[r, m]: what of r thousandths of one card shape m can use."""
