@@ -44,7 +44,7 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
     run = shell.hop("run", "--detach", "--json", "wait.py").json["name"]
     try:
         wait_until(lambda: b"up" in shell.hop("logs", run).out)
-        assert shell.hop("node", "drain", "box", "--reason", "new fans").text == f"{run}  saves a checkpoint and leaves\n"
+        assert shell.hop("node", "drain", "box", "--reason", "new fans").text == f"{run}  is asked to save a checkpoint and to leave\n"
         wait_until(lambda: shell.hop("info", run, "--json").json["position"] == 1)
         (line,) = [line for line in shell.hop("ps").text.splitlines() if line.startswith(run)]
         assert "preempted; position 1: " in line

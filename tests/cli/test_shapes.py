@@ -49,6 +49,13 @@ def test_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (facts["queue"], facts["priority"], facts["preemptible"], facts["topology"], facts["worker replicas"]) == ("q", 3, False, "same:rack/2", "1")
 
 
+def test_a_run_that_makes_room_says_for_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(spec(tmp_path, monkeypatch)) | {"phase": "stopping", "attempt": {"preempt_reason": "run a/b/2 has priority 90, this one 50"}}
+    assert table_of([run])[1].endswith("makes room: run a/b/2 has priority 90, this one 50")
+    run["attempt"] = {"preempt_reason": ""}
+    assert "makes room" not in table_of([run])[1]
+
+
 def test_columns_that_tell_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, other = run_of(spec(tmp_path, monkeypatch)), run_of(spec(tmp_path, monkeypatch, queue="q", gpus="2"))
     assert table_of([plain])[0].split() == ["RUN", "PHASE", "AGE", "TIME"]

@@ -88,7 +88,8 @@ def test_who_may_reserve(tmp_path: Path) -> None:
         await stage.ask("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
         for token, body in ((BOB, {"users": ["bob"]}), (BOB, {"queue": "prod"}), (CAROL, {"queue": "vision"})):
             refused = await reserve(stage, token=token, status=403, **body)
-            assert "those who may: " in refused["error"]["message"]
+            whose = f"queue {body['queue']}" if "queue" in body else "users"
+            assert f"may not reserve for {whose}; those who may: " in refused["error"]["message"]
         await reserve(stage, token=BOB, queue="vision")
         await stage.ask("DELETE", "/reservations/exam", token=CAROL, status=403)
         await stage.ask("DELETE", "/reservations/exam", token=BOB)

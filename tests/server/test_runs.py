@@ -324,5 +324,9 @@ def test_what_was_decided_about_a_run_is_told_with_the_names_of_others(tmp_path:
         assert [(event["kind"], event["detail"]) for event in told["events"]] == [("preempted", reason)]
         assert [attempt["preempt_reason"] for attempt in (told["attempt"], *told["attempts"])] == [reason, reason]
         assert (await stage.ask("GET", f"/runs/{other['id']}"))["events"] == []
+        listed = {one["id"]: one for one in (await stage.ask("GET", "/runs"))["runs"]}
+        assert listed[run["id"]]["attempt"]["preempt_reason"] == reason
+        why = await stage.ask("GET", f"/runs/{run['id']}/why")
+        assert why["detail"] == f"it does not wait: it was asked to make room on box: {reason}"
 
     play(tmp_path, scene)

@@ -101,7 +101,7 @@ def drain(name: str, reason: str, everything: bool, as_json: bool) -> None:
         return
     console.say(f"{name} is cordoned")
     for run in told["asked"]:
-        console.out(f"{run}  saves a checkpoint and leaves")
+        console.out(f"{run}  is asked to save a checkpoint and to leave")
     for run in told["left"]:
         console.out(f"{run}  stays until it ends: it asked never to make room; --all asks it as well")
     if not (told["asked"] or told["left"]):

@@ -157,6 +157,8 @@ def _detail(run: Run) -> str:
         place = f"position {run['position']}: " if run.get("position") else ""
         ago = f"{why}; " if (why := interrupted(run)) else ""
         return ago + place + (run.get("hold_detail") or "waits for its turn") + _starts(run)
+    if run["phase"] == "stopping" and (makes_room := (run.get("attempt") or {}).get("preempt_reason")):
+        return f"makes room: {first_line(makes_room)}"
     if final(run):
         values = values_line(run.get("summary") or {}, limit=3)
         exit_ = run.get("exit")

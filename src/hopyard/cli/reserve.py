@@ -11,10 +11,19 @@ from click.shell_completion import CompletionItem
 
 from hopyard.cli import console
 from hopyard.cli.options import extras_option, gpu_memory_option, json_option, pool_option, where_option
-from hopyard.errors import SpecError
+from hopyard.errors import NotFound, SpecError, UsageError
 
 Reservation = dict[str, Any]
 _EXACTLY_ONE = "name whole nodes: --nodes n1,n2; or say what and how often: --gpus A100:8 --count 2"
+_OPTIONS = {
+    "start_at": "--from",
+    "every_s": "--every",
+    "until": "--until",
+    "nodes": "--nodes",
+    "count": "--count",
+    "users": "--user",
+    "queue": "--queue",
+}
 
 
 class ReserveGroup(click.Group):
@@ -93,7 +102,10 @@ def add(name: str, begin: str, lasts: str | None, end: str | None, as_json: bool
     from hopyard.sdk.connect import connect
 
     body = request(name, begin, lasts, end, given, datetime.now().astimezone())
-    answer = connect().post("/reservations", body)
+    try:
+        answer = connect().post("/reservations", body)
+    except UsageError as refused:
+        raise _by_option(refused, lasts) from refused
     if as_json:
         console.out_json(answer)
         return
@@ -111,8 +123,10 @@ def request(name: str, begin: str, lasts: str | None, end: str | None, given: di
     check_name(name, what="NAME")
     if name in reserve.commands:
         raise SpecError(f"NAME: `{name}` is a command of `hop reserve`", hints=("choose another name",))
-    if (lasts is None) == (end is None):
+    if lasts is None and end is None:
         raise SpecError("--for: say how long it lasts, or with --to until when", hints=("for example --for 4h",))
+    if lasts is not None and end is not None:
+        raise SpecError("--for: with --to it is said twice how long it lasts", hints=("give one of the two",))
     start = parse_when(begin, now)
     stop = _after(start, parse_time(lasts, what="--for")) if lasts is not None else parse_when(end or "", now, what="--to")
     body: dict[str, Any] = {"name": name, "start_at": start.isoformat(), "end_at": stop.isoformat(), **_place(given)}
@@ -128,6 +142,13 @@ def request(name: str, begin: str, lasts: str | None, end: str | None, given: di
     if given["until"] is not None:
         body["until"] = parse_when(given["until"], now, what="--until").isoformat()
     return body
+
+
+def _by_option(refused: UsageError, lasts: str | None) -> UsageError:
+    """As the server says it, with the option in the place of the field of the request."""
+    field, colon, rest = refused.message.partition(": ")
+    option = (_OPTIONS | {"end_at": "--to" if lasts is None else "--for"}).get(field.split(".")[0])
+    return type(refused)(f"{option}: {rest}", hints=refused.hints) if colon and option else refused
 
 
 def _after(start: datetime, seconds: float) -> datetime:
@@ -178,8 +199,12 @@ def rm(names: tuple[str, ...], as_json: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
-    for name in names:
-        client.get(f"/reservations/{check_name(name, what='NAME')}")  # all are looked up before any is given up
+    for name in names:  # all are looked up before any is given up
+        try:
+            client.get(f"/reservations/{check_name(name, what='NAME')}")
+        except NotFound as missing:
+            others = ("nothing was given up: leave it out to give up the others",) if len(names) > 1 else ()
+            raise NotFound(missing.message, hints=(*missing.hints, *others)) from missing
     gone = [client.call("DELETE", f"/reservations/{name}") for name in names]
     if as_json:
         console.out_json(gone)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from hopyard.domain.ids import RunId
+from hopyard.domain.run import Run
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
 _RUN = re.compile(r"\brun ([A-Za-z0-9-]{6,64})\b")
@@ -22,3 +24,17 @@ async def with_names(runs: RunStore, texts: Sequence[str]) -> list[str]:
     """The texts, `run ID` replaced by `run NAME` wherever there is such a run."""
     names = await names_of(runs, (found[1] for text in texts for found in _RUN.finditer(text)))
     return [_RUN.sub(lambda found: f"run {names.get(found[1], found[1])}", text) for text in texts] if names else list(texts)
+
+
+async def readable(runs: RunStore, found: Sequence[Run]) -> list[Run]:
+    """The same, with names in what is told of why each waits or makes room."""
+    texts = await with_names(runs, [text for run in found for text in (run.hold_detail, _makes_room(run))])
+    told = []
+    for run, held, makes_room in zip(found, texts[::2], texts[1::2], strict=True):
+        attempt = run.attempt if run.attempt is None else replace(run.attempt, preempt_reason=makes_room)
+        told.append(replace(run, hold_detail=held, attempt=attempt))
+    return told
+
+
+def _makes_room(run: Run) -> str:
+    return "" if run.attempt is None else run.attempt.preempt_reason

@@ -57,6 +57,15 @@ def grant(wanted: Reservation, snapshot: Snapshot) -> Granted | Refused:
     return _choose(wanted, ground)
 
 
+def _smaller(asked: Resources, able: Sequence[Node]) -> tuple[str, ...]:
+    there = {gpu.model for node in able for gpu in node.gpus}
+    wanted = {model.lower() for model in asked.gpu_models}
+    if wanted and wanted.isdisjoint(model.lower() for model in there):
+        have = f"; they have {', '.join(sorted(there))}" if there else ""
+        return (f"none of these nodes has a GPU of the model {' or '.join(asked.gpu_models)}{have}",)
+    return ("ask for fewer or smaller ones",)
+
+
 def _choose(wanted: Reservation, ground: _Ground) -> Granted | Refused:
     assert wanted.resources is not None
     able = [node for node in sorted(ground.nodes.values(), key=lambda node: node.id) if matches(wanted.where, node)]
@@ -65,7 +74,7 @@ def _choose(wanted: Reservation, ground: _Ground) -> Granted | Refused:
     if sum(whole.values()) < missing:
         return Refused(
             f"all nodes it may use together hold {sum(whole.values())} of the {missing} pieces",
-            hints=("ask for fewer or smaller ones",),
+            hints=_smaller(wanted.resources, able),
         )
     for node in sorted(able, key=lambda n: (not n.open, ground.cost(n), -whole[n.id], n.id)):
         room = ground.room(node, min(missing, whole[node.id]))

@@ -96,10 +96,11 @@ class _Changed(Conflict):
 
 def _check_may(tree: QueueTree, one: Reservation, *, user: str, owner: str) -> None:
     """Raises Forbidden unless the user may reserve, or give up, such a reservation."""
-    may = admins(tree, one.queue) if one.queue is not None and not one.users else ()
+    of_queue = one.queue is not None and not one.users
+    may = admins(tree, one.queue) if one.queue is not None and of_queue else ()
     if user != owner and user not in may:
         who = ", ".join(dict.fromkeys([*may, owner]))
         raise Forbidden(
-            f"`{user}` may not reserve {f'for queue {one.queue}' if may else 'for users'}; those who may: {who}",
-            hints=("administrators of a queue reserve for that queue: --queue NAME",),
+            f"`{user}` may not reserve for {f'queue {one.queue}' if of_queue else 'users'}; those who may: {who}",
+            hints=("administrators of a queue reserve for that queue, without --user",),
         )

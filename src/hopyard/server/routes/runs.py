@@ -17,7 +17,7 @@ from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
 from hopyard.server.fields import NAME, RUN_ID, TEXT, Id, In, Time, some_of
-from hopyard.server.names import with_names
+from hopyard.server.names import readable, with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.rights import check_may_end
@@ -131,7 +131,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 before=RunId(where.before) if where.before else None,
             )
         )
-        page = found[: where.limit]
+        page = await readable(parts.runs, found[: where.limit])
         latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id for run in page]))
         counts = await parts.runs.count_trials([run.id for run in page if run.spec.study is not None])
         rows = [run_out(run, latest=latest[run.id], trials=_trials(run, counts)) for run in page]
@@ -217,6 +217,7 @@ def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping
 
 async def whole(parts: Parts, run: Run) -> RunOut:
     """A run with everything that `GET /runs/{id}` tells."""
+    (run,) = await readable(parts.runs, [run])
     latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id]))[run.id]
     live = parts.ingest.live(run.id)
     told = live.progress if live is not None else None
@@ -226,9 +227,8 @@ async def whole(parts: Parts, run: Run) -> RunOut:
     named = {one.id: replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=False)}
     studies = [run.id] if run.spec.study is not None else []
     trials = _trials(run, await parts.runs.count_trials(studies) if studies else {})
-    newest = None if run.attempt is None else named.get(run.attempt.id, run.attempt)
     return run_out(
-        replace(run, attempt=newest),
+        run,
         latest=latest,
         trials=trials,
         attempts=list(named.values()),

@@ -12,7 +12,7 @@ from hopyard.domain.run import Run, RunPhase
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.forecast import Blocker, Why, why
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.names import names_of
+from hopyard.server.names import names_of, readable, with_names
 from hopyard.server.parts import Parts
 from hopyard.server.why_wire import BandOut, BlockerOut, WhatIfOut, WhyOut
 
@@ -22,6 +22,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Tell why a run waits, what is in its way, when it is expected to start, and what it could ask for to start sooner."""
         run = await parts.runs.get(RunId(ask.path["id"]))
         if run.phase is not RunPhase.QUEUED:
+            (run,) = await readable(parts.runs, [run])
             return _told(run, detail=_standing(run))
         snapshot = await parts.controller.snapshot()
         progress = _progress(parts, snapshot)
@@ -29,11 +30,12 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if found is None:
             return _told(run, detail="it is about to start")
         named = await names_of(parts.runs, (one.name.removeprefix("run:") for one in found.blocked_by if one.name.startswith("run:")))
+        (detail,) = await with_names(parts.runs, [found.hold.detail])
         band = found.expected
         return _told(
             run,
             reason=found.hold.reason.value,
-            detail=found.hold.detail,
+            detail=detail,
             position=found.hold.position,
             waiting=found.waiting,
             blocked_by=[_blocker(one, named) for one in found.blocked_by],
@@ -74,7 +76,8 @@ def _standing(run: Run) -> str:
     if run.phase is RunPhase.RUNNING:
         return f"it does not wait: it runs{on}"
     if run.phase is RunPhase.STOPPING:
-        return f"it does not wait: it was asked to end{on}"
+        makes_room = run.attempt.preempt_reason if run.attempt is not None else ""
+        return f"it does not wait: it was asked to {f'make room{on}: {makes_room}' if makes_room else f'end{on}'}"
     reason = f": {run.exit.reason}" if run.exit is not None else ""
     return f"it does not wait: it has ended ({run.phase.value}){reason}"
 
