@@ -183,6 +183,17 @@ def test_guarantees_that_the_nodes_do_not_have_are_told() -> None:
     assert beyond_cluster(ONE_QUEUE, []) == []
 
 
+def test_limits_on_what_no_node_has_are_told() -> None:
+    """A name that was mistyped binds nothing."""
+    limits = {"maximum": {"gpus.A1000": 1, "gpus.t4": 1, "memory": "4G"}, "user_limit": {"extras.fgpa": 2, "extras.fpga": 2}}
+    of = tree_of(section("f", "", {"queues": {"a": limits, "default": {"maximum": {"gpus.A1000": 2}}}}))
+    node = Node(NodeId("n"), "e", 8000, 1 << 30, (Gpu(0, "T4"),), extras={"fpga": 1})
+    assert beyond_cluster(of, [node]) == [
+        "no node has extras.fgpa, which a.user_limit limits",
+        "no node has gpus.a1000, which a.maximum limits",
+    ]
+
+
 def test_who_may_submit_and_administer_comes_from_above() -> None:
     a = {"submitters": ["x"], "admins": ["y"], "queues": {"b": {"admins": ["z"]}, "c": {"submitters": ["w"]}}}
     of = tree_of(section("f", "", {"default": "b", "queues": {"a": a, "d": {}}}))

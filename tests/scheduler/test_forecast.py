@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 
 from hopyard.domain.cluster import HoldReason, Plan, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement, Role, Where
-from hopyard.domain.ids import NodeId, PoolName, QueueName
+from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.queue import GPU, Queue, QueueTree
+from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.forecast import Why, why
 from hopyard.scheduler.whatif import LIMITS_S, changes
@@ -68,6 +69,19 @@ def test_who_was_promised_a_later_start_is_not_expected_to_take_its_room() -> No
     assert found.promised_at >= T0 + seconds(60)
     later = asked(view, "second")
     assert later.expected is not None and later.expected.mid_at == T0 + seconds(120)
+
+
+@pytest.mark.parametrize("every_s", [0.0, 86400.0])
+def test_a_reservation_that_must_be_over_first_is_in_its_way(every_s: float) -> None:
+    """The run before it ends after 60 s, but it would still be there when the reservation begins."""
+    running = [runs(Placement(asks("short", 2, limit_s=60), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    exam = Reservation(
+        ReservationId("r"), "exam", T0 + seconds(300), T0 + seconds(900), users=("eve",), nodes=(NodeId("n1"),), every_s=every_s
+    )
+    view = replace(snapshot([machine("n1", 4)], running, [asks("wide", 4, limit_s=600)]), reservations=(exam,))
+    found = asked(view, "wide")
+    assert found.expected is not None and found.expected.mid_at == T0 + seconds(900)
+    assert [(one.name, one.until) for one in found.blocked_by if one.name.startswith("reservation:")] == [("reservation:exam", T0 + seconds(900))]
 
 
 def test_a_run_that_says_how_far_it_is_goes_on_at_its_pace() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.scheduler.policies.registry import POLICIES
 from hopyard.simulator import simulate
+from hopyard.simulator.policies import DEFAULT
 from tests.cli.conftest import shell_in
 from tests.cli.console_of import Typed
 from tests.cli.console_of import hop as typed
@@ -93,6 +95,11 @@ def test_where_nothing_ended_nothing_is_said_of_waits(folder: Path, capfd: pytes
     told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--until", "1m")
     lines = [line.split() for line in told.out.splitlines()]
     assert ["wait,", "mean", "-"] in lines and ["completion,", "p99", "-"] in lines
+
+
+def test_the_help_names_every_policy(capfd: pytest.CaptureFixture[str]) -> None:
+    told = " ".join(hop(capfd, "--help").out.split())
+    assert all(name in told for name in POLICIES) and f"[default: {DEFAULT}]" in told
 
 
 def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

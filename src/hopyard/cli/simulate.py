@@ -37,7 +37,13 @@ class Span(click.ParamType[float]):
     metavar="FILE",
     help=f"The machines: YAML, openb's list of nodes, or {NODES} (those of your server).",
 )
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Play this policy (repeatable: a column for each).")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="Play this policy (repeatable: a column for each): hopyard, fifo, capacity, best-fit, las or fgd.  [default: hopyard]",
+)
 @click.option(
     "--add",
     "added",

@@ -60,7 +60,8 @@ def _before(run: Run) -> list[str]:
 def _blocker(one: dict[str, Any]) -> str:
     from hopyard.cli.times import clock, soon
 
-    until = f", probably until {clock(one['until'])} ({soon(one['until'])})" if one["until"] else ""
+    ends = "until" if one["kind"] == "reservation" else "probably until"
+    until = f", {ends} {clock(one['until'])} ({soon(one['until'])})" if one["until"] else ""
     return f"  {one['kind']} {one['name']}{until}"
 
 

@@ -9,7 +9,7 @@ from hopyard.config.reader import Section
 from hopyard.domain.amounts import totals
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import GPU, GPU_OF, Amounts, Queue, QueueTree
+from hopyard.domain.queue import CPU, GPU, GPU_OF, MEMORY, Amounts, Queue, QueueTree
 from hopyard.domain.quota import children, guarantees
 from hopyard.errors import SpecError
 
@@ -44,8 +44,16 @@ def check_limits(queues: Mapping[QueueName, Queue], given: Mapping[QueueName, Se
 
 
 def beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
-    """A sentence for each resource of which more is guaranteed than the nodes have. No error: nodes may join later."""
+    """A sentence for each resource of which more is guaranteed than the nodes have, or that is limited and no node has. No error: nodes
+    may join later."""
     sure, have = guarantees(tree), totals(nodes)
+    limited = {
+        name: f"{queue.name}.{key}"
+        for queue in sorted(tree.queues.values(), key=lambda queue: queue.name, reverse=True)
+        for key in ("user_limit", "lend_limit", "borrow_limit", "maximum")
+        for name in getattr(queue, key)
+        if name not in have and name not in (CPU, MEMORY, GPU)
+    }
     promised: dict[str, int] = {}
     for top in children(tree).get(None, []):
         for name, amount in sure[top].items():
@@ -54,7 +62,7 @@ def beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
         f"the queues are guaranteed {_text(name, amount)} {spelled(name)} together, and the nodes have {_text(name, have.get(name, 0))}"
         for name, amount in sorted(promised.items())
         if amount > have.get(name, 0)
-    ]
+    ] + [f"no node has {spelled(name)}, which {where} limits" for name, where in sorted(limited.items()) if name not in promised]
 
 
 def _check_guarantee(queue: Queue, below: Mapping[QueueName, Amounts], where: Section) -> None:

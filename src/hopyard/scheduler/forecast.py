@@ -16,6 +16,7 @@ from hopyard.scheduler.aftermath import Aftermath
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, exactly, expect
+from hopyard.scheduler.timeline.booked import occurrences, owns
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.timeline import Timeline
 from hopyard.scheduler.whatif import Change, changes
@@ -25,6 +26,7 @@ AHEAD = (
 )
 SOONER = 0.9  # what starts not at least so much sooner is not worth telling
 FOR_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.PREEMPTING)  # it waits for runs to end
+A_MOMENT = timedelta(seconds=1)
 Pick = Callable[[Expected], float]
 NOTHING: Mapping[GangId, float] = MappingProxyType({})
 
@@ -85,11 +87,15 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
     if hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE):
         start_at = None
     runs = waits_for if hold.reason in FOR_ROOM else ()
+    named = (*hold.blocked_by, *runs)
     return Why(
         gang_id,
         hold,
         len(queue),
-        tuple(Blocker(name, base.ends_at(name)) for name in dict.fromkeys((*hold.blocked_by, *runs))),
+        (
+            *(Blocker(name, base.ends_at(name)) for name in dict.fromkeys(named)),
+            *(Blocker(name, start_at) for name in base.over_at(start_at) if name not in named),
+        ),
         _band(base, ahead, start_at) if start_at is not None else None,
         promised.start_at if promised else None,
         tuple(_sooner(base, likely, hold.reason, start_at)),
@@ -174,6 +180,17 @@ class _Base:
         if kind == "reservation":
             return next((one.end_at for one in self.snapshot.reservations if one.name == what and not one.every_s), None)
         return None
+
+    def over_at(self, start_at: datetime | None) -> list[str]:
+        """Reservations of others that are over just when it is expected to start, as a Hold names them: it waits for these."""
+        if start_at is None or start_at <= self.snapshot.now:
+            return []
+        of_others = [one for one in self.snapshot.reservations if not owns(self.gang, one, self.snapshot.queues)]
+        return [
+            f"reservation:{one.name}"
+            for one in sorted(of_others, key=lambda one: one.name)
+            if any(abs(end - start_at) < A_MOMENT for _, end in occurrences(one, start_at - A_MOMENT, start_at))
+        ]
 
     def _supposing(self, pick: Pick) -> Future:
         """When what runs ends, if everything takes exactly what `pick` says."""
