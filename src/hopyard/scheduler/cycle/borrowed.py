@@ -23,8 +23,9 @@ class Borrowed:
 
     What a queue started first is covered by its guarantee, and stays so while others come and go; what it started beyond is
     borrowed. Of a queue with others below it, what those started within their own guarantees is covered before what they borrowed,
-    or whoever of them came first would use up what the other is sure of, and neither had borrowed from those outside. So a gang that took back what its queue had lent never has to give way to the queue that it took it from, however
-    much its own queue borrows later. Runs that were asked to end count as gone. Of a guarantee there is for a run what nobody below
+    or whoever of them came first would use up what the other is sure of, and neither had borrowed from those outside. So a gang
+    that took back what its queue had lent never has to give way to the queue that it took it from, however much its own queue
+    borrows later. Runs that were asked to end count as gone. Of a guarantee there is for a run what nobody below
     keeps (lend_limit), but for what its own queue, or one above it, does.
     """
 

@@ -42,7 +42,8 @@ Asked = tuple[Column, Bools, int]
 
 
 class Worth:
-    """The tables for one ground and one mix; true as long as the same kinds of nodes are open (`is_alone`). Column m of every array belongs to typical shape m; row k to the kind of node k.
+    """The tables for one ground and one mix; true as long as the same kinds of nodes are open (`is_alone`). Column m of every
+    array belongs to typical shape m; row k to the kind of node k.
 
     fluid: the measure above; else the published one. kind[i]: the kind of node i. whole_card[m]: what shape m can use of a whole
     card. has_cards[i]: 1 if node i has any, else 0.
