@@ -37,3 +37,18 @@ def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(promised: floa
 
 def test_what_will_not_start_as_things_are_says_so() -> None:
     assert lines_of(waits(), WAITING)[-1] == "expected start: not as things are"
+
+
+@pytest.mark.parametrize(("hours", "told"), [(3, False), (300, True)])
+def test_a_band_of_days_says_what_narrows_it(hours: float, told: bool) -> None:
+    band = {"low_at": at(1), "mid_at": at(60), "high_at": at(60 * hours)}
+    lines = lines_of(waits(expected=band), WAITING)
+    assert any("`hop run --time` tells" in line for line in lines) is told
+
+
+def test_what_is_in_the_way_is_told_with_its_end_which_of_a_reservation_is_certain() -> None:
+    ways = [{"kind": "run", "name": "bob/bert/3", "until": at(5)}, {"kind": "reservation", "name": "exam", "until": at(9)}]
+    lines = lines_of(waits(blocked_by=ways), WAITING)
+    assert [line.partition(clock(way["until"]))[0] for line, way in zip(lines[3:5], ways, strict=True)] == [
+        "  run bob/bert/3, probably until ", "  reservation exam, until ",
+    ]  # fmt: skip

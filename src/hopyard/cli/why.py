@@ -11,6 +11,7 @@ from hopyard.cli.address import Run, get_run, interrupted
 from hopyard.cli.options import json_option, last_run_argument
 
 Why = dict[str, Any]
+WIDE_S = 86400.0  # so wide a band is of use to nobody
 A_MOMENT_S = 1.0  # a promise that is missed by less is kept
 
 
@@ -74,6 +75,8 @@ def _expected(found: Why) -> list[str]:
     times = [clock(band[key]) for key in ("low_at", "mid_at", "high_at")]
     spread = f", between {times[0]} and {times[2]}" if times[0] != times[2] else ""
     lines = [f"expected start: {times[1]} ({soon(band['mid_at'])}){spread}"]
+    if seconds_to(band["high_at"]) - seconds_to(band["low_at"]) > WIDE_S:
+        lines.append("  little is known yet of how long such runs take; `hop run --time` tells, and narrows this for all behind it")
     if found["promised_at"]:
         misses = seconds_to(band["mid_at"]) > seconds_to(found["promised_at"]) + A_MOMENT_S
         late = "; it will probably be later, since what it waits for takes longer" if misses else ""
