@@ -127,6 +127,20 @@ def test_what_a_queue_keeps_of_the_guarantee_above_it_is_not_there_for_those_bes
     assert ([placement.gang.id for placement in wanted.place], wanted.preempt) == (["i2"], ())
 
 
+@pytest.mark.parametrize("closed_cpus", [0, 512])
+def test_who_is_cheaper_to_ask_does_not_depend_on_machines_that_are_closed(closed_cpus: int) -> None:
+    """4 of 8 CPUs are as much as 2 of 4 GPUs: more than the one GPU that the other holds; of 520 CPUs they would be next to nothing."""
+    cpus = gang("cpus", 0, cpus=4, priority=10)
+    on_cpus = Running(Placement(cpus, (Assignment(0, NodeId("n"), ()),)), T0 - seconds(100), AttemptId("cpus.1"), T0 - seconds(100))
+    gpu = gang("gpu", 1, cpus=4, priority=10)
+    on_gpu = Running(Placement(gpu, (Assignment(0, NodeId("n"), (0,)),)), T0 - seconds(100), AttemptId("gpu.1"), T0 - seconds(100))
+    found = world(tree(queue("default")), {}, on_cpus, on_gpu, pending=(gang("urgent", 0, cpus=4, priority=90),))
+    found.nodes = {NodeId("n"): machine("n", 4, cpus=8)}
+    if closed_cpus:
+        found.nodes[NodeId("z")] = replace(machine("z", 0, cpus=closed_cpus), cordoned=True)
+    assert asked(found) == {"gpu"}
+
+
 @pytest.mark.parametrize("lends", [None, 1, 0])
 def test_what_came_first_within_a_team_does_not_hide_what_it_borrowed(lends: int | None) -> None:
     """`x` is sure of nothing, and came before `y`, which is sure of all that the team is."""
