@@ -290,6 +290,16 @@ def test_what_is_reserved_is_for_its_owner() -> None:
     assert promise is not None and promise.start_at == T0 + seconds(500)
 
 
+def test_an_owner_that_ends_before_a_promised_start_uses_what_is_reserved_at_once() -> None:
+    booked = Reservation(ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
+    timeline = Timeline.of(snapshot(FULL[:1], reservations=[booked]))
+    promise = timeline.promise(asks("wide", len(FULL[0].gpus)), exact(100))
+    assert promise is not None and promise.start_at == T0 + seconds(500)
+    assert isinstance(timeline.try_now(asks("his", user="bob"), exact(500)), Placement)
+    found = timeline.try_now(asks("his", user="bob"), exact(501))
+    assert isinstance(found, Blocked) and found.reason is HoldReason.BEHIND
+
+
 def test_a_reserved_piece_leaves_the_rest_of_the_node() -> None:
     booked = Reservation(
         ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),), pieces=(1,),

@@ -76,7 +76,7 @@ def _expected(found: Why) -> list[str]:
     spread = f", between {times[0]} and {times[2]}" if times[0] != times[2] else ""
     lines = [f"expected start: {times[1]} ({soon(band['mid_at'])}){spread}"]
     if seconds_to(band["high_at"]) - seconds_to(band["low_at"]) > WIDE_S:
-        lines.append("  little is known yet of how long such runs take; `hop run --time` tells, and narrows this for all behind it")
+        lines.append("  how long those before it take is known no better; `hop run --time` tells, and narrows this for all behind it")
     if found["promised_at"]:
         misses = seconds_to(band["mid_at"]) > seconds_to(found["promised_at"]) + A_MOMENT_S
         late = "; it will probably be later, since what it waits for takes longer" if misses else ""

@@ -30,8 +30,8 @@ class Lending:
 
     def borrows(self, queue: QueueName, amounts: Amounts) -> bool:
         """Whether the queue uses more than its guarantee, of one of these resources and of what some queue is sure of."""
-        sure, used = self.limits.sure.get(queue, NOTHING), self.ledger.used(queue)
-        return any(used.get(name, 0) > sure.get(name, 0) for name in self.limits.guaranteed if amounts.get(name))
+        sure, counted = self.limits.sure.get(queue, NOTHING), self.ledger.counted(queue)
+        return any(counted.get(name, 0) > sure.get(name, 0) for name in self.limits.guaranteed if amounts.get(name))
 
     def owed(self, queue: QueueName, ask: Amounts) -> frozenset[QueueName]:
         """Queues with gangs of their own that owe a gang in this queue that asks for so much."""
@@ -59,13 +59,8 @@ class Lending:
             used = self.ledger.used(level)
             left = left or any(used.get(name, 0) < sure for name, sure in limits.sure[level].items())
             if left and limits.tree.queues[level].reclaims:
-                return any(self._above_its_guarantee(other) for other in self.ledger.busy())
+                return any(self.borrows(other, self.ledger.counted(other)) for other in self.ledger.busy())
         return False
-
-    def _above_its_guarantee(self, queue: QueueName) -> bool:
-        """Of what some queue is sure of; what the queue, or those below it, keep counts as used."""
-        sure = self.limits.sure.get(queue, NOTHING)
-        return any(self.ledger.taken(queue, name) > sure.get(name, 0) for name in self.limits.guaranteed)
 
     def lender(self, queue: QueueName, ask: Amounts) -> tuple[QueueName | None, Sequence[str]]:
         """Of a gang in this queue that asks for so much, and the resources that the lender is sure of."""
