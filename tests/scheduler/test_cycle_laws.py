@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import BreachCause, HoldReason, Node, Plan, Running, Snapshot
 from hopyard.domain.gang import Placement
-from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.ids import GangId, NodeId, ReservationId
+from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import path
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
 from hopyard.scheduler.cycle import promises
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.fairness.accounts import Accounts
@@ -20,8 +23,9 @@ from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
 from hopyard.scheduler.predict import expect
 from hopyard.scheduler.timeline.booked import owns
+from hopyard.scheduler.timeline.timeline import Timeline
 
-from .worlds import GIB, T0, World, beyond_limits, clusters, machine, overcommitted, seconds, shuffled, worlds
+from .worlds import GIB, T0, World, beyond_limits, clusters, gang, gangs, machine, overcommitted, seconds, shuffled, trees, worlds
 
 many = settings(max_examples=50, deadline=None)
 
@@ -158,6 +162,44 @@ def test_who_starts_now_leaves_a_reservation_its_nodes(world: World) -> None:
 
 
 @many
+@given(clusters(), trees(), st.data())
+def test_what_is_reserved_is_for_its_owner_whoever_was_promised_what_comes_after(
+    nodes: list[Node], queues: QueueTree, data: st.DataObject
+) -> None:
+    """Others for whom it is reserved may be promised it, too, and nobody takes what runs were asked to leave."""
+    world = World({node.id: node for node in nodes}, queues)
+    kept = data.draw(st.sampled_from(nodes))
+    for node in nodes:
+        if node is not kept and data.draw(st.booleans()):  # busy for long
+            world.submit(replace(gang(f"old-{node.id}", len(node.gpus), limit_s=5e4), queue=queues.default))
+            world.turn()
+    there = Reservation(ReservationId("r1"), "exam", T0 - seconds(100), T0 + seconds(data.draw(st.sampled_from([200, 2000]))), users=("bob",), nodes=(kept.id,))  # fmt: skip
+    if data.draw(st.booleans()):
+        piece = Resources(data.draw(st.sampled_from([1000, 4000])), GIB, data.draw(st.integers(1, 3)))
+        there = replace(there, pieces=(data.draw(st.integers(1, 2)),), resources=piece)
+    world.reservations = (there,)
+    world.submit(*(replace(data.draw(gangs(f"g{i}", queues)), user="ada") for i in range(data.draw(st.integers(1, 3)))))
+    world.turn()
+    owners = [replace(data.draw(gangs(f"his{i}", queues)), user="bob") for i in range(data.draw(st.integers(1, 2)))]
+    world.submit(*owners)
+    snapshot = world.snapshot()
+    wanted = plan(snapshot)
+    world.apply(wanted)
+    promised = [promise for promise in wanted.promises if kept.id in promise.nodes]
+    if any(promise.made_room or owns(world.pending[promise.gang], there, queues) for promise in promised):
+        return
+    for hold in wanted.hold:
+        if hold.gang in world.pending and owns(world.pending[hold.gang], there, queues):
+            after = Timeline.of(world.snapshot())
+            for promise in wanted.promises:
+                waiting = world.pending[promise.gang]
+                after.promise(waiting, expect(waiting, snapshot.durations), before=promise)
+            waiting = world.pending[hold.gang]
+            found = after.try_reserved(waiting, expect(waiting, snapshot.durations), [promise.gang for promise in promised])
+            assert found is None or {a.node for a in found.assignments} != {kept.id}, hold
+
+
+@many
 @given(worlds(), st.data())
 def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: World, data: st.DataObject) -> None:
     for _ in range(3):
@@ -181,16 +223,16 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: Wo
         breaches = {breach.gang: breach for breach in wanted.breaches}
         kept = {promise.gang: promise for promise in wanted.promises}
         assert breaches.keys() <= promised.keys()
-        for gang, promise in promised.items():
-            if gang in started:
-                assert gang not in breaches
+        for name, promise in promised.items():
+            if name in started:
+                assert name not in breaches
                 continue
-            late = gang not in kept or kept[gang].start_at > promise.start_at
-            assert late == (gang in breaches), (promise, kept.get(gang))
-            if gang not in breaches:
+            late = name not in kept or kept[name].start_at > promise.start_at
+            assert late == (name in breaches), (promise, kept.get(name))
+            if name not in breaches:
                 assert snapshot.now <= promise.start_at
                 continue
-            breach = breaches[gang]
+            breach = breaches[name]
             assert breach.detail
             assert breach.promised_at == promise.start_at
             assert breach.expected_at is None or breach.expected_at >= snapshot.now

@@ -290,14 +290,38 @@ def test_what_is_reserved_is_for_its_owner() -> None:
     assert promise is not None and promise.start_at == T0 + seconds(500)
 
 
-def test_an_owner_that_ends_before_a_promised_start_uses_what_is_reserved_at_once() -> None:
+def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_what_is_reserved() -> None:
     booked = Reservation(ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
+    wide, his = asks("wide", len(FULL[0].gpus)), asks("his", user="bob")
     timeline = Timeline.of(snapshot(FULL[:1], reservations=[booked]))
-    promise = timeline.promise(asks("wide", len(FULL[0].gpus)), exact(100))
+    promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
-    assert isinstance(timeline.try_now(asks("his", user="bob"), exact(500)), Placement)
-    found = timeline.try_now(asks("his", user="bob"), exact(501))
+    assert isinstance(timeline.try_now(his, exact(500)), Placement)
+    found = timeline.try_now(his, exact(501))
     assert isinstance(found, Blocked) and found.reason is HoldReason.BEHIND
+
+    assert timeline.try_reserved(asks("hers"), exact(1), []) is None
+    placement = timeline.try_reserved(his, exact(501), [wide.id])
+    assert placement is not None
+    timeline.start(placement, exact(501))
+    after = timeline.promise(wide, exact(100), before=promise)
+    breach = timeline.breach(wide, promise, after)
+    assert breach is not None and breach.cause is BreachCause.RESERVATION
+    assert breach.detail == "run his uses what reservation exam keeps for it"
+
+
+def test_what_is_not_reserved_is_promised_as_ever() -> None:
+    booked = Reservation(
+        ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),), pieces=(2,),
+        resources=Resources(1000, 0, 1),
+    )  # fmt: skip
+    timeline, wide = Timeline.of(snapshot([machine("n1", 4)], reservations=[booked])), asks("wide", 4)
+    promise = timeline.promise(wide, exact(100))
+    assert promise is not None and promise.start_at == T0 + seconds(500)
+    assert timeline.try_reserved(asks("three", 3, user="bob"), exact(501), [wide.id]) is None
+    assert timeline.promise(wide, exact(100)) == promise
+    two = timeline.try_reserved(asks("two", 2, user="bob", cpus=9), exact(501), [wide.id])
+    assert two is not None
 
 
 def test_a_reserved_piece_leaves_the_rest_of_the_node() -> None:

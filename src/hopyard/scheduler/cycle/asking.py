@@ -169,8 +169,8 @@ class Asking:
         """Whether it will start once these have left, in nobody's way; then they are asked. What comes about as soon by itself
         needs no asking."""
         scene, timeline, expected = self._scene, self._scene.timeline, self._scene.expected(gang)
-        if (self._restore(gang) or timeline.promise(gang, expected)) is not None and self._surely_soon(gang):
-            self._restore(gang)
+        if (scene.restore(gang) or timeline.promise(gang, expected)) is not None and self._surely_soon(gang):
+            scene.restore(gang)
             return False
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
         others = [other for other in scene.promises.on(nodes) if other.id != gang.id and other.id not in self.making_room]
@@ -185,9 +185,9 @@ class Asking:
             or not self._needs(gang, runs) or not self._all_kept(others, above)
         ):  # fmt: skip
             timeline.tell(runs)
-            self._restore(gang)
+            scene.restore(gang)
             for other in others:
-                self._restore(other)
+                scene.restore(other)
             return False
         scene.promises.made_room(gang.id, promise)
         self.making_room[gang.id] = runs
@@ -223,12 +223,6 @@ class Asking:
             if gang not in but and (after is None or after.start_at > before.start_at):
                 return False
         return True
-
-    def _restore(self, gang: Gang) -> Promise | None:
-        """What it was promised, if anything, holds again."""
-        before = self._scene.promises.given.get(gang.id)
-        self._scene.timeline.withdraw(gang.id)
-        return None if before is None else self._scene.timeline.promise(gang, self._scene.expected(gang), before=before)
 
     def _supposed(self, runs: Iterable[Running]) -> None:
         self._scene.timeline.tell([replace(running, stopping=True, preempted_for=NOBODY) for running in runs])

@@ -166,7 +166,7 @@ class Turn:
         told = self._scene.alone.get(gang.id)
         found = None
         if told is not None and told.reason is HoldReason.BEHIND:
-            found = self._stand_before(gang, Blocked(told.reason, told.sentence, told.blocked_by))
+            found = self._go_before(gang, Blocked(told.reason, told.sentence, told.blocked_by))
         if not isinstance(found, Placement) and self._asking.in_turn(list(self._scene.promises.given).index(gang.id), HASTENED):
             self._asking.make_room(gang)
 
@@ -174,7 +174,7 @@ class Turn:
         scene, shape = self._scene, self._scene.line.shape_of(gang)
         found = self._known(gang, shape) or self._tried(gang, shape)
         if isinstance(found, Blocked) and found.reason is HoldReason.BEHIND:
-            found = self._stand_before(gang, found)
+            found = self._go_before(gang, found)
         elif isinstance(found, Placement):
             scene.start(found)
         if isinstance(found, Placement):
@@ -216,6 +216,33 @@ class Turn:
             self._lucky.discard(shape)
             return FULL if self._is_full(shape) else found
         return found
+
+    def _go_before(self, gang: Gang, found: Blocked) -> Placement | Blocked:
+        """It may start, or is promised a start, before those who were promised one."""
+        again = self._stand_before(gang, found)
+        return self._use_reserved(gang, again) if isinstance(again, Blocked) and again.reason is HoldReason.BEHIND else again
+
+    def _use_reserved(self, gang: Gang, found: Blocked) -> Placement | Blocked:
+        """What is reserved for it now it may use for as long as it takes: who was promised a start there once the reservation is over
+        waits for that. Promises to others for whom the same is reserved bind it, and those for whom runs were asked to leave."""
+        scene, mine = self._scene, self._scene.timeline.kept_for(gang)
+        others = [] if not mine else [
+            other for other in scene.promises.on(mine)
+            if other.id != gang.id and not scene.promises.given[other.id].made_room and mine.isdisjoint(scene.timeline.kept_for(other))
+        ]  # fmt: skip
+        if not others:
+            return found
+        place = scene.timeline.try_reserved(gang, scene.expected(gang), [other.id for other in others])
+        if place is None:
+            for one in (gang, *others):
+                scene.restore(one)
+            return found
+        for other in others:
+            scene.promises.drop(other.id)
+        scene.start(place)
+        for other in others:
+            scene.promise_again(other)
+        return place
 
     def _stand_before(self, gang: Gang, found: Blocked) -> Placement | Blocked:
         """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they are again. Those for whom

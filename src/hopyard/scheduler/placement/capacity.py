@@ -207,6 +207,29 @@ class Capacity:
             left[rows] = np.minimum(left[rows], 0)
         self._rankings.changed_many(rows)
 
+    def less(self, other: Capacity) -> None:
+        """Keep, of each node and each of its GPUs, only what is free here beyond what is free there. Both have the same nodes."""
+        mine, theirs = self._free, other._free
+        assert mine.ground.ids == theirs.ground.ids
+        mine.cpu -= np.maximum(theirs.cpu, 0)
+        mine.memory -= np.maximum(theirs.memory, 0)
+        mine.gpu -= np.maximum(theirs.gpu, 0)
+        for name, left in mine.extras.items():
+            left -= np.maximum(theirs.extras[name], 0)  # noqa: PLW2901 - in place
+        self._rankings.changed_many(np.arange(len(mine.cpu)))
+
+    def widen(self, part: Capacity) -> None:
+        """Make free, of each node of a part and each of its GPUs, what is free there, where that is more."""
+        mine, theirs = self._free, part._free
+        rows = self._rows(part.ids)
+        width = theirs.gpu.shape[1]
+        mine.gpu[rows, :width] = np.maximum(mine.gpu[rows, :width], theirs.gpu)
+        mine.cpu[rows] = np.maximum(mine.cpu[rows], theirs.cpu)
+        mine.memory[rows] = np.maximum(mine.memory[rows], theirs.memory)
+        for name, left in theirs.extras.items():
+            mine.extras[name][rows] = np.maximum(mine.extras[name][rows], left)
+        self._rankings.changed_many(rows)
+
     def hold_back(self, node: NodeId, request: Resources, count: int) -> None:
         """Use up so many times this request on one node; all that is left of it where that is more."""
         row = self._free.ground.row.get(node)

@@ -36,47 +36,54 @@ def _cause(outlook: Outlook, gang: Gang, before: Promise) -> Found:
         reserved = booking.reservation
         if nodes & {*reserved.nodes} and reserved.created_at is not None and reserved.created_at > before.given_at:
             return BreachCause.RESERVATION, f"reservation {reserved.name} was granted after it"
-    return _InWay(outlook, gang, before).cause()
+    for latest in (False, True):
+        in_way = _InWay(outlook, gang, before, latest=latest)
+        if not in_way.fits():
+            return in_way.cause()
+    if in_way.stays:  # there is room, but somebody comes soon after it
+        return in_way.before_it()
+    return BreachCause.QUOTA, "its queue may not use as much then as was expected"
 
 
 class _InWay:
-    """What is on its nodes at the time that was promised.
+    """What is on its nodes at the time that was promised, or may be.
+
+    latest: if everything takes as long as can be expected, which is what promises count on.
 
     overran: runs that were expected to be gone by then when it was promised, or when they were let through later. newer: runs that
     began since and were not: they were put before it. older: runs that were there all the time, and of which more was learned since.
     beside: those that began in the turn that promised it. stays: who was promised room too.
     """
 
-    def __init__(self, outlook: Outlook, gang: Gang, before: Promise) -> None:
-        self._outlook, self._before = outlook, before
+    def __init__(self, outlook: Outlook, gang: Gang, before: Promise, *, latest: bool) -> None:
+        self._outlook, self._before, self._latest = outlook, before, latest
         self._gang = gang.sized([role.fewest for role in gang.roles])
         self._due_s = (before.start_at - outlook.now).total_seconds()
         self._promised_s = max(self._due_s, 0.0)
-        late = [end for end in outlook.ends_on(before.nodes) if end.mid_s > self._promised_s]
+        late = [end for end in outlook.ends_on(before.nodes) if (end.high_s if latest else end.mid_s) > self._promised_s]
         self._overran = [end for end in late if self._was_to_be_gone(end)]
         rest = [end for end in late if end not in self._overran]
         self._newer = [end for end in rest if end.gang in outlook.started or outlook.future.placed_since(end.gang, before.given_at)]
         older = [end for end in rest if end not in self._newer]
         self._older = [end for end in older if not end.certain]
         self._beside = [end for end in older if outlook.future.placed_since(end.gang, before.given_at - TURN)]
-        self._stays = [
+        self.stays = [
             stay
             for stay in outlook.stays.values()
             if stay.promise.gang != before.gang and not {*before.nodes}.isdisjoint(stay.promise.nodes)
         ]
 
     def cause(self) -> Found:
-        if self._fits():  # there is room: what its queue may use is not, or somebody comes soon after it
-            return self._before_it() if self._stays else (BreachCause.QUOTA, "its queue may not use as much then as was expected")
-        if self._overran and self._fits(self._overran):
+        """Why it does not fit."""
+        if self._overran and self.fits(self._overran):
             return self._overrun(self._overran)
-        if (self._newer or self._stays) and self._fits(self._newer, self._stays):
-            return self._before_it()
-        if self._fits([*self._overran, *self._newer], self._stays):
+        if (self._newer or self.stays) and self.fits(self._newer, self.stays):
+            return self.before_it()
+        if self.fits([*self._overran, *self._newer], self.stays):
             return self._overrun(self._overran)
-        if self._older and self._fits([*self._overran, *self._newer, *self._older], self._stays):
+        if self._older and self.fits([*self._overran, *self._newer, *self._older], self.stays):
             return self._overrun(self._older)
-        if self._beside and self._fits([*self._overran, *self._newer, *self._beside], self._stays):
+        if self._beside and self.fits([*self._overran, *self._newer, *self._beside], self.stays):
             return BreachCause.PRIORITY, f"run {self._beside[-1].gang} goes before it"
         names = ", ".join(self._before.nodes)
         return BreachCause.NODE_LOST, f"{names} {'has' if len(self._before.nodes) == 1 else 'have'} less than before"
@@ -84,9 +91,14 @@ class _InWay:
     def _overrun(self, runs: Sequence[End]) -> Found:
         return BreachCause.OVERRUN, f"run {runs[-1].gang} takes longer than was expected"
 
-    def _before_it(self) -> Found:
-        first = self._newer[-1].gang if self._newer else self._stays[0].promise.gang
-        return BreachCause.PRIORITY, f"run {first} goes before it"
+    def before_it(self) -> Found:
+        if not self._newer:
+            return BreachCause.PRIORITY, f"run {self.stays[0].promise.gang} goes before it"
+        last = self._newer[-1]
+        kept = self._outlook.kept_on(last.placement)
+        if kept is not None:
+            return BreachCause.RESERVATION, f"run {last.gang} uses what reservation {kept} keeps for it"
+        return BreachCause.PRIORITY, f"run {last.gang} goes before it"
 
     def _was_to_be_gone(self, end: End) -> bool:
         outlook = self._outlook
@@ -94,11 +106,11 @@ class _InWay:
             return False
         return outlook.future.latest_s(end.gang, self._before.given_at) <= self._due_s + SLACK_S
 
-    def _fits(self, gone: Iterable[End] = (), withdrawn: Sequence[Stay] = ()) -> bool:
+    def fits(self, gone: Iterable[End] = (), withdrawn: Sequence[Stay] = ()) -> bool:
         """Whether there is room on its nodes at that time if these were not there."""
-        state = self._outlook.ladder_on(self._before.nodes).at(self._promised_s)
+        state = self._outlook.ladder_on(self._before.nodes, latest=self._latest).at(self._promised_s)
         for stay in self._outlook.stays.values():
-            if stay.promise.gang != self._before.gang and stay not in withdrawn and stay.there(self._promised_s):
+            if stay.promise.gang != self._before.gang and stay not in withdrawn and stay.there(self._promised_s, latest=self._latest):
                 state.take(stay.placement)
         for end in gone:
             state.give_back(end.placement)

@@ -209,10 +209,10 @@ class Future:
 
     def latest_s(self, gang: GangId, seen_at: datetime) -> float:
         """In how many seconds a gang that holds resources was expected to be gone at the latest, as seen at that time (when it
-        was placed, where that was later), by what is known now of its like. One that was asked to end since is expected to be gone; one
-        that was still being started then, to run from its placement on."""
+        was placed, where that was later), by what is known now of its like. One that was asked to end since is expected to be gone, but
+        not one of which that is only supposed; one that was still being started then, to run from its placement on."""
         running = self._running[gang]
-        if running.stopping:
+        if running.stopping and running.asked_at is not None:
             return 0.0
         ran = running.started_at is not None and running.started_at <= seen_at
         begun = _begun(running) if ran else running.placed_at.timestamp()

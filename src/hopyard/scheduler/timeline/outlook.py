@@ -98,9 +98,37 @@ class Outlook:
             self.restrict(found[0], owned, 0.0, overlapped)
         return found[0]
 
+    def kept_for(self, gang: Gang) -> frozenset[NodeId]:
+        """Nodes of which anything is reserved for it now."""
+        return frozenset(node for reservation in self._keeping(gang) for node in reservation.nodes)
+
+    def kept_on(self, placement: Placement) -> str | None:
+        """The name of a reservation that holds now, on some of these nodes, for who is placed there."""
+        nodes = {assignment.node for assignment in placement.assignments}
+        return next((one.name for one in self._keeping(placement.gang) if not nodes.isdisjoint(one.nodes)), None)
+
+    def _keeping(self, gang: Gang) -> list[Reservation]:
+        """Those that hold something for it now."""
+        mine = [self.reservations[i] for i in sorted(self.owned(gang))]
+        return [one for one in mine if any(booking.from_s <= SLACK_S and booking.reservation == one for booking in self.bookings)]
+
+    def reserved_view(self, gang: Gang, until_s: float) -> Capacity:
+        """As `view`, of what is reserved for it now alone. Costs by the nodes on which that is."""
+        owned = self.owned(gang)
+        found = self.capacity.part(self.kept_for(gang))
+        others = found.copy()
+        self._hold(found, owned, 0.0)
+        self._hold(others, frozenset(), 0.0)
+        found.less(others)
+        self._meet(found, owned, self.met(until_s))
+        return found
+
     def restrict(self, view: Capacity, owned: Owned, at_s: float, overlapped: Sequence[Moment]) -> None:
         """Leave in `view`, the state at `at_s`, what is neither reserved for others nor in the way at these moments."""
         self._hold(view, owned, at_s)
+        self._meet(view, owned, overlapped)
+
+    def _meet(self, view: Capacity, owned: Owned, overlapped: Sequence[Moment]) -> None:
         special = tuple(self._special)
         for moment in overlapped:
             capacity = self._capacity_at(moment)

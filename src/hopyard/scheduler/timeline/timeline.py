@@ -75,6 +75,30 @@ class Timeline:
         """
         outlook = self._outlook
         outlook.remove_stay(gang.id)
+        allowed = self._allowed(gang, expected, asked=asked)
+        if isinstance(allowed, Blocked):
+            return allowed
+        bounded, closed = allowed
+        placement = outlook.view(gang, expected.high_s).place(bounded, score=score, closed_models=closed, prefer=prefer)
+        return placement or blocked(outlook, gang, expected, closed, explain=explain)
+
+    def try_reserved(self, gang: Gang, expected: Expected, but: Iterable[GangId]) -> Placement | None:
+        """As `try_now`, where promises to these do not bind it in what is reserved for it now. They are withdrawn, too."""
+        outlook = self._outlook
+        outlook.remove_stay(gang.id)
+        view = outlook.view(gang, expected.high_s).copy()
+        for other in but:
+            outlook.remove_stay(other)
+        allowed = self._allowed(gang, expected)
+        if isinstance(allowed, Blocked):
+            return None
+        bounded, closed = allowed
+        view.widen(outlook.reserved_view(gang, expected.high_s))
+        return view.place(bounded, closed_models=closed)
+
+    def _allowed(self, gang: Gang, expected: Expected, *, asked: bool = False) -> tuple[Gang, frozenset[str]] | Blocked:
+        """As large as its queue and user may have it now and beside what is promised, and the models that it may not use."""
+        outlook = self._outlook
         refused = None if asked else outlook.accounts.refusal(gang)
         if refused is not None:
             return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
@@ -86,8 +110,7 @@ class Timeline:
                     HoldReason.BEHIND, f"what its queue may use is promised: {refused.detail}", (f"queue:{refused.queue}",)
                 )
             bounded, closed = accounts.bounded(bounded), closed | accounts.closed_models(gang)
-        placement = outlook.view(gang, expected.high_s).place(bounded, score=score, closed_models=closed, prefer=prefer)
-        return placement or blocked(outlook, gang, expected, closed, explain=explain)
+        return bounded, closed
 
     def start(self, placement: Placement, expected: Expected) -> None:
         """It is placed now: what it holds is taken and charged."""
@@ -219,6 +242,10 @@ class Timeline:
         """Where a gang that was promised a start in this turn is expected to be."""
         stay = self._outlook.stays.get(gang)
         return None if stay is None else stay.placement
+
+    def kept_for(self, gang: Gang) -> frozenset[NodeId]:
+        """Nodes of which anything is reserved for the gang now."""
+        return self._outlook.kept_for(gang)
 
     def spoken_for(self) -> frozenset[NodeId]:
         """Nodes of which anything is promised or reserved."""
