@@ -112,7 +112,7 @@ def test_what_is_queued_says_its_place_and_why(shell: Shell) -> None:
     assert "queued at position 1: " in second.talk
     listed = shell.hop("ps", "--project", "study").text.splitlines()
     assert second.text.strip() in listed[1]
-    assert "position 1: " in listed[1]
+    assert re.search(r"  position 1(, starts at about \d\d:\d\d \(.+\))?: needs 4 CPUs; ", listed[1]), listed[1]
     shell.hop("stop", second.text.strip())
     gate.touch()
     assert shell.hop("logs", "-f", holder).out == b"begun\nended\n"

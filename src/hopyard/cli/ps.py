@@ -154,9 +154,10 @@ def detail(run: Run) -> str:
 
 def _detail(run: Run) -> str:
     if run["phase"] == "queued":
-        place = f"position {run['position']}: " if run.get("position") else ""
+        place = [f"position {run['position']}"] if run.get("position") else []
+        first = ", ".join(place + _starts(run))  # the end of a long line is cut in a narrow terminal
         ago = f"{why}; " if (why := interrupted(run)) else ""
-        return ago + place + (run.get("hold_detail") or "waits for its turn") + _starts(run)
+        return ago + (f"{first}: " if first else "") + (run.get("hold_detail") or "waits for its turn")
     if run["phase"] == "stopping" and (makes_room := (run.get("attempt") or {}).get("preempt_reason")):
         return f"makes room: {first_line(makes_room)}"
     if final(run):
@@ -168,14 +169,14 @@ def _detail(run: Run) -> str:
     return values_line(_latest(run), limit=4)
 
 
-def _starts(run: Run) -> str:
+def _starts(run: Run) -> list[str]:
     """When a waiting run is expected to start, where that is known without being asked for."""
     from hopyard.cli.times import clock, seconds_to, soon
 
     at = run.get("expected_at")
     if not at:
-        return ""
-    return f"; was expected to start at {clock(at)}" if seconds_to(at) < -_LATE_S else f"; expected to start at {clock(at)} ({soon(at)})"
+        return []
+    return [f"was expected at {clock(at)}" if seconds_to(at) < -_LATE_S else f"starts at about {clock(at)} ({soon(at)})"]
 
 
 def _latest(run: Run) -> dict[str, float | None]:
