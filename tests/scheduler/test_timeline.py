@@ -300,14 +300,27 @@ def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_wha
     found = timeline.try_now(his, exact(501))
     assert isinstance(found, Blocked) and found.reason is HoldReason.BEHIND
 
-    assert timeline.try_reserved(asks("hers"), exact(1), []) is None
-    placement = timeline.try_reserved(his, exact(501), [wide.id])
+    assert timeline.try_reserved(asks("hers"), exact(1)) is None
+    placement = timeline.try_reserved(his, exact(501))
     assert placement is not None
     timeline.start(placement, exact(501))
     after = timeline.promise(wide, exact(100), before=promise)
     breach = timeline.breach(wide, promise, after)
     assert breach is not None and breach.cause is BreachCause.RESERVATION
     assert breach.detail == "run his uses what reservation exam keeps for it"
+
+
+@pytest.mark.parametrize(("first_takes_s", "starts_s"), [(100, 100), (450, 450), (501, 1501)])
+def test_an_owner_is_promised_what_is_reserved_until_that_is_over_whoever_was_promised_it_for_afterwards(first_takes_s: float, starts_s: float) -> None:
+    booked = Reservation(ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
+    first = Placement(asks("first", 2, user="bob", limit_s=first_takes_s), (Assignment(0, NodeId("n1"), (0, 1)),))
+    timeline = Timeline.of(snapshot(FULL[:1], [runs(first)], reservations=[booked]))
+    wide = timeline.promise(asks("wide", 2), exact(100))
+    hers = timeline.promise(asks("hers", 2, user="eve"), exact(900))
+    his = timeline.promise(asks("his", 2, user="bob"), exact(1000))
+    assert wide is not None and wide.start_at == T0 + seconds(max(first_takes_s, 500))
+    assert hers is not None and hers.start_at == wide.start_at + seconds(100)
+    assert his is not None and his.start_at == T0 + seconds(starts_s)
 
 
 def test_what_is_not_reserved_is_promised_as_ever() -> None:
@@ -318,9 +331,9 @@ def test_what_is_not_reserved_is_promised_as_ever() -> None:
     timeline, wide = Timeline.of(snapshot([machine("n1", 4)], reservations=[booked])), asks("wide", 4)
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
-    assert timeline.try_reserved(asks("three", 3, user="bob"), exact(501), [wide.id]) is None
+    assert timeline.try_reserved(asks("three", 3, user="bob"), exact(501)) is None
     assert timeline.promise(wide, exact(100)) == promise
-    two = timeline.try_reserved(asks("two", 2, user="bob", cpus=9), exact(501), [wide.id])
+    two = timeline.try_reserved(asks("two", 2, user="bob", cpus=9), exact(501))
     assert two is not None
 
 

@@ -177,7 +177,7 @@ class Asking:
         for other in others:
             timeline.withdraw(other.id)
         self._supposed(runs)
-        promise = timeline.promise(gang, expected, before=Promise(gang.id, self._left_by, scene.now, nodes))
+        promise = timeline.promise(gang, expected, before=Promise(gang.id, self._left_by, scene.now, nodes, made_room=True))
         place, at = timeline.place_of(gang.id), timeline.expected_at(gang.id)
         above = [other for other in others if outranks(gang, other, scene.accounts, scene.line)]
         if (

@@ -224,15 +224,12 @@ class Turn:
 
     def _use_reserved(self, gang: Gang, found: Blocked) -> Placement | Blocked:
         """What is reserved for it now it may use for as long as it takes: who was promised a start there once the reservation is over
-        waits for that. Promises to others for whom the same is reserved bind it, and those for whom runs were asked to leave."""
-        scene, mine = self._scene, self._scene.timeline.kept_for(gang)
-        others = [] if not mine else [
-            other for other in scene.promises.on(mine)
-            if other.id != gang.id and not scene.promises.given[other.id].made_room and mine.isdisjoint(scene.timeline.kept_for(other))
-        ]  # fmt: skip
+        waits for that."""
+        scene = self._scene
+        others = [scene.gang(other) for other in scene.timeline.unbinding(gang)]
         if not others:
             return found
-        place = scene.timeline.try_reserved(gang, scene.expected(gang), [other.id for other in others])
+        place = scene.timeline.try_reserved(gang, scene.expected(gang))
         if place is None:
             for one in (gang, *others):
                 scene.restore(one)

@@ -100,17 +100,33 @@ class Outlook:
 
     def kept_for(self, gang: Gang) -> frozenset[NodeId]:
         """Nodes of which anything is reserved for it now."""
-        return frozenset(node for reservation in self._keeping(gang) for node in reservation.nodes)
+        return frozenset(node for booking in self._keeping(gang) for node in booking.reservation.nodes)
+
+    def kept_whole(self, gang: Gang) -> dict[NodeId, float]:
+        """Nodes that are reserved for it now as a whole, and for how many seconds more."""
+        keeping = [booking for booking in self._keeping(gang) if booking.reservation.resources is None]
+        return {node: booking.until_s for booking in keeping for node in booking.reservation.nodes}
+
+    def unbinding(self, gang: Gang) -> list[GangId]:
+        """Those that were promised a start where something is reserved for it now, and is not for them. Who was promised what runs were
+        asked to leave is not among them: these would leave in vain."""
+        mine = self.kept_for(gang)
+        if not mine:
+            return []
+        there = [stay for stay in self.stays.values() if not mine.isdisjoint(stay.promise.nodes) and not stay.promise.made_room]
+        return [stay.promise.gang for stay in there if stay.promise.gang != gang.id and mine.isdisjoint(self.kept_for(stay.placement.gang))]
 
     def kept_on(self, placement: Placement) -> str | None:
         """The name of a reservation that holds now, on some of these nodes, for who is placed there."""
         nodes = {assignment.node for assignment in placement.assignments}
-        return next((one.name for one in self._keeping(placement.gang) if not nodes.isdisjoint(one.nodes)), None)
+        keeping = [booking.reservation for booking in self._keeping(placement.gang)]
+        return next((one.name for one in keeping if not nodes.isdisjoint(one.nodes)), None)
 
-    def _keeping(self, gang: Gang) -> list[Reservation]:
+    def _keeping(self, gang: Gang) -> list[Booking]:
         """Those that hold something for it now."""
-        mine = [self.reservations[i] for i in sorted(self.owned(gang))]
-        return [one for one in mine if any(booking.from_s <= SLACK_S and booking.reservation == one for booking in self.bookings)]
+        owned = self.owned(gang)
+        mine = [self.reservations[i] for i in owned]
+        return [booking for booking in self.bookings if booking.from_s <= SLACK_S and booking.reservation in mine] if owned else []
 
     def reserved_view(self, gang: Gang, until_s: float) -> Capacity:
         """As `view`, of what is reserved for it now alone. Costs by the nodes on which that is."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
@@ -82,12 +83,12 @@ class Timeline:
         placement = outlook.view(gang, expected.high_s).place(bounded, score=score, closed_models=closed, prefer=prefer)
         return placement or blocked(outlook, gang, expected, closed, explain=explain)
 
-    def try_reserved(self, gang: Gang, expected: Expected, but: Iterable[GangId]) -> Placement | None:
-        """As `try_now`, where promises to these do not bind it in what is reserved for it now. They are withdrawn, too."""
+    def try_reserved(self, gang: Gang, expected: Expected) -> Placement | None:
+        """As `try_now`, where those promises do not bind it that are `unbinding`. They are withdrawn, too."""
         outlook = self._outlook
         outlook.remove_stay(gang.id)
         view = outlook.view(gang, expected.high_s).copy()
-        for other in but:
+        for other in outlook.unbinding(gang):
             outlook.remove_stay(other)
         allowed = self._allowed(gang, expected)
         if isinstance(allowed, Blocked):
@@ -95,6 +96,10 @@ class Timeline:
         bounded, closed = allowed
         view.widen(outlook.reserved_view(gang, expected.high_s))
         return view.place(bounded, closed_models=closed)
+
+    def unbinding(self, gang: Gang) -> list[GangId]:
+        """Whose promises of this turn do not bind the gang in what is reserved for it now."""
+        return self._outlook.unbinding(gang)
 
     def _allowed(self, gang: Gang, expected: Expected, *, asked: bool = False) -> tuple[Gang, frozenset[str]] | Blocked:
         """As large as its queue and user may have it now and beside what is promised, and the models that it may not use."""
@@ -140,7 +145,8 @@ class Timeline:
             start_at = self._time(self._at_the_latest(gang, expected, nodes, spot))
             if before is not None:
                 from_s = max((before.start_at - self._now).total_seconds(), 0.0)
-        promise = Promise(gang.id, start_at, before.given_at if before and start_at == before.start_at else self._now, nodes)
+        given_at = before.given_at if before and start_at == before.start_at else self._now
+        promise = Promise(gang.id, start_at, given_at, nodes, before is not None and before.made_room)
         needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
         last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + expected.high_s
         stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, from_s, tuple(reversed(needed)))
@@ -243,16 +249,34 @@ class Timeline:
         stay = self._outlook.stays.get(gang)
         return None if stay is None else stay.placement
 
-    def kept_for(self, gang: Gang) -> frozenset[NodeId]:
-        """Nodes of which anything is reserved for the gang now."""
-        return self._outlook.kept_for(gang)
-
     def spoken_for(self) -> frozenset[NodeId]:
         """Nodes of which anything is promised or reserved."""
         return self._outlook.spoken_for()
 
     def _kept(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
-        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere."""
+        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere, or what is reserved for it is free sooner."""
+        spot, own = self._bound(gang, expected, before), self._in_its_own(gang, expected)
+        return own if own is not None and (spot is None or own.at_s < spot.at_s) else spot
+
+    def _in_its_own(self, gang: Gang, expected: Expected) -> Spot | None:
+        """On nodes that are reserved for it now, before that is over, whoever was promised them for afterwards: it will start all the
+        same, and they are told then."""
+        with self._unbound(gang) as until_s:
+            spot = earliest_on(self._outlook, gang, expected.high_s, until_s) if until_s else None
+        return spot if spot is not None and spot.at_s < _over_s(spot, until_s) else None
+
+    @contextmanager
+    def _unbound(self, gang: Gang) -> Iterator[Mapping[NodeId, float]]:
+        """Without the promises that are `unbinding`, where there are any: the nodes that are reserved for it, and until when."""
+        outlook = self._outlook
+        others = [outlook.stays[other] for other in outlook.unbinding(gang)]
+        for stay in others:
+            outlook.remove_stay(stay.promise.gang)
+        yield outlook.kept_whole(gang) if others else {}
+        for stay in others:
+            outlook.add_stay(stay)
+
+    def _bound(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
         here = earliest_on(self._outlook, gang, expected.high_s, before.nodes) if before is not None and before.nodes else None
         if before is not None and here is not None and self._time(here.at_s) <= before.start_at:
             return here
@@ -263,6 +287,14 @@ class Timeline:
 
     def _at_the_latest(self, gang: Gang, expected: Expected, nodes: Sequence[NodeId], spot: Spot) -> float:
         """When it has its place if everything takes as long as can be expected."""
+        with self._unbound(gang) as until_s:
+            if until_s.keys() >= {*nodes}:
+                at_s = self._last(gang, expected, nodes, spot)
+                if at_s < _over_s(spot, until_s):
+                    return at_s
+        return self._last(gang, expected, nodes, spot)
+
+    def _last(self, gang: Gang, expected: Expected, nodes: Sequence[NodeId], spot: Spot) -> float:
         outlook, here = self._outlook, frozenset(nodes)
         stays = [stay for stay in outlook.stays.values() if not here.isdisjoint(stay.promise.nodes)]
         if all(end.mid_s == end.high_s for end in outlook.ends_on(nodes)) and all(one.until_s == one.last_s for one in stays):
@@ -272,6 +304,11 @@ class Timeline:
 
     def _time(self, in_s: float) -> datetime:
         return self._now + timedelta(seconds=in_s)
+
+
+def _over_s(spot: Spot, until_s: Mapping[NodeId, float]) -> float:
+    """When the first of the nodes is reserved no more."""
+    return min(until_s[assignment.node] for assignment in spot.placement.assignments)
 
 
 def _given(one: tuple[Gang, Expected, Promise]) -> tuple[datetime, GangId]:
