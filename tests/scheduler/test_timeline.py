@@ -300,14 +300,13 @@ def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_wha
     found = timeline.try_now(his, exact(501))
     assert isinstance(found, Blocked) and found.reason is HoldReason.BEHIND
 
-    assert timeline.try_reserved(asks("hers"), exact(1)) is None
-    placement = timeline.try_reserved(his, exact(501))
+    assert timeline.try_reserved(asks("hers"), exact(1), timeline.unbinding(asks("hers"))) is None
+    placement = timeline.try_reserved(his, exact(501), timeline.unbinding(his))
     assert placement is not None
     timeline.start(placement, exact(501))
     after = timeline.promise(wide, exact(100), before=promise)
-    breach = timeline.breach(wide, promise, after)
-    assert breach is not None and breach.cause is BreachCause.RESERVATION
-    assert breach.detail == "run his uses what reservation exam keeps for it"
+    assert after is not None and after.start_at == T0 + seconds(501)
+    assert timeline.reserved_on(placement) == "exam"
 
 
 @pytest.mark.parametrize(("first_takes_s", "starts_s"), [(100, 100), (450, 450), (501, 1501)])
@@ -331,9 +330,9 @@ def test_what_is_not_reserved_is_promised_as_ever() -> None:
     timeline, wide = Timeline.of(snapshot([machine("n1", 4)], reservations=[booked])), asks("wide", 4)
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
-    assert timeline.try_reserved(asks("three", 3, user="bob"), exact(501)) is None
+    assert timeline.try_reserved(asks("three", 3, user="bob"), exact(501), [wide.id]) is None
     assert timeline.promise(wide, exact(100)) == promise
-    two = timeline.try_reserved(asks("two", 2, user="bob", cpus=9), exact(501))
+    two = timeline.try_reserved(asks("two", 2, user="bob", cpus=9), exact(501), [wide.id])
     assert two is not None
 
 

@@ -80,7 +80,7 @@ class Promise:
 
 class BreachCause(StrEnum):
     NODE_LOST = "node-lost"  # or cordoned, or it has less than before
-    RESERVATION = "reservation"  # granted by an administrator after the promise
+    RESERVATION = "reservation"  # granted after the promise, or used by its owner
     OVERRUN = "overrun"  # a run takes longer than it was expected to
     PRIORITY = "priority"  # a gang of higher priority came
     QUOTA = "quota"  # the tree of queues was changed, or its queue's share went to one that is owed more

@@ -169,11 +169,13 @@ class Asking:
         """Whether it will start once these have left, in nobody's way; then they are asked. What comes about as soon by itself
         needs no asking."""
         scene, timeline, expected = self._scene, self._scene.timeline, self._scene.expected(gang)
-        if (scene.restore(gang) or timeline.promise(gang, expected)) is not None and self._surely_soon(gang):
-            scene.restore(gang)
+        stays = timeline.stays([gang.id])
+        if (stays[gang.id] or timeline.promise(gang, expected)) is not None and self._surely_soon(gang):
+            timeline.put_back(stays)
             return False
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
         others = [other for other in scene.promises.on(nodes) if other.id != gang.id and other.id not in self.making_room]
+        stays |= timeline.stays(other.id for other in others)
         for other in others:
             timeline.withdraw(other.id)
         self._supposed(runs)
@@ -185,9 +187,7 @@ class Asking:
             or not self._needs(gang, runs) or not self._all_kept(others, above)
         ):  # fmt: skip
             timeline.tell(runs)
-            scene.restore(gang)
-            for other in others:
-                scene.restore(other)
+            timeline.put_back(stays)
             return False
         scene.promises.made_room(gang.id, promise)
         self.making_room[gang.id] = runs

@@ -45,6 +45,7 @@ class Promises:
         self._new = 0
         self._queues = queues
         self._for_room: dict[GangId, QueueName] = {}
+        self._gave_way: dict[GangId, str] = {}  # why they are late if they are
 
     @property
     def exhausted(self) -> bool:
@@ -100,9 +101,11 @@ class Promises:
                 self.given[name] = promise
 
     def give(self, gang: Gang, expected: Expected, reason: HoldReason) -> Promise | None:
-        """Of the earliest start that is in nobody's way; kept where it was given before, or reported as broken."""
+        """Of the earliest start that is in nobody's way; kept where it was given before, or reported as broken. Who gave way on nodes
+        that are reserved does not go on waiting for just these."""
         before = self.before.get(gang.id)
-        promise = self._timeline.promise(gang, expected, before=before)
+        anywhere = before is not None and gang.id in self._gave_way
+        promise = self._timeline.promise(gang, expected, before=replace(before, nodes=()) if before is not None and anywhere else before)
         if before is not None:
             self.broken(before, promise)
         return self._settled(gang, promise, reason)
@@ -134,7 +137,8 @@ class Promises:
         one that is late all the same, or goes elsewhere, waits as others do. making_room: some have not left yet."""
         before = self.before.get(promise.gang)
         if before is None:
-            return replace(promise, start_at=max(promise.start_at, self._now + SOON), given_at=self._next_date())
+            start_at = max(promise.start_at, self._now + SOON)
+            return replace(promise, start_at=start_at, given_at=self._next_date(), made_room=making_room)
         if before.made_room and {*promise.nodes} < {*before.nodes}:
             promise = replace(promise, nodes=before.nodes)
         late = promise.start_at > before.start_at
@@ -147,9 +151,16 @@ class Promises:
         self._new += 1
         return self._now + timedelta(microseconds=self._new)
 
+    def give_way(self, gang: GangId, to: GangId, reservation: str) -> None:
+        """Somebody uses what is reserved for it and this one was promised for afterwards: that is why it is late, if it was not before."""
+        if gang not in self._breaches:
+            self._gave_way[gang] = f"run {to} uses what reservation {reservation} keeps for it"
+
     def broken(self, before: Promise, after: Promise | None) -> None:
         breach = self._timeline.breach(self._gang(before), before, after)
         self._breaches.pop(before.gang, None)
+        if breach is not None and before.gang in self._gave_way and breach.cause is not BreachCause.NODE_LOST:
+            breach = replace(breach, cause=BreachCause.RESERVATION, detail=self._gave_way[before.gang])
         if breach is not None:
             self._breaches[before.gang] = self._traced(breach, before)
 
@@ -159,7 +170,11 @@ class Promises:
             return breach
         for other, promise in self.given.items():
             theirs = self._breaches.get(other)
-            if theirs is not None and other != before.gang and not {*promise.nodes}.isdisjoint(before.nodes):
+            if other == before.gang or {*promise.nodes}.isdisjoint(before.nodes):
+                continue
+            if other in self._gave_way:
+                return replace(breach, cause=BreachCause.RESERVATION, detail=self._gave_way[other])
+            if theirs is not None:
                 root = theirs.detail.removeprefix(LATE).partition(": ")[2] if theirs.detail.startswith(LATE) else theirs.detail
                 return replace(breach, cause=theirs.cause, detail=f"{LATE} {other}: {root}")
         return breach

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hopyard.domain.cluster import HoldReason, Promise
+from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
 from hopyard.scheduler.cycle.holds import Verdict
@@ -109,12 +109,6 @@ class Scene:
         at = self.timeline.expected_at(gang.id)
         blocked_by = found.blocked_by or self.timeline.waits_for(gang.id)
         self.alone[gang.id] = Verdict(found.reason, found.sentence, blocked_by, at)
-
-    def restore(self, gang: Gang) -> Promise | None:
-        """What it was promised in this turn, if anything, holds again."""
-        given = self.promises.given.get(gang.id)
-        self.timeline.withdraw(gang.id)
-        return None if given is None else self.timeline.promise(gang, self.expected(gang), before=given)
 
     def promise_again(self, gang: Gang) -> None:
         """It had to stand back; as well as can be now."""

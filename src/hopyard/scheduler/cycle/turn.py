@@ -22,6 +22,7 @@ FULL = Blocked(HoldReason.NO_CAPACITY, "")
 LOOKS_EACH = 4  # a queue whose gangs are looked at one by one although there is no room for them gets so many looks
 HASTENED = 4  # in a large cluster, each of those that were promised a start is looked at again in every so many turns
 LATER = timedelta(seconds=10)
+FOR_OTHERS = (HoldReason.BEHIND, HoldReason.RESERVED)  # there is room, and it is for others
 NO_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
 
 
@@ -165,7 +166,7 @@ class Turn:
         """One that was promised a start may start earlier at the cost of those whom it outranks."""
         told = self._scene.alone.get(gang.id)
         found = None
-        if told is not None and told.reason is HoldReason.BEHIND:
+        if told is not None and told.reason in FOR_OTHERS:
             found = self._go_before(gang, Blocked(told.reason, told.sentence, told.blocked_by))
         if not isinstance(found, Placement) and self._asking.in_turn(list(self._scene.promises.given).index(gang.id), HASTENED):
             self._asking.make_room(gang)
@@ -173,7 +174,7 @@ class Turn:
     def _decide(self, gang: Gang) -> None:
         scene, shape = self._scene, self._scene.line.shape_of(gang)
         found = self._known(gang, shape) or self._tried(gang, shape)
-        if isinstance(found, Blocked) and found.reason is HoldReason.BEHIND:
+        if isinstance(found, Blocked) and found.reason in FOR_OTHERS:
             found = self._go_before(gang, found)
         elif isinstance(found, Placement):
             scene.start(found)
@@ -219,26 +220,28 @@ class Turn:
 
     def _go_before(self, gang: Gang, found: Blocked) -> Placement | Blocked:
         """It may start, or is promised a start, before those who were promised one."""
-        again = self._stand_before(gang, found)
-        return self._use_reserved(gang, again) if isinstance(again, Blocked) and again.reason is HoldReason.BEHIND else again
+        if found.reason is HoldReason.BEHIND:
+            again = self._stand_before(gang, found)
+            if isinstance(again, Placement) or again.reason not in FOR_OTHERS:
+                return again
+            found = again
+        return self._use_reserved(gang, found)
 
     def _use_reserved(self, gang: Gang, found: Blocked) -> Placement | Blocked:
         """What is reserved for it now it may use for as long as it takes: who was promised a start there once the reservation is over
-        waits for that."""
+        gives way."""
         scene = self._scene
-        others = [scene.gang(other) for other in scene.timeline.unbinding(gang)]
-        if not others:
-            return found
-        place = scene.timeline.try_reserved(gang, scene.expected(gang))
+        others = [other for other in scene.timeline.unbinding(gang) if other not in self._asking.making_room]
+        place = scene.timeline.try_reserved(gang, scene.expected(gang), others) if others else None
         if place is None:
-            for one in (gang, *others):
-                scene.restore(one)
             return found
         for other in others:
-            scene.promises.drop(other.id)
+            scene.promises.drop(other)
         scene.start(place)
+        reservation = scene.timeline.reserved_on(place)
         for other in others:
-            scene.promise_again(other)
+            scene.promises.give_way(other, gang.id, reservation or "")
+            scene.promise_again(scene.gang(other))
         return place
 
     def _stand_before(self, gang: Gang, found: Blocked) -> Placement | Blocked:

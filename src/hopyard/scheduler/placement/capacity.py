@@ -230,19 +230,27 @@ class Capacity:
             mine.extras[name][rows] = np.maximum(mine.extras[name][rows], left)
         self._rankings.changed_many(rows)
 
-    def hold_back(self, node: NodeId, request: Resources, count: int) -> None:
-        """Use up so many times this request on one node; all that is left of it where that is more."""
+    def hold_back(self, node: NodeId, rest: Resources, card: Resources, cards: int) -> bool:
+        """Use up this on one node, and so many times a GPU, or share of one; all that is left of what there is too little of. Whether
+        there was enough of all."""
         row = self._free.ground.row.get(node)
         if row is None:
-            return
-        fitting, here = self._rankings.fitting(Shape(request, ANYWHERE)), np.array([row])
+            return False
+        free = self._free
         self._rankings.changed(row)
-        for _ in range(count):
-            cards = fitting.cards(self._free, row) if fitting.room(self._free, 1, here)[0] else None
-            if cards is None:
-                self.close([node])
-                return
-            self._free.use(row, request, *cards)
+        wanted = [(free.cpu, rest.cpu_milli), (free.memory, rest.memory_bytes)]
+        wanted += [(free.extras[name], amount) for name, amount in rest.extras if name in free.extras]
+        enough = all(left[row] >= amount for left, amount in wanted) and all(name in free.extras for name, amount in rest.extras if amount)
+        for left, amount in wanted:
+            left[row] -= max(min(amount, left[row]), 0)
+        fitting = self._rankings.fitting(Shape(card, ANYWHERE))
+        for _ in range(cards):
+            found = fitting.cards(free, row)
+            if found is None:
+                free.gpu[row] = np.minimum(free.gpu[row], 0)
+                return False
+            free.use(row, card, *found)
+        return enough
 
     def part(self, nodes: Iterable[NodeId]) -> Capacity:
         """These nodes alone; changes on its own from now on. Looking for a place there costs by what they are."""

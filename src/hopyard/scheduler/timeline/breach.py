@@ -36,12 +36,12 @@ def _cause(outlook: Outlook, gang: Gang, before: Promise) -> Found:
         reserved = booking.reservation
         if nodes & {*reserved.nodes} and reserved.created_at is not None and reserved.created_at > before.given_at:
             return BreachCause.RESERVATION, f"reservation {reserved.name} was granted after it"
-    for latest in (False, True):
-        in_way = _InWay(outlook, gang, before, latest=latest)
+    probably, at_the_latest = (_InWay(outlook, gang, before, latest=latest) for latest in (False, True))
+    for in_way in (probably, at_the_latest):
         if not in_way.fits():
             return in_way.cause()
-    if in_way.stays:  # there is room, but somebody comes soon after it
-        return in_way.before_it()
+    if at_the_latest.stays:  # there is room, but somebody comes soon after it
+        return at_the_latest.before_it()
     return BreachCause.QUOTA, "its queue may not use as much then as was expected"
 
 
@@ -60,7 +60,8 @@ class _InWay:
         self._gang = gang.sized([role.fewest for role in gang.roles])
         self._due_s = (before.start_at - outlook.now).total_seconds()
         self._promised_s = max(self._due_s, 0.0)
-        late = [end for end in outlook.ends_on(before.nodes) if (end.high_s if latest else end.mid_s) > self._promised_s]
+        ends = sorted((end.high_s if latest else end.mid_s, end.gang, end) for end in outlook.ends_on(before.nodes))
+        late = [end for at_s, _, end in ends if at_s > self._promised_s]
         self._overran = [end for end in late if self._was_to_be_gone(end)]
         rest = [end for end in late if end not in self._overran]
         self._newer = [end for end in rest if end.gang in outlook.started or outlook.future.placed_since(end.gang, before.given_at)]
@@ -92,13 +93,11 @@ class _InWay:
         return BreachCause.OVERRUN, f"run {runs[-1].gang} takes longer than was expected"
 
     def before_it(self) -> Found:
-        if not self._newer:
-            return BreachCause.PRIORITY, f"run {self.stays[0].promise.gang} goes before it"
-        last = self._newer[-1]
-        kept = self._outlook.kept_on(last.placement)
-        if kept is not None:
-            return BreachCause.RESERVATION, f"run {last.gang} uses what reservation {kept} keeps for it"
-        return BreachCause.PRIORITY, f"run {last.gang} goes before it"
+        """Of those that were put before it, the last one without which it would fit."""
+        others = [*self._newer, *self._overran]
+        needed = [end for end in self._newer if not self.fits([one for one in others if one is not end], self.stays)]
+        names = [end.gang for end in needed or self._newer] or [self.stays[0].promise.gang]
+        return BreachCause.PRIORITY, f"run {names[-1]} goes before it"
 
     def _was_to_be_gone(self, end: End) -> bool:
         outlook = self._outlook

@@ -17,6 +17,7 @@ from hopyard.scheduler.placement.ground import matches
 from hopyard.scheduler.predict import expect, remaining
 from hopyard.scheduler.timeline.booked import occurrences, owns
 from hopyard.scheduler.timeline.future import Future
+from hopyard.scheduler.timeline.held import unused
 from hopyard.scheduler.timeline.overlap import meetings
 
 NAMED = 3
@@ -159,7 +160,7 @@ class _Ground:
         free = Capacity.of([replace(node, ready=True, cordoned=False)])
         for other in others:
             assert other.resources is not None
-            free.hold_back(node.id, other.resources, other.pieces[other.nodes.index(node.id)])
+            free.hold_back(node.id, *unused(node, other.resources, other.pieces[other.nodes.index(node.id)], ()))
         return free.place(_pieces(self.wanted.resources, pieces, self._snapshot.now)) is not None
 
     def _room(self, node: Node, placements: Iterable[Placement]) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import Node, Preemption, Running
-from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
@@ -16,7 +15,7 @@ from hopyard.domain.spans import soon
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.timeline.booked import Booking, bookings, owns
 from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.timeline.held import pieces_used
+from hopyard.scheduler.timeline.held import unused
 
 SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
 
@@ -73,39 +72,32 @@ def _in_way(
         leaving = [one for one in others if one.stopping or one.gang.id in chosen]
         can_go = sorted((one for one in others if one not in leaving and one.gang.preemptible), key=lambda one: _lost(one, now))
         if reservation.resources is not None:
-            pieces = reservation.pieces[index] - pieces_used(node, reservation.resources, [one.placement for one in owners])
             kept = [one for one in running if one not in leaving]
-            can_go = _fewest(nodes.get(node), reservation.resources, pieces, kept, can_go)
+            can_go = _fewest(nodes.get(node), reservation.resources, reservation.pieces[index], owners, kept, can_go)
         for one in can_go:
             chosen.add(one.gang.id)
             yield one
 
 
 def _fewest(
-    node: Node | None, piece: Resources, pieces: int, there: Sequence[Running], can_go: Sequence[Running]
+    node: Node | None, piece: Resources, pieces: int, owners: Sequence[Running], there: Sequence[Running], can_go: Sequence[Running]
 ) -> list[Running]:
-    """The first of those that can go whose room is enough for the pieces; all where none is."""
-    if node is None or pieces <= 0:
+    """The first of those that can go whose room is enough for what the owner does not use yet of the pieces; all where none is."""
+    if node is None:
         return []
-    free = Capacity.of([node], (one.placement for one in there))
-    wanted = Gang(GangId("reserved"), (Role("reserved", pieces, piece),), datetime.min)
+    free, wanted = Capacity.of([node], (one.placement for one in there)), unused(node, piece, pieces, [one.placement for one in owners])
     gone: list[Running] = []
     for one in can_go:
-        if free.place(wanted) is not None:
+        if free.copy().hold_back(node.id, *wanted):
             break
         free.give_back(one.placement)
         gone.append(one)
-    return _without_needless(free, wanted, gone)
-
-
-def _without_needless(free: Capacity, wanted: Gang, gone: list[Running]) -> list[Running]:
-    """Leave those where they are whose room turned out not to be needed."""
-    if free.place(wanted) is None:
+    if not free.copy().hold_back(node.id, *wanted):
         return gone
-    needed = []
+    needed = []  # leave those where they are whose room turned out not to be
     for one in reversed(gone):
         free.take(one.placement)
-        if free.place(wanted) is None:
+        if not free.copy().hold_back(node.id, *wanted):
             free.give_back(one.placement)
             needed.append(one)
     return needed[::-1]

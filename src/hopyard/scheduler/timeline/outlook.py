@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
@@ -98,44 +98,48 @@ class Outlook:
             self.restrict(found[0], owned, 0.0, overlapped)
         return found[0]
 
-    def kept_for(self, gang: Gang) -> frozenset[NodeId]:
-        """Nodes of which anything is reserved for it now."""
-        return frozenset(node for booking in self._keeping(gang) for node in booking.reservation.nodes)
-
-    def kept_whole(self, gang: Gang) -> dict[NodeId, float]:
-        """Nodes that are reserved for it now as a whole, and for how many seconds more."""
-        keeping = [booking for booking in self._keeping(gang) if booking.reservation.resources is None]
-        return {node: booking.until_s for booking in keeping for node in booking.reservation.nodes}
-
-    def unbinding(self, gang: Gang) -> list[GangId]:
-        """Those that were promised a start where something is reserved for it now, and is not for them. Who was promised what runs were
-        asked to leave is not among them: these would leave in vain."""
-        mine = self.kept_for(gang)
-        if not mine:
-            return []
-        there = [stay for stay in self.stays.values() if not mine.isdisjoint(stay.promise.nodes) and not stay.promise.made_room]
-        return [stay.promise.gang for stay in there if stay.promise.gang != gang.id and mine.isdisjoint(self.kept_for(stay.placement.gang))]
-
-    def kept_on(self, placement: Placement) -> str | None:
-        """The name of a reservation that holds now, on some of these nodes, for who is placed there."""
-        nodes = {assignment.node for assignment in placement.assignments}
-        keeping = [booking.reservation for booking in self._keeping(placement.gang)]
-        return next((one.name for one in keeping if not nodes.isdisjoint(one.nodes)), None)
-
-    def _keeping(self, gang: Gang) -> list[Booking]:
-        """Those that hold something for it now."""
+    def holding(self, gang: Gang) -> list[Booking]:
+        """What is reserved for it now."""
         owned = self.owned(gang)
         mine = [self.reservations[i] for i in owned]
         return [booking for booking in self.bookings if booking.from_s <= SLACK_S and booking.reservation in mine] if owned else []
 
+    def reserved_whole(self, gang: Gang) -> dict[NodeId, float]:
+        """Nodes that are reserved for it now as a whole, and for how many seconds more."""
+        whole = [booking for booking in self.holding(gang) if booking.reservation.resources is None]
+        return {node: booking.until_s for booking in whole for node in booking.reservation.nodes}
+
+    def unbinding(self, gang: Gang) -> list[GangId]:
+        """Those that were promised a start, for when it is over, on nodes of which something is reserved for it now, and not for them.
+        Not among them is who was promised what runs were asked to leave, which would leave in vain, and who has waited since before
+        the reservation came up the last time, or would for ever."""
+        until_s: dict[NodeId, float] = {}
+        since: dict[NodeId, datetime] = {}
+        for booking in self.holding(gang):
+            for node in booking.reservation.nodes:
+                until_s[node] = max(until_s.get(node, 0.0), booking.until_s)
+                if booking.reservation.every_s:
+                    last = self.now + timedelta(seconds=booking.until_s - booking.reservation.every_s)
+                    since[node] = max(since.get(node, last), last)
+
+        def binds(stay: Stay) -> bool:
+            promise = stay.promise
+            there = until_s.keys() & {*promise.nodes}
+            if promise.gang == gang.id or promise.made_room or not there or any(promise.given_at < since[node] for node in there & since.keys()):
+                return True
+            theirs = {node for booking in self.holding(stay.placement.gang) for node in booking.reservation.nodes}
+            return not theirs.isdisjoint(there) or stay.at_s < min(until_s[node] for node in there) - SLACK_S
+
+        return [name for name, stay in self.stays.items() if not binds(stay)] if until_s else []
+
     def reserved_view(self, gang: Gang, until_s: float) -> Capacity:
         """As `view`, of what is reserved for it now alone. Costs by the nodes on which that is."""
         owned = self.owned(gang)
-        found = self.capacity.part(self.kept_for(gang))
-        others = found.copy()
+        found = self.capacity.part(node for booking in self.holding(gang) for node in booking.reservation.nodes)
+        rest = found.copy()
         self._hold(found, owned, 0.0)
-        self._hold(others, frozenset(), 0.0)
-        found.less(others)
+        self._hold(rest, frozenset(), 0.0)
+        found.less(rest)
         self._meet(found, owned, self.met(until_s))
         return found
 

@@ -83,23 +83,52 @@ class Timeline:
         placement = outlook.view(gang, expected.high_s).place(bounded, score=score, closed_models=closed, prefer=prefer)
         return placement or blocked(outlook, gang, expected, closed, explain=explain)
 
-    def try_reserved(self, gang: Gang, expected: Expected) -> Placement | None:
-        """As `try_now`, where those promises do not bind it that are `unbinding`. They are withdrawn, too."""
+    def try_reserved(self, gang: Gang, expected: Expected, others: Sequence[GangId]) -> Placement | None:
+        """As `try_now`, where promises to these others do not bind it in what is reserved for it now; only where it needs that. They are
+        withdrawn where it finds a place, and so is its own; else all are as they were."""
         outlook = self._outlook
-        outlook.remove_stay(gang.id)
-        view = outlook.view(gang, expected.high_s).copy()
-        for other in outlook.unbinding(gang):
-            outlook.remove_stay(other)
+        own = self._take_out([gang.id])
         allowed = self._allowed(gang, expected)
         if isinstance(allowed, Blocked):
+            self._put_in(own)
             return None
         bounded, closed = allowed
+        view = outlook.view(gang, expected.high_s).copy()
+        theirs = self._take_out(others)
         view.widen(outlook.reserved_view(gang, expected.high_s))
-        return view.place(bounded, closed_models=closed)
+        found = view.place(bounded, closed_models=closed)
+        if found is None:
+            self._put_in([*theirs, *own])
+        return found
 
     def unbinding(self, gang: Gang) -> list[GangId]:
         """Whose promises of this turn do not bind the gang in what is reserved for it now."""
         return self._outlook.unbinding(gang)
+
+    def reserved_on(self, placement: Placement) -> str | None:
+        """The name of a reservation for the gang that is placed there, on these nodes."""
+        nodes = {assignment.node for assignment in placement.assignments}
+        holding = [booking.reservation for booking in self._outlook.holding(placement.gang)]
+        return next((one.name for one in holding if not nodes.isdisjoint(one.nodes)), None)
+
+    def stays(self, gangs: Iterable[GangId]) -> dict[GangId, Stay | None]:
+        """What these were promised in this turn, to `put_back`."""
+        return {gang: self._outlook.stays.get(gang) for gang in gangs}
+
+    def put_back(self, stays: Mapping[GangId, Stay | None]) -> None:
+        """These were promised that, and nothing else."""
+        self._take_out(stays)
+        self._put_in([stay for stay in stays.values() if stay is not None])
+
+    def _take_out(self, gangs: Iterable[GangId]) -> list[Stay]:
+        found = [stay for gang in gangs if (stay := self._outlook.stays.get(gang)) is not None]
+        for stay in found:
+            self._outlook.remove_stay(stay.promise.gang)
+        return found
+
+    def _put_in(self, stays: Iterable[Stay]) -> None:
+        for stay in stays:
+            self._outlook.add_stay(stay)
 
     def _allowed(self, gang: Gang, expected: Expected, *, asked: bool = False) -> tuple[Gang, frozenset[str]] | Blocked:
         """As large as its queue and user may have it now and beside what is promised, and the models that it may not use."""
@@ -260,21 +289,21 @@ class Timeline:
 
     def _in_its_own(self, gang: Gang, expected: Expected) -> Spot | None:
         """On nodes that are reserved for it now, before that is over, whoever was promised them for afterwards: it will start all the
-        same, and they are told then."""
+        same, and they are told then. What its queue may use is promised to them all the same."""
+        outlook = self._outlook
         with self._unbound(gang) as until_s:
-            spot = earliest_on(self._outlook, gang, expected.high_s, until_s) if until_s else None
-        return spot if spot is not None and spot.at_s < _over_s(spot, until_s) else None
+            spot = earliest_on(outlook, gang, expected.high_s, until_s) if until_s else None
+        if spot is None or spot.at_s >= _over_s(spot, until_s):
+            return None
+        met = outlook.overlapped(spot.at_s, spot.at_s + expected.high_s)
+        return None if any(later.refusal(gang) for later in outlook.refusing(gang, met)) else spot
 
     @contextmanager
     def _unbound(self, gang: Gang) -> Iterator[Mapping[NodeId, float]]:
         """Without the promises that are `unbinding`, where there are any: the nodes that are reserved for it, and until when."""
-        outlook = self._outlook
-        others = [outlook.stays[other] for other in outlook.unbinding(gang)]
-        for stay in others:
-            outlook.remove_stay(stay.promise.gang)
-        yield outlook.kept_whole(gang) if others else {}
-        for stay in others:
-            outlook.add_stay(stay)
+        others = self._take_out(self._outlook.unbinding(gang))
+        yield self._outlook.reserved_whole(gang) if others else {}
+        self._put_in(others)
 
     def _bound(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
         here = earliest_on(self._outlook, gang, expected.high_s, before.nodes) if before is not None and before.nodes else None

@@ -1,0 +1,144 @@
+"""What is reserved, and what its owner may do with it while others were promised a start there for afterwards."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from hopyard.domain.cluster import Breach, BreachCause
+from hopyard.domain.gang import Gang
+from hopyard.domain.ids import GangId, NodeId, ReservationId
+from hopyard.domain.queue import QueueTree
+from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
+
+from .worlds import T0, World, gang, machine, queue, seconds, tree
+
+ONE = tree(queue("default"))
+
+
+def reserved(name: str, user: str, *nodes: str, until_s: float = 3600, piece: Resources | None = None, pieces: int = 1, every_s: float = 0) -> Reservation:
+    return Reservation(
+        ReservationId(name), name, T0 - seconds(100), T0 + seconds(until_s), users=(user,), nodes=tuple(NodeId(node) for node in nodes),
+        pieces=() if piece is None else (pieces,) * len(nodes), resources=piece, every_s=every_s,
+    )  # fmt: skip
+
+
+def world(sizes: dict[str, int], *reservations: Reservation, queues: QueueTree = ONE) -> World:
+    return World({NodeId(name): machine(name, gpus) for name, gpus in sizes.items()}, queues, reservations=reservations)
+
+
+def comes(there: World, *gangs: Gang) -> list[Breach]:
+    """Ten seconds later; what is told as broken."""
+    there.now += seconds(10)
+    there.submit(*gangs)
+    return list(there.turn().breaches)
+
+
+def starts_at(there: World, name: str) -> datetime:
+    """At the latest, as was promised."""
+    return there.promises[GangId(name)].start_at
+
+
+def test_it_is_used_at_once_and_who_was_promised_it_for_afterwards_is_told() -> None:
+    there = world({"n1": 8}, reserved("exam", "bob", "n1"))
+    assert not comes(there, gang("wide", 8, user="ada"))
+    assert starts_at(there, "wide") == T0 + seconds(3600)
+    (told,) = comes(there, gang("his", 4, user="bob"))
+    assert GangId("his") in there.running
+    assert (told.gang, told.cause) == (GangId("wide"), BreachCause.RESERVATION)
+    assert told.detail == "run his uses what reservation exam keeps for it"
+    assert not comes(there)
+
+
+def test_what_is_free_elsewhere_and_reserved_for_somebody_else_changes_nothing() -> None:
+    there = world({"n0": 8, "n1": 8, "n2": 8}, reserved("exam", "bob", "n1"), reserved("other", "cy", "n0", until_s=50_000))
+    comes(there, gang("busy", 8, limit_s=9000))
+    comes(there, gang("wide", 8, user="ada"))
+    comes(there, gang("his", 4, user="bob"))
+    assert {a.node for a in there.running[GangId("his")].placement.assignments} == {"n1"}
+
+
+@pytest.mark.parametrize("cpus", [0.5, 1, 4, 9])
+def test_no_more_is_used_than_is_reserved(cpus: float) -> None:
+    there = world({"n1": 8}, reserved("exam", "bob", "n1", piece=Resources(4000, 0, 1), pieces=2))
+    comes(there, gang("old", 1, limit_s=5000))
+    comes(there, gang("wide", 8, user="ada"))
+    comes(there, *(gang(f"his{i}", user="bob", cpus=cpus, at=i) for i in range(6)))
+    assert sorted(there.running) == ["his0", "his1", "old"]
+
+
+def test_what_its_queue_may_use_stays_promised() -> None:
+    there = world({"n1": 8, "n2": 4, "n3": 4}, reserved("exam", "bob", "n1"), queues=tree(queue("root"), queue("q", "root", most=12)))
+    comes(there, gang("old", 4, limit_s=50_000, queue="q", user="cy"))
+    comes(there, gang("wide", 8, user="ada", queue="q"))
+    assert not comes(there, gang("his", 4, user="bob", queue="q"))
+    assert GangId("his") not in there.running
+    assert starts_at(there, "wide") == T0 + seconds(3600)
+    assert starts_at(there, "his") > T0 + seconds(3600)
+
+
+def test_who_gives_way_is_promised_the_earliest_start_wherever_that_is() -> None:
+    there = world({"n1": 8, "n2": 8}, reserved("exam", "bob", "n1"))
+    comes(there, gang("busy", 8, limit_s=5000))
+    comes(there, gang("wide", 8, user="ada"))
+    comes(there, gang("his", 4, user="bob", limit_s=1e6))
+    assert there.promises[GangId("wide")].nodes == ("n2",)
+    assert starts_at(there, "wide") == T0 + seconds(5010)
+
+
+def test_who_is_late_because_another_gave_way_is_told_so() -> None:
+    there = world({"n1": 8, "n2": 8}, reserved("exam", "bob", "n1", "n2"))
+    comes(there, gang("a", 8, user="ada"))
+    comes(there, gang("b", 8, user="ada", at=1))
+    found = comes(there, gang("his", 4, user="bob"))
+    assert [(one.cause, one.detail) for one in found] == [(BreachCause.RESERVATION, "run his uses what reservation exam keeps for it")]
+
+
+@pytest.mark.parametrize("also", [(), (reserved("other", "cy", "n2", piece=Resources(1000, 0, 1)),)])
+def test_who_has_something_reserved_elsewhere_gives_way_too(also: tuple[Reservation, ...]) -> None:
+    there = world({"n1": 8, "n2": 2}, reserved("exam", "bob", "n1", "n2", piece=Resources(1000, 0, 1), pieces=2), *also)
+    comes(there, gang("wide", 7, user="cy"))
+    comes(there, gang("his", 2, user="bob"))
+    assert GangId("his") in there.running
+
+
+def test_others_for_whom_it_is_reserved_do_not_give_way() -> None:
+    there = world({"n1": 8}, reserved("exam", "bob", "n1"))
+    comes(there, gang("first", 4, user="bob", limit_s=100))
+    comes(there, gang("large", 8, user="bob"))
+    assert starts_at(there, "large") == T0 + seconds(110)
+    assert not comes(there, gang("small", 4, user="bob", limit_s=200))
+    assert GangId("small") not in there.running
+    comes(there, gang("short", 4, user="bob", limit_s=50))
+    assert GangId("short") in there.running
+
+
+def test_nobody_gives_way_each_time_that_it_comes_up_again() -> None:
+    """One hour in every two: who waited through one time for those that went on beyond it starts after the next."""
+    there = world({"n1": 8}, reserved("exam", "bob", "n1", every_s=7200))
+    comes(there, gang("wide", 8, user="ada", limit_s=3000))
+    there.now = T0 + seconds(3000)
+    (told,) = comes(there, gang("his", 4, user="bob", limit_s=5000))
+    assert told.cause is BreachCause.RESERVATION
+    assert starts_at(there, "wide") == T0 + seconds(10_800)
+    there.now = T0 + seconds(8010)
+    there.end(GangId("his"))
+    there.now = T0 + seconds(10_000)
+    assert not comes(there, gang("again", 4, user="bob", limit_s=5000))
+    there.now = T0 + seconds(10_790)
+    comes(there)
+    assert sorted(there.running) == ["wide"]
+
+
+def test_who_waits_for_its_own_run_is_promised_what_is_reserved_when_that_ends() -> None:
+    there = world({"n1": 8}, reserved("exam", "bob", "n1"))
+    comes(there, gang("first", 8, user="bob", limit_s=600))
+    comes(there, gang("wide", 8, user="ada"))
+    comes(there, gang("his", 8, user="bob"))
+    assert starts_at(there, "his") == T0 + seconds(610)
+    there.now = T0 + seconds(610)
+    there.end(GangId("first"))
+    comes(there)
+    assert GangId("his") in there.running
