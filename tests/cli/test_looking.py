@@ -214,6 +214,8 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
     shell.environment["HOPYARD_HOME"] = str(tmp_path / "another")
     nothing = shell.hop("status")
     assert (nothing.code, nothing.text) == (1, f"no server runs for {tmp_path / 'another'}\n")
+    away = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}).hop("status")
+    assert away.code == 1 and away.text.startswith("no server answers at http://127.0.0.1:1") and "HOPYARD_URL names that address" in away.talk
     try:
         assert shell.hop("up", "--json").json["started"] is True
         assert shell.hop("up").talk.startswith("runs already: ")

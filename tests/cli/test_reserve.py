@@ -36,8 +36,11 @@ def test_pieces_are_told_with_their_number(shell: Shell) -> None:
     )
     assert done.code == 0 and "2 x 1 CPU, 512M memory on box, for queue default" in done.talk
     too_much = shell.hop("reserve", "big", "--from", "+30h", "--for", "2h", "--gpus", "A100:8", "-q", "default")
-    assert too_much.code != 0 and "hold 0 of the 1" in too_much.talk
-    assert "hint: none of these nodes has a GPU of the model A100" in too_much.talk
+    assert too_much.code != 0 and "one piece needs 8 A100 GPUs and 8 CPUs on one node; the only node, box, has no GPU (8 too few), 4 CPUs" in too_much.talk
+    many = shell.hop("reserve", "big", "--from", "+30h", "--for", "2h", "--cpus", "1", "--count", "999", "-q", "default")
+    assert many.code != 0 and "of the 999 pieces of 1 CPU each" in many.talk
+    twice = shell.hop("reserve", "big", "--from", "+30h", "--for", "2h", "--nodes", "box", "--pool", "nope", "-q", "default")
+    assert twice.code == 2 and "--pool: the nodes are named already" in twice.talk
     assert shell.hop("reserve", "rm", "class", "--json").json[0]["pieces"] == [2]
 
 

@@ -71,6 +71,16 @@ def test_who_was_promised_a_later_start_is_not_expected_to_take_its_room() -> No
     assert later.expected is not None and later.expected.mid_at == T0 + seconds(120)
 
 
+def test_who_may_still_be_there_when_a_reservation_begins_does_not_start_before_it_although_its_like_would() -> None:
+    """Its like took 40 s, but it may take 600: with a time limit that ends before, it starts now."""
+    exam = Reservation(ReservationId("r"), "exam", T0 + seconds(220), T0 + seconds(900), users=("eve",), nodes=(NodeId("n1"),))
+    view = replace(snapshot([machine("n1", 4)], [], [asks("late", 1, limit_s=600)], durations={"all": (40.0,) * 20}), reservations=(exam,))
+    found = asked(view, "late")
+    assert found.hold.reason is HoldReason.RESERVED
+    assert found.expected is not None and found.expected.low_at == found.expected.mid_at == T0 + seconds(900)
+    assert [one.text for one in found.what_if] == ["with --time 3m: now, by backfill"]
+
+
 @pytest.mark.parametrize("every_s", [0.0, 86400.0])
 def test_a_reservation_that_must_be_over_first_is_in_its_way(every_s: float) -> None:
     """The run before it ends after 60 s, but it would still be there when the reservation begins."""

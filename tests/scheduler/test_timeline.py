@@ -16,7 +16,7 @@ from hopyard.domain.resources import Resources
 from hopyard.scheduler.predict import Expected, expect
 from hopyard.scheduler.timeline.blocked import Blocked
 from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.timeline.leave import leave
+from hopyard.scheduler.timeline.leave import Leave, leave
 from hopyard.scheduler.timeline.timeline import Timeline
 from tests.scheduler.futures import T0, Life, asks, machine, runs, seconds, snapshot
 
@@ -230,6 +230,8 @@ def long_beside_it() -> list[Running]:
         ("smaller", BreachCause.NODE_LOST, "n1 has less than before"),
         ("limited", BreachCause.QUOTA, "its queue may not use as much then as was expected"),
         ("overran", BreachCause.OVERRUN, "run b takes longer than was expected"),
+        ("overran, and tomorrow is reserved", BreachCause.OVERRUN, "run b takes longer than was expected"),
+        ("reserved", BreachCause.RESERVATION, "reservation exam was granted after it"),
     ],
 )
 def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happened: str, cause: BreachCause, named: str) -> None:
@@ -244,11 +246,16 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happe
         nodes = [machine("n1", 3)]
     elif happened == "limited":
         tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
-    elif happened == "overran":  # it was let through, since its like took ten seconds
+    elif happened.startswith("overran"):  # it was let through, since its like took ten seconds
         unlimited = replace(jumper, gang=asks("b", limit_s=None))
         running, durations = [*running, runs(unlimited, since=T0 + seconds(5))], {"all": (10.0,) * 20}
         now = T0 + seconds(90)
-    timeline = Timeline.of(snapshot(nodes, running, queues=tree, durations=durations, now=now))
+    begins_s = 86_400 if "tomorrow" in happened else 120
+    exam = Reservation(
+        ReservationId("r"), "exam", T0 + seconds(begins_s), T0 + seconds(begins_s + 500), users=("eve",), nodes=(NodeId("n1"),), created_at=T0 + seconds(5)
+    )
+    reservations = [exam] if "reserved" in happened else []
+    timeline = Timeline.of(snapshot(nodes, running, queues=tree, durations=durations, now=now, reservations=reservations))
     if happened == "started":
         timeline.start(jumper, exact(500))
     elif happened == "promised":
@@ -367,6 +374,21 @@ def test_nobody_leaves_a_closed_node_for_a_reservation_whose_owner_could_not_sta
             view = snapshot([node], [runs(place)])
             found = leave([booked], Future.of(view.running, {}, T0), view.nodes, view.queues, T0, grace_s=60.0)
             assert [one.gang for one in found.ask] == asked
+
+
+def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_should_have_been() -> None:
+    booked = Reservation(ReservationId("r"), "exam", T0 + seconds(150), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),))
+    place = Placement(asks("two", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),))
+    durations = {"all": (40.0,) * 20}
+
+    def asked(now_s: float) -> Leave:
+        view = snapshot([machine("n1", 4)], [runs(place)], now=T0 + seconds(now_s), durations=durations)
+        return leave([booked], Future.of(view.running, durations, view.now), view.nodes, view.queues, view.now, grace_s=60.0)
+
+    first = asked(1)
+    assert not first.ask
+    assert first.look_again_at is not None and T0 + seconds(40) < first.look_again_at < T0 + seconds(60)
+    assert [one.gang for one in asked(100).ask] == ["two"]
 
 
 @pytest.mark.parametrize("known", ["nothing", "history", "limit"])

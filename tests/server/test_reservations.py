@@ -59,7 +59,7 @@ def test_pieces_are_put_on_nodes_and_share_them(tmp_path: Path) -> None:
         refused = await reserve(stage, name="third", resources=one, status=409)
         assert "first, second" in refused["error"]["message"] and refused["error"]["hints"]
         too_many = await reserve(stage, name="much", resources={"gpus": 4}, status=409)
-        assert "hold 0 of the 1" in too_many["error"]["message"]
+        assert "one piece needs 4 GPUs on one node; the only node, box, has " in too_many["error"]["message"]
 
     play(tmp_path, scene)
 
@@ -147,7 +147,7 @@ def test_runs_that_would_still_be_there_are_not_started(tmp_path: Path) -> None:
         await stage.started(queue="exam", time_limit_s=7200.0)
         told = await stage.ask("GET", f"/runs/{waits['id']}/why")
         assert told["reason"] == "reserved" and [one["name"] for one in told["blocked_by"]] == ["exam"]
-        assert "with --time 30m: now, by backfill" in [line["text"] for line in told["what_if"]]
+        assert "with --time 59m: now, by backfill" in [line["text"] for line in told["what_if"]]
         assert told["expected"]["mid_at"] >= at(2.9)
 
     play(tmp_path, scene)

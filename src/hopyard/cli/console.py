@@ -72,13 +72,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
     for row in [list(head), *rows]:
         cells = []
         for i, given in enumerate(row):
-            cell = given if shown_width(given) <= widths[i] else given[: widths[i] - 1] + "…"
+            cell = cut(given, widths[i])
             pad = " " * (widths[i] - shown_width(cell))
             cells.append(pad + cell if i in right else cell + pad)
         lines.append("  ".join(cells).rstrip())
     if lines:
         lines[0] = paint(lines[0], "dim")
     return lines
+
+
+def cut(text: str, width: int) -> str:
+    """As much of it as so many columns hold, with `…` where that is not all."""
+    return text if shown_width(text) <= width else text[: width - 1] + "…"
 
 
 def shown_width(text: str) -> int:

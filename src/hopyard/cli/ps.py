@@ -117,14 +117,16 @@ def table_of(runs: list[Run]) -> list[str]:
     labels = any(run["spec"].get("label") for run in runs)
     gpus = {run["id"]: gpus_of(run) for run in runs}
     queues = len({run["spec"].get("queue") for run in runs}) > 1
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    longest = max(8, width // 8) if width is not None else sys.maxsize  # a label is not worth more of a narrow terminal
     head = ["RUN", *["LABEL"] * labels, *["QUEUE"] * queues, *["GPUS"] * any(gpus.values()), "PHASE", "AGE", "TIME", ""]
     rows = []
     for run in runs:
-        more = [run["spec"].get("label") or ""] * labels + [run["spec"].get("queue") or ""] * queues + [gpus[run["id"]]] * any(gpus.values())
+        more = [console.cut(run["spec"].get("label") or "", longest)] * labels + [run["spec"].get("queue") or ""] * queues + [gpus[run["id"]]] * any(gpus.values())
         took = console.span(duration_s(run)) if run.get("started_at") else ""
         rows.append([run["name"], *more, console.paint_phase(run["phase"]), console.age(console.seconds_since(run["submitted_at"])), took, detail(run)])
     numbers = (len(head) - 3, len(head) - 2)
-    return console.table(head, rows, right=numbers, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)
+    return console.table(head, rows, right=numbers, width=width)
 
 
 def gpus_of(run: Run) -> str:

@@ -167,6 +167,9 @@ def _place(given: dict[str, Any]) -> dict[str, Any]:
         both = "are whole: leave out what they have" if sizes else "nothing is asked for"
         raise SpecError(f"--nodes: {both}", hints=(_EXACTLY_ONE,))
     if given["nodes"] is not None:
+        beside = [option for option, name in (("--pool", "pools"), ("--where", "labels")) if places.get(name)] + ["--count"] * (given["count"] > 1)
+        if beside:
+            raise SpecError(f"{beside[0]}: the nodes are named already", hints=("leave it out, or say what of which nodes: --gpus A100:8 --pool big",))
         return {"nodes": [check_name(node.strip(), what="--nodes") for node in given["nodes"].split(",") if node.strip()]}
     sizes.pop("cpu_limited", None)
     sizes.setdefault("cpu_milli", 1000 * max(sizes.get("gpus", 0), 1))

@@ -62,13 +62,18 @@ def _check_here() -> None:
 @json_option
 def status(as_json: bool) -> int | None:
     """Tell whether a server runs, what it offers and what it does. Starts none; the exit code is 1 when none runs."""
-    from hopyard.sdk.connect import connect
+    from hopyard.sdk.connect import connect, far_url
 
     try:
         told: dict[str, Any] = connect(start=False).get("/status")
-    except ServerUnavailable:
+    except ServerUnavailable as missing:
+        url = far_url(Home.default())
         if as_json:
-            console.out_json({"running": False, "home": str(Home.default().root)})
+            console.out_json({"running": False, **({"url": url} if url else {"home": str(Home.default().root)})})
+        elif url:
+            console.out(missing.message)
+            for hint in missing.hints:
+                console.say(f"hint: {hint}")
         else:
             console.out(f"no server runs for {Home.default().root}")
             console.say("hint: `hop up` starts it, and so does any command that needs it")

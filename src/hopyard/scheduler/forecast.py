@@ -16,7 +16,7 @@ from hopyard.scheduler.aftermath import Aftermath
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, exactly, expect
-from hopyard.scheduler.timeline.booked import occurrences, owns
+from hopyard.scheduler.timeline.booked import HORIZON_S, occurrences, owns
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.timeline import Timeline
 from hopyard.scheduler.whatif import Change, changes
@@ -158,7 +158,8 @@ class _Base:
         snapshot = self.snapshot
 
         def supposed(gang: Gang) -> Expected:
-            return exactly(pick(expect(gang, snapshot.durations)))
+            expected = expect(gang, snapshot.durations)
+            return expected if gang.id == self.gang.id else exactly(pick(expected))  # it may not start for as long as it probably takes
 
         timeline = self._planned(self._supposing(pick), supposed)
         promised = {promise.gang for promise in self._plan.promises}
@@ -178,7 +179,9 @@ class _Base:
         if kind == "run" and (end := self._likely.end(GangId(what))) is not None:
             return self.snapshot.now + timedelta(seconds=end.mid_s)
         if kind == "reservation":
-            return next((one.end_at for one in self.snapshot.reservations if one.name == what and not one.every_s), None)
+            now = self.snapshot.now
+            named = [one for one in self.snapshot.reservations if one.name == what]
+            return next((end for one in named for _, end in occurrences(one, now, now + timedelta(seconds=HORIZON_S))), None)
         return None
 
     def over_at(self, start_at: datetime | None) -> list[str]:

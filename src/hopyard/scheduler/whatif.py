@@ -11,11 +11,13 @@ from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.reasons import cpus, gpus, plural, size
+from hopyard.scheduler.timeline.booked import bookings, owns
 
 LIMITS_S: Sequence[tuple[str, float]] = (
     ("3d", 259200.0), ("1d", 86400.0), ("12h", 43200.0), ("6h", 21600.0), ("3h", 10800.0), ("1h", 3600.0), ("30m", 1800.0),
     ("10m", 600.0), ("5m", 300.0),
 )  # fmt: skip
+MINUTES = 180  # what begins later is near enough to a round one
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ def changes(gang: Gang, reason: HoldReason, snapshot: Snapshot) -> list[list[Cha
     groups += [[change] for change in _other_pools(gang, snapshot)]
     if reason in (HoldReason.QUOTA, HoldReason.USER_LIMIT, HoldReason.NO_QUEUE):
         groups += [[change] for change in _other_queues(gang, snapshot.queues)]
-    groups.append(_shorter(gang))
+    groups.append(_shorter(gang, snapshot))
     return [group for group in groups if group]
 
 
@@ -138,9 +140,15 @@ def _may_submit(user: str, name: QueueName, queues: QueueTree) -> bool:
     return True
 
 
-def _shorter(gang: Gang) -> list[Change]:
+def _shorter(gang: Gang, snapshot: Snapshot) -> list[Change]:
+    """Round ones, and those that end just before what others have reserved begins."""
+    limits = {limit_s: text for text, limit_s in LIMITS_S}
+    for booking in bookings(snapshot.reservations, snapshot.now):
+        minutes = int(booking.from_s // 60)
+        if 1 <= minutes < MINUTES and not owns(gang, booking.reservation, snapshot.queues):
+            limits.setdefault(60.0 * minutes, f"{minutes}m")
     return [
         Change(f"with --time {text}", replace(gang, time_limit_s=limit_s))
-        for text, limit_s in LIMITS_S
+        for limit_s, text in sorted(limits.items(), reverse=True)
         if gang.time_limit_s is None or limit_s < gang.time_limit_s
     ]

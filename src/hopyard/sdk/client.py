@@ -65,9 +65,11 @@ class Response:
 
 
 class Client:
-    """Speaks to one server. `url` is the server's address without `/api/v1`. Safe to use from several threads."""
+    """Speaks to one server. `url` is the server's address without `/api/v1`. Safe to use from several threads. hint: what helps where
+    nobody answers."""
 
-    def __init__(self, url: str, token: str, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, hint: str = "`hop status` tells whether one runs; `hop up` starts it") -> None:
+        self._hint = hint
         split = urlsplit(url)
         if split.scheme != "http" or not split.hostname:
             raise errors.SpecError(f"`{url}` is not the address of a server", hints=("it looks like http://127.0.0.1:8765",))
@@ -130,7 +132,7 @@ class Client:
                     raise ServerUnavailable(f"the server at {self.url} broke the connection: {gone}") from gone
             except OSError as broken:
                 connection.close()
-                raise ServerUnavailable(f"no server answers at {self.url}: {broken}", hints=("`hop status` tells whether one runs; `hop up` starts it",)) from broken
+                raise ServerUnavailable(f"no server answers at {self.url}: {broken}", hints=(self._hint,)) from broken
 
     def call(self, method: str, path: str, *, json_body: Any = None, query: Query | None = None, timeout_s: float | None = None) -> Any:
         """A request with JSON in and out; None for an empty answer."""

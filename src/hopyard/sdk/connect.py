@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 URL_VARIABLE, TOKEN_VARIABLE = "HOPYARD_URL", "HOPYARD_TOKEN"
+_FAR = "{where} names that address: is it right, and can it be reached from here?"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 _TELL_AFTER_S = 0.5
@@ -52,19 +53,30 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
     Raises ServerUnavailable when there is no server (or it does not come up), AuthError when an address has no token.
     """
     home = home or Home.default()
-    url, token = os.environ.get(URL_VARIABLE), os.environ.get(TOKEN_VARIABLE)
-    inside_run = bool(os.environ.get("HOPYARD_REPLICA_DIR"))  # there the variable only says where the run came from
-    if url and (token or not inside_run):
-        return Client(url, token or _token_of(home, url))
+    url = _named_url()
+    if url:
+        return Client(url, os.environ.get(TOKEN_VARIABLE) or _token_of(home, url), hint=_FAR.format(where=URL_VARIABLE))
     login = read_login(home)
     if login is not None:
-        return Client(*login)
+        return Client(*login, hint=_FAR.format(where=home.login_file))
     found = _find_fast(home)
     if found is not None:
         return found
     if not start:
         raise ServerUnavailable(f"no server runs for {home.root}", hints=("`hop up` starts it",))
     return _client(home, start_server(home))
+
+
+def far_url(home: Home) -> str | None:
+    """The address of the server that this user works with, where it is not the home folder's own."""
+    url, login = _named_url(), read_login(home)
+    return url or (None if login is None else login[0])
+
+
+def _named_url() -> str | None:
+    """Within a run the variable alone only says where the run came from."""
+    alone = not os.environ.get(TOKEN_VARIABLE) and bool(os.environ.get("HOPYARD_REPLICA_DIR"))
+    return None if alone else os.environ.get(URL_VARIABLE)
 
 
 def _token_of(home: Home, url: str) -> str:

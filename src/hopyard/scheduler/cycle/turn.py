@@ -22,6 +22,7 @@ FULL = Blocked(HoldReason.NO_CAPACITY, "")
 LOOKS_EACH = 4  # a queue whose gangs are looked at one by one although there is no room for them gets so many looks
 HASTENED = 4  # in a large cluster, each of those that were promised a start is looked at again in every so many turns
 LATER = timedelta(seconds=10)
+OVERDUE = timedelta(seconds=4)  # what should have ended by now is looked at again no sooner
 FOR_OTHERS = (HoldReason.BEHIND, HoldReason.RESERVED)  # there is room, and it is for others
 NO_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
 
@@ -73,9 +74,12 @@ class Turn:
         )
 
     def _look_again_at(self) -> datetime | None:
-        """When time alone changes something: a promised start, a reservation, more to ask."""
-        times = [*self._asking.look_again_at, *(promise.start_at for promise in self._scene.promises.given.values())]
-        return min((at for at in times if at > self._scene.now), default=None)
+        """When time alone changes something: a promised start, a reservation, more to ask; what somebody counts on should have ended."""
+        scene = self._scene
+        times = [*self._asking.look_again_at, *(promise.start_at for promise in scene.promises.given.values())]
+        expected = [at for gang in scene.promises.given if (at := scene.timeline.expected_at(gang)) is not None]
+        times += [max(at, scene.now + OVERDUE) + AGAIN for at in expected]
+        return min((at for at in times if at > scene.now), default=None)
 
     # Step 2
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from hopyard.domain.cluster import Breach, BreachCause, Promise
 from hopyard.domain.gang import Gang
+from hopyard.scheduler.predict import NEVER_S
 from hopyard.scheduler.timeline.future import End
 from hopyard.scheduler.timeline.moments import SLACK_S, Stay
 from hopyard.scheduler.timeline.outlook import Outlook
@@ -31,18 +32,28 @@ def _cause(outlook: Outlook, gang: Gang, before: Promise) -> Found:
         node = outlook.capacity.node(name)
         if node is None or not node.open:
             return BreachCause.NODE_LOST, f"node {name} {'was lost' if node is None or not node.ready else 'is cordoned'}"
-    nodes = frozenset(before.nodes)
-    for booking in outlook.bookings:
-        reserved = booking.reservation
-        if nodes & {*reserved.nodes} and reserved.created_at is not None and reserved.created_at > before.given_at:
-            return BreachCause.RESERVATION, f"reservation {reserved.name} was granted after it"
     probably, at_the_latest = (_InWay(outlook, gang, before, latest=latest) for latest in (False, True))
     for in_way in (probably, at_the_latest):
         if not in_way.fits():
             return in_way.cause()
+    granted = _granted_after(outlook, gang, before)
+    if granted is not None:
+        return BreachCause.RESERVATION, f"reservation {granted} was granted after it"
     if at_the_latest.stays:  # there is room, but somebody comes soon after it
         return at_the_latest.before_it()
     return BreachCause.QUOTA, "its queue may not use as much then as was expected"
+
+
+def _granted_after(outlook: Outlook, gang: Gang, before: Promise) -> str | None:
+    """A reservation of others, newer than the promise, that it would meet on its nodes."""
+    stay, due_s = outlook.stays.get(before.gang), max((before.start_at - outlook.now).total_seconds(), 0.0)
+    until_s = NEVER_S if stay is None else due_s + stay.until_s - stay.at_s
+    for booking in outlook.in_way(gang, until_s):
+        reserved = booking.reservation
+        newer = reserved.created_at is not None and reserved.created_at > before.given_at
+        if newer and booking.until_s > due_s and not {*before.nodes}.isdisjoint(reserved.nodes):
+            return reserved.name
+    return None
 
 
 class _InWay:

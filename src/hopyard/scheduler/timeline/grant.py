@@ -13,7 +13,9 @@ from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.fit import never_fits
 from hopyard.scheduler.placement.ground import matches
+from hopyard.scheduler.placement.lacks import describe
 from hopyard.scheduler.predict import expect, remaining
 from hopyard.scheduler.timeline.booked import occurrences, owns
 from hopyard.scheduler.timeline.future import Future
@@ -58,25 +60,16 @@ def grant(wanted: Reservation, snapshot: Snapshot) -> Granted | Refused:
     return _choose(wanted, ground)
 
 
-def _smaller(asked: Resources, able: Sequence[Node]) -> tuple[str, ...]:
-    there = {gpu.model for node in able for gpu in node.gpus}
-    wanted = {model.lower() for model in asked.gpu_models}
-    if wanted and wanted.isdisjoint(model.lower() for model in there):
-        have = f"; they have {', '.join(sorted(there))}" if there else ""
-        return (f"none of these nodes has a GPU of the model {' or '.join(asked.gpu_models)}{have}",)
-    return ("ask for fewer or smaller ones",)
-
-
 def _choose(wanted: Reservation, ground: _Ground) -> Granted | Refused:
     assert wanted.resources is not None
     able = [node for node in sorted(ground.nodes.values(), key=lambda node: node.id) if matches(wanted.where, node)]
     whole = {node.id: ground.whole_room(node) for node in able}
     missing, chosen, blocks = sum(wanted.pieces), [], []
     if sum(whole.values()) < missing:
-        return Refused(
-            f"all nodes it may use together hold {sum(whole.values())} of the {missing} pieces",
-            hints=_smaller(wanted.resources, able),
-        )
+        one = replace(_pieces(wanted.resources, 1, wanted.start_at).roles[0], where=wanted.where)
+        too_large = never_fits(Gang(GangId("piece"), (one,), wanted.start_at), ground.nodes.values())
+        held = f"all nodes it may use together hold {sum(whole.values())} of the {missing} pieces of {describe(wanted.resources)} each"
+        return Refused(f"one piece {too_large}") if too_large else Refused(held, hints=("ask for fewer or smaller ones",))
     for node in sorted(able, key=lambda n: (not n.open, ground.cost(n), -whole[n.id], n.id)):
         room = ground.room(node, min(missing, whole[node.id]))
         if room < min(missing, whole[node.id]) and (blocked := ground.blocked(node, room + 1)) is not None:

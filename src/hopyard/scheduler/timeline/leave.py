@@ -19,6 +19,8 @@ from hopyard.scheduler.timeline.held import unused
 
 SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
 
+LATE_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Leave:
@@ -51,6 +53,9 @@ def leave(
         turns = (booking.from_s - notice_s, booking.from_s, booking.until_s)
         looks += [now + timedelta(seconds=at_s) for at_s in turns if at_s > 0]
         if booking.from_s <= notice_s:
+            # Who is expected to be gone by then may not be: that is seen once it should have been.
+            ends = [end.high_s for end in future.ends_on(booking.reservation.nodes)]
+            looks += [now + timedelta(seconds=high_s + LATE_S) for high_s in ends if high_s <= booking.from_s]
             for running in _in_way(booking, future, nodes, queues, now, frozenset(found)):
                 when = "has begun" if booking.from_s <= 0 else f"begins {soon(booking.from_s)}"
                 reason = f"reservation {booking.reservation.name}, which {when}, needs what it uses"
