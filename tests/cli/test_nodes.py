@@ -47,7 +47,8 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
         assert shell.hop("node", "drain", "box", "--reason", "new fans").text == f"{run}  is asked to save a checkpoint and to leave\n"
         wait_until(lambda: shell.hop("info", run, "--json").json["position"] == 1)
         (line,) = [line for line in shell.hop("ps").text.splitlines() if line.startswith(run)]
-        assert "preempted; position 1" in line
+        assert "  position 1" in line
+        assert line.endswith("; preempted")
         ran_s = shell.hop("info", run, "--json").json["served_s"]
         assert shell.hop("info", run).text.count(f"took        {span(ran_s)}\n") == 1
         assert "asked to make room: " in shell.hop("info", run).text

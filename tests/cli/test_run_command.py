@@ -109,7 +109,7 @@ def test_what_is_queued_says_its_place_and_why(shell: Shell) -> None:
     shell.write("wait.py", WAITING)
     holder = shell.detach("--cpus", "4", "wait.py", "--", str(gate))
     second = shell.hop("run", "--detach", "--cpus", "4", "wait.py", "--", str(gate))
-    assert "queued at position 1: " in second.talk
+    assert re.search(r"queued at position 1(, starts at about .+)?: needs 4 CPUs; ", second.talk), second.talk
     listed = shell.hop("ps", "--project", "study").text.splitlines()
     assert second.text.strip() in listed[1]
     assert re.search(r"  position 1(, starts at about \d\d:\d\d \(.+\))?: needs 4 CPUs; ", listed[1]), listed[1]

@@ -91,7 +91,8 @@ def test_who_may_reserve(tmp_path: Path) -> None:
             whose = f"queue {body['queue']}" if "queue" in body else "users"
             assert f"may not reserve for {whose}; those who may: " in refused["error"]["message"]
         await reserve(stage, token=BOB, queue="vision")
-        await stage.ask("DELETE", "/reservations/exam", token=CAROL, status=403)
+        refused = await stage.ask("DELETE", "/reservations/exam", token=CAROL, status=403)
+        assert "may not give up what is reserved for queue vision; those who may: " in refused["error"]["message"]
         await stage.ask("DELETE", "/reservations/exam", token=BOB)
 
     play(tmp_path, scene)

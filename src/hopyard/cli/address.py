@@ -9,6 +9,7 @@ from hopyard.cli.console import number, seconds_since, span
 from hopyard.sdk.client import API, Client
 
 Run = dict[str, Any]
+_LATE_S = 5.0  # what was expected to start so long ago is late
 
 
 def get_run(client: Client, ref: str) -> Run:
@@ -29,8 +30,25 @@ def standing(run: Run) -> str:
     """What a run that was just accepted is about to do: `starts at once`, or its place in the queue and why it waits."""
     if run["phase"] != "queued":
         return "starts at once" if run["phase"] in ("starting", "running") else str(run["phase"])
-    place = f"queued at position {run['position']}" if run.get("position") else "queued"
-    return f"{place}: {run['hold_detail']}" if run.get("hold_detail") else place
+    return queued(run, "queued")
+
+
+def queued(run: Run, phase: str) -> str:
+    """Of one that waits, behind the word for that: `queued at position 3, starts at about 14:05 (in 12 min): needs 8 GPUs`."""
+    line = in_line(run)
+    return phase + (" at " if run.get("position") else ": ") + line if line else phase
+
+
+def in_line(run: Run) -> str:
+    """Where a run waits, when it is expected to start and why it waits, as far as that is known without being asked for: `position 3,
+    starts at about 14:05 (in 12 min): needs 8 GPUs`. The most important comes first: a narrow terminal cuts the end."""
+    from hopyard.cli.times import clock, seconds_to, soon
+
+    parts, at = [f"position {run['position']}"] if run.get("position") else [], run.get("expected_at")
+    if parts and at:
+        late = seconds_to(at) < -_LATE_S
+        parts.append(f"was expected at {clock(at)}" if late else f"starts at about {clock(at)} ({soon(at)})")
+    return ": ".join(filter(None, [", ".join(parts), run.get("hold_detail") or ""]))
 
 
 def duration_s(run: Run) -> float:

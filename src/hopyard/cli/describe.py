@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, address, begun_with, duration_s, first_line, get_run
+from hopyard.cli.address import Run, address, begun_with, duration_s, first_line, get_run, queued
 from hopyard.cli.console import bytes_text, number, paint, paint_phase, span
 from hopyard.cli.options import json_option, last_run_argument
 from hopyard.cli.statusline import progress_parts
@@ -88,8 +88,7 @@ def _from_where(spec: dict[str, Any]) -> str:
 def _phase(run: Run) -> str:
     text = paint_phase(run["phase"])
     if run["phase"] == "queued":
-        place = f" at position {run['position']}" if run.get("position") else ""
-        return text + place + (f": {run['hold_detail']}" if run.get("hold_detail") else "")
+        return queued(run, text)
     exit_ = run.get("exit")
     return text + (f": {exit_['reason']}" if exit_ and run["phase"] != "succeeded" else "") + ("  (recorded offline)" if run.get("offline") else "")
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, duration_s, final, first_line, interrupted, values_line
+from hopyard.cli.address import Run, duration_s, final, first_line, in_line, interrupted, values_line
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.config.asks import Gpus, format_gpus, format_replicas
 from hopyard.config.params import split_pair
@@ -22,7 +22,6 @@ from hopyard.sdk.client import Client
 LIVE = ("queued", "starting", "running", "stopping")
 PHASES = (*LIVE, "succeeded", "failed", "cancelled")
 _WATCH_S = 1.0
-_LATE_S = 5.0  # what did not start until then is late
 _PAGE = 200
 
 
@@ -156,10 +155,7 @@ def detail(run: Run) -> str:
 
 def _detail(run: Run) -> str:
     if run["phase"] == "queued":
-        place = [f"position {run['position']}"] if run.get("position") else []
-        first = ", ".join(place + _starts(run))  # the end of a long line is cut in a narrow terminal
-        ago = f"{why}; " if (why := interrupted(run)) else ""
-        return ago + (f"{first}: " if first else "") + (run.get("hold_detail") or "waits for its turn")
+        return "; ".join(filter(None, [in_line(run) or "waits for its turn", interrupted(run)]))
     if run["phase"] == "stopping" and (makes_room := (run.get("attempt") or {}).get("preempt_reason")):
         return f"makes room: {first_line(makes_room)}"
     if final(run):
@@ -169,16 +165,6 @@ def _detail(run: Run) -> str:
             return first_line(exit_["reason"]) + (f"  {values}" if values else "")
         return values or values_line(_latest(run), limit=3)
     return values_line(_latest(run), limit=4)
-
-
-def _starts(run: Run) -> list[str]:
-    """When a waiting run is expected to start, where that is known without being asked for."""
-    from hopyard.cli.times import clock, seconds_to, soon
-
-    at = run.get("expected_at")
-    if not at:
-        return []
-    return [f"was expected at {clock(at)}" if seconds_to(at) < -_LATE_S else f"starts at about {clock(at)} ({soon(at)})"]
 
 
 def _latest(run: Run) -> dict[str, float | None]:

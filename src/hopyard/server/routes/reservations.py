@@ -75,7 +75,7 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         user = ask.caller.require_user()
         found = await parts.reservations.get(ask.path["reservation"])
         if user != found.created_by:
-            _check_may(await parts.queues.tree(), found, user=user, owner=parts.queues.owner)
+            _check_may(await parts.queues.tree(), found, user=user, owner=parts.queues.owner, doing="give up what is reserved")
         gone = await parts.reservations.delete(found.name)
         parts.controller.wake()
         return reservation_out(gone, parts.now())
@@ -94,13 +94,13 @@ class _Changed(Conflict):
     """Reservations or queues were changed since the snapshot on which it was granted."""
 
 
-def _check_may(tree: QueueTree, one: Reservation, *, user: str, owner: str) -> None:
+def _check_may(tree: QueueTree, one: Reservation, *, user: str, owner: str, doing: str = "reserve") -> None:
     """Raises Forbidden unless the user may reserve, or give up, such a reservation."""
     of_queue = one.queue is not None and not one.users
     may = admins(tree, one.queue) if one.queue is not None and of_queue else ()
     if user != owner and user not in may:
         who = ", ".join(dict.fromkeys([*may, owner]))
         raise Forbidden(
-            f"`{user}` may not reserve for {f'queue {one.queue}' if of_queue else 'users'}; those who may: {who}",
+            f"`{user}` may not {doing} for {f'queue {one.queue}' if of_queue else 'users'}; those who may: {who}",
             hints=("administrators of a queue reserve for that queue, without --user",),
         )
