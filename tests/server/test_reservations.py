@@ -98,6 +98,18 @@ def test_who_may_reserve(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_queue_that_goes_leaves_what_is_reserved_for_it_to_nobody_and_that_is_told(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.ask("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
+        await reserve(stage, queue="prod")
+        less = {"tree": {"queues": {"rest": {}}, "default": "rest"}, "file": "team.yaml"}
+        tried = await stage.ask("PUT", "/queues", less, dry_run=1)
+        assert "reservation exam is for queue prod, which would be gone" in tried["warnings"]
+        assert "reservation exam is for queue prod, which is gone" in (await stage.ask("PUT", "/queues", less))["warnings"]
+
+    play(tmp_path, scene)
+
+
 def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         cases: list[tuple[int, str, dict[str, Any]]] = [

@@ -70,7 +70,9 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await parts.queues.replace(after)
             parts.controller.wake()
         strangers = await unknown_users(parts.access, named_in(after)) if differ else []
-        warnings = [*beyond_cluster(after, await parts.nodes.get()), *strangers]
+        left = [one for one in await parts.reservations.list() if one.queue in before.queues and one.queue not in after.queues]
+        orphans = [f"reservation {one.name} is for queue {one.queue}, which {'is' if apply_it else 'would be'} gone" for one in left]
+        warnings = [*beyond_cluster(after, await parts.nodes.get()), *strangers, *orphans]
         return ApplyOut([change_out(change) for change in differ], warnings, apply_it)
 
     return [
