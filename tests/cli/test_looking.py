@@ -216,6 +216,10 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
     assert (nothing.code, nothing.text) == (1, f"no server runs for {tmp_path / 'another'}\n")
     away = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}).hop("status")
     assert away.code == 1 and away.text.startswith("no server answers at http://127.0.0.1:1") and "HOPYARD_URL names that address" in away.talk
+    assert Shell(shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}).hop("status", "--json").json == {
+        "running": False,
+        "url": "http://127.0.0.1:1",
+    }
     try:
         assert shell.hop("up", "--json").json["started"] is True
         assert shell.hop("up").talk.startswith("runs already: ")

@@ -51,3 +51,9 @@ def test_the_last_column_is_cut_to_fit() -> None:
     lines = console.table(["A", "B"], [["x", "y" * 200]], width=40)
     assert console.shown_width(lines[1]) == 40
     assert lines[1].endswith("…")
+
+
+def test_what_is_too_wide_is_cut_to_columns() -> None:
+    assert console.cut("short", 5) == "short"
+    assert console.cut("longer", 5) == "long…"
+    assert console.cut("日本語日本語", 6) == "日本…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -11,7 +12,7 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
-from hopyard.domain.resources import Resources
+from hopyard.domain.resources import Gpu, Resources
 
 from .worlds import T0, World, gang, machine, queue, seconds, tree
 
@@ -142,3 +143,49 @@ def test_who_waits_for_its_own_run_is_promised_what_is_reserved_when_that_ends()
     there.end(GangId("first"))
     comes(there)
     assert GangId("his") in there.running
+
+
+def test_who_is_promised_what_is_reserved_breaks_no_promise_before_it_starts() -> None:
+    there = world({"n1": 8}, reserved("exam", "bob", "n1"))
+    comes(there, gang("first", 4, user="bob", limit_s=3000))
+    comes(there, gang("wide", 4, user="cy", priority=90))
+    comes(there, gang("his", 8, user="bob", priority=10, limit_s=36_000))
+    for _ in range(3):
+        assert not comes(there)
+    assert starts_at(there, "wide") == T0 + seconds(3600)
+    assert starts_at(there, "his") == T0 + seconds(3010)
+    there.now = T0 + seconds(3010)
+    there.end(GangId("first"))
+    (told,) = comes(there)
+    assert (told.gang, told.cause) == (GangId("wide"), BreachCause.RESERVATION)
+
+
+@pytest.mark.parametrize("lacks", ["a card", "half a card", "nothing", "a card that stays in use"])
+def test_nobody_is_asked_to_leave_whose_leaving_gives_the_owner_nothing(lacks: str) -> None:
+    """It needs no GPU, which is all that is missing."""
+    cards = 1 if lacks == "a card" else 2
+    there = world({"n1": cards}, reserved("exam", "bob", "n1", piece=Resources(1000, 0, 2)))
+    if lacks == "half a card":
+        comes(there, gang("his", 0, milli=500, user="bob"))
+    if lacks == "a card that stays in use":
+        there.reservations, kept = (), there.reservations
+        comes(there, gang("stays", 1, preemptible=False))
+        there.reservations = kept
+    comes(there, gang("hers", 0, user="ada"))
+    for _ in range(5):
+        there.now += seconds(10)
+        assert not there.turn().preempt
+    assert GangId("hers") in there.running
+
+
+def test_a_card_of_another_model_is_not_what_is_reserved() -> None:
+    cards = (Gpu(0, "T4"), Gpu(1, "A100"))
+    there = world({"n1": 2}, reserved("exam", "bob", "n1", piece=Resources(1000, 0, 1, ("a100",))))
+    there.nodes[NodeId("n1")] = replace(there.nodes[NodeId("n1")], gpus=cards)
+    wants = Resources(1000, 0, 1, ("T4",))
+    his = gang("his", 1, user="bob")
+    comes(there, replace(his, roles=(replace(his.roles[0], resources=wants),)))
+    comes(there, gang("hers", 1, user="ada"))
+    assert sorted(there.running) == ["his"]
+    comes(there, gang("again", 1, user="bob"))
+    assert sorted(there.running) == ["again", "his"]

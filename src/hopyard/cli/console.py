@@ -83,7 +83,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 
 def cut(text: str, width: int) -> str:
     """As much of it as so many columns hold, with `…` where that is not all."""
-    return text if shown_width(text) <= width else text[: width - 1] + "…"
+    if shown_width(text) <= width:
+        return text
+    end, left = 0, width - 1
+    while end < len(text) and (left := left - shown_width(text[end])) >= 0:
+        end += 1
+    return text[:end] + "…"
 
 
 def shown_width(text: str) -> int:

@@ -69,7 +69,8 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
 
 def far_url(home: Home) -> str | None:
     """The address of the server that this user works with, where it is not the home folder's own."""
-    url, login = _named_url(), read_login(home)
+    url = _named_url()
+    login = None if url else read_login(home)
     return url or (None if login is None else login[0])
 
 

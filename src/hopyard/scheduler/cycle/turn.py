@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime, timedelta
+from math import inf
 
 from hopyard.domain.cluster import HoldReason, Plan
 from hopyard.domain.gang import Gang, Placement
@@ -22,7 +23,7 @@ FULL = Blocked(HoldReason.NO_CAPACITY, "")
 LOOKS_EACH = 4  # a queue whose gangs are looked at one by one although there is no room for them gets so many looks
 HASTENED = 4  # in a large cluster, each of those that were promised a start is looked at again in every so many turns
 LATER = timedelta(seconds=10)
-OVERDUE = timedelta(seconds=4)  # what should have ended by now is looked at again no sooner
+OVERDUE = timedelta(seconds=2)  # what is over its time is expected to end so soon, all the time
 FOR_OTHERS = (HoldReason.BEHIND, HoldReason.RESERVED)  # there is room, and it is for others
 NO_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
 
@@ -46,6 +47,7 @@ class Turn:
         self._unpromised: set[Shape] = set()  # nor would if all that runs had ended
         self._in_way: dict[tuple[Shape, QueueName, str], float] = {}  # who would be there so long is in somebody's way
         self._behind: dict[Shape, Blocked] = {}
+        self._too_long: dict[tuple[Shape, QueueName, str], float] = {}  # for what is reserved for them, if they would be there so long
 
     def plan(self) -> Plan:
         try:
@@ -78,7 +80,7 @@ class Turn:
         scene = self._scene
         times = [*self._asking.look_again_at, *(promise.start_at for promise in scene.promises.given.values())]
         expected = [at for gang in scene.promises.given if (at := scene.timeline.expected_at(gang)) is not None]
-        times += [max(at, scene.now + OVERDUE) + AGAIN for at in expected]
+        times += [at + AGAIN for at in expected if at > scene.now + OVERDUE]  # else it is late already
         return min((at for at in times if at > scene.now), default=None)
 
     # Step 2
@@ -234,11 +236,16 @@ class Turn:
     def _use_reserved(self, gang: Gang, found: Blocked) -> Placement | Blocked:
         """What is reserved for it now it may use for as long as it takes: who was promised a start there once the reservation is over
         gives way."""
-        scene = self._scene
+        scene, key = self._scene, (self._scene.line.shape_of(gang), gang.queue, gang.user)
+        expected = scene.expected(gang)
         others = [other for other in scene.timeline.unbinding(gang) if other not in self._asking.making_room]
-        place = scene.timeline.try_reserved(gang, scene.expected(gang), others) if others else None
-        if place is None:
+        if not others or expected.high_s >= self._too_long.get(key, inf):
             return found
+        place = scene.timeline.try_reserved(gang, expected, others)
+        if place is None:
+            self._too_long[key] = expected.high_s
+            return found
+        others = [other for other in others if scene.timeline.expected_at(other) is None]
         for other in others:
             scene.promises.drop(other)
         scene.start(place)

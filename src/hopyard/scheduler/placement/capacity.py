@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +26,17 @@ Known = tuple[Placement, Plain | None]  # with what `_plain` says of it
 Latest = tuple[Placement | None, Best | None]  # the place that was found last, and how
 NOTHING: Latest = (None, None)
 MOST_KNOWN = 65_536  # placements of which it is remembered what they hold
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is to be held back of one node: of all but GPUs how much, and how often a GPU, or share of one, such as `card` asks for."""
+
+    cpu_milli: int
+    memory_bytes: int
+    extras: tuple[tuple[str, int], ...]
+    card: Resources
+    cards: int
 
 
 class Capacity:
@@ -230,27 +242,28 @@ class Capacity:
             mine.extras[name][rows] = np.maximum(mine.extras[name][rows], left)
         self._rankings.changed_many(rows)
 
-    def hold_back(self, node: NodeId, rest: Resources, card: Resources, cards: int) -> bool:
-        """Use up this on one node, and so many times a GPU, or share of one; all that is left of what there is too little of. Whether
-        there was enough of all."""
-        row = self._free.ground.row.get(node)
+    def hold_back(self, node: NodeId, rest: Rest) -> tuple[int, ...]:
+        """Use up this on one node; all that is left of what there is too little of. What is missing of each of its parts."""
+        free, row = self._free, self._free.ground.row.get(node)
         if row is None:
-            return False
-        free = self._free
+            return (rest.cpu_milli, rest.memory_bytes, *(amount for _, amount in rest.extras), rest.cards)
         self._rankings.changed(row)
-        wanted = [(free.cpu, rest.cpu_milli), (free.memory, rest.memory_bytes)]
-        wanted += [(free.extras[name], amount) for name, amount in rest.extras if name in free.extras]
-        enough = all(left[row] >= amount for left, amount in wanted) and all(name in free.extras for name, amount in rest.extras if amount)
-        for left, amount in wanted:
-            left[row] -= max(min(amount, left[row]), 0)
-        fitting = self._rankings.fitting(Shape(card, ANYWHERE))
-        for _ in range(cards):
+        missing = []
+        for left, amount in [
+            (free.cpu, rest.cpu_milli), (free.memory, rest.memory_bytes), *((free.extras.get(name), amount) for name, amount in rest.extras)
+        ]:  # fmt: skip
+            held = 0 if left is None else min(amount, max(int(left[row]), 0))
+            if left is not None:
+                left[row] -= held
+            missing.append(amount - held)
+        fitting = self._rankings.fitting(Shape(rest.card, ANYWHERE))
+        for count in range(rest.cards):
             found = fitting.cards(free, row)
             if found is None:
                 free.gpu[row] = np.minimum(free.gpu[row], 0)
-                return False
-            free.use(row, card, *found)
-        return enough
+                return (*missing, rest.cards - count)
+            free.use(row, rest.card, *found)
+        return (*missing, 0)
 
     def part(self, nodes: Iterable[NodeId]) -> Capacity:
         """These nodes alone; changes on its own from now on. Looking for a place there costs by what they are."""

@@ -153,7 +153,7 @@ class _Ground:
         free = Capacity.of([replace(node, ready=True, cordoned=False)])
         for other in others:
             assert other.resources is not None
-            free.hold_back(node.id, *unused(node, other.resources, other.pieces[other.nodes.index(node.id)], ()))
+            free.hold_back(node.id, unused(node, other.resources, other.pieces[other.nodes.index(node.id)], ()))
         return free.place(_pieces(self.wanted.resources, pieces, self._snapshot.now)) is not None
 
     def _room(self, node: Node, placements: Iterable[Placement]) -> int:

@@ -19,7 +19,7 @@ from hopyard.scheduler.timeline.held import unused
 
 SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
 
-LATE_S = 1.0
+LOOK_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,19 @@ def leave(
         turns = (booking.from_s - notice_s, booking.from_s, booking.until_s)
         looks += [now + timedelta(seconds=at_s) for at_s in turns if at_s > 0]
         if booking.from_s <= notice_s:
-            # Who is expected to be gone by then may not be: that is seen once it should have been.
-            ends = [end.high_s for end in future.ends_on(booking.reservation.nodes)]
-            looks += [now + timedelta(seconds=high_s + LATE_S) for high_s in ends if high_s <= booking.from_s]
+            looks += [now + timedelta(seconds=at_s) for at_s in _may_be_late(booking, future, queues)]
             for running in _in_way(booking, future, nodes, queues, now, frozenset(found)):
                 when = "has begun" if booking.from_s <= 0 else f"begins {soon(booking.from_s)}"
                 reason = f"reservation {booking.reservation.name}, which {when}, needs what it uses"
                 found[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), reason)
     return Leave(tuple(found.values()), min(looks, default=None))
+
+
+def _may_be_late(booking: Booking, future: Future, queues: QueueTree) -> list[float]:
+    """When it is seen whether those are gone that are expected to be gone when it begins, in seconds."""
+    ends = [(end.high_s, future.running(end.gang)) for end in future.ends_on(booking.reservation.nodes) if end.high_s <= booking.from_s]
+    can_go = [(at_s, one.gang) for at_s, one in ends if one is not None and not one.stopping and one.gang.preemptible]
+    return [max(at_s + 1.0, LOOK_EVERY_S) for at_s, gang in can_go if not owns(gang, booking.reservation, queues)]
 
 
 def _in_way(
@@ -87,22 +92,23 @@ def _in_way(
 def _fewest(
     node: Node | None, piece: Resources, pieces: int, owners: Sequence[Running], there: Sequence[Running], can_go: Sequence[Running]
 ) -> list[Running]:
-    """The first of those that can go whose room is enough for what the owner does not use yet of the pieces; all where none is."""
+    """The first of those that can go, as few as leave what the owner does not use yet of the pieces, or as much of it as there is
+    without all of them: nobody leaves in vain."""
     if node is None:
         return []
     free, wanted = Capacity.of([node], (one.placement for one in there)), unused(node, piece, pieces, [one.placement for one in owners])
-    gone: list[Running] = []
+
+    def missing() -> tuple[int, ...]:
+        return free.copy().hold_back(node.id, wanted)
+
+    short = missing()
     for one in can_go:
-        if free.copy().hold_back(node.id, *wanted):
-            break
         free.give_back(one.placement)
-        gone.append(one)
-    if not free.copy().hold_back(node.id, *wanted):
-        return gone
-    needed = []  # leave those where they are whose room turned out not to be
-    for one in reversed(gone):
+    least = missing()
+    needed = []
+    for one in reversed(can_go) if least != short else ():
         free.take(one.placement)
-        if not free.copy().hold_back(node.id, *wanted):
+        if missing() != least:
             free.give_back(one.placement)
             needed.append(one)
     return needed[::-1]

@@ -17,7 +17,7 @@ SLACK_S = 0.001  # times that are nearer than this are one: they went through fl
 class Stay:
     """Where a promised gang is expected to be, in seconds from now: from `at_s` until `until_s`, and until `last_s` where it starts
     as late as was promised. from_s: not later than `at_s`; who ends until then need not care. needed: runs whose end it waits for, the
-    last first."""
+    last first. own: it is in what is reserved for it, although others were promised that for afterwards."""
 
     promise: Promise
     placement: Placement
@@ -26,6 +26,7 @@ class Stay:
     last_s: float
     from_s: float
     needed: tuple[GangId, ...] = ()
+    own: bool = False
 
     def there(self, at_s: float, *, latest: bool = False) -> bool:
         """latest: whether it may be."""

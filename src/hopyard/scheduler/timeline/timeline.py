@@ -84,8 +84,9 @@ class Timeline:
         return placement or blocked(outlook, gang, expected, closed, explain=explain)
 
     def try_reserved(self, gang: Gang, expected: Expected, others: Sequence[GangId]) -> Placement | None:
-        """As `try_now`, where promises to these others do not bind it in what is reserved for it now; only where it needs that. They are
-        withdrawn where it finds a place, and so is its own; else all are as they were."""
+        """As `try_now`, where promises to these others do not bind it in what is reserved for it now. Where it finds a place, what they
+        were promised on the same nodes is withdrawn, and so is its own promise; else all are as they were. For gangs that `try_now`
+        finds no place for: it is not tried whether they need what is reserved."""
         outlook = self._outlook
         own = self._take_out([gang.id])
         allowed = self._allowed(gang, expected)
@@ -99,6 +100,9 @@ class Timeline:
         found = view.place(bounded, closed_models=closed)
         if found is None:
             self._put_in([*theirs, *own])
+            return None
+        nodes = {assignment.node for assignment in found.assignments}
+        self._put_in(stay for stay in theirs if nodes.isdisjoint(stay.promise.nodes))
         return found
 
     def unbinding(self, gang: Gang) -> list[GangId]:
@@ -163,7 +167,10 @@ class Timeline:
         outlook = self._outlook
         outlook.remove_stay(gang.id)
         gang = gang.sized([role.fewest for role in gang.roles])
-        spot = self._kept(gang, expected, before)
+        spot, own = self._kept(gang, expected, before), self._in_its_own(gang, expected)
+        if own is not None and spot is not None and spot.at_s <= own.at_s:
+            own = None
+        spot = own or spot
         if spot is None:
             return None
         nodes = tuple(sorted({a.node for a in spot.placement.assignments}))
@@ -178,7 +185,7 @@ class Timeline:
         promise = Promise(gang.id, start_at, given_at, nodes, before is not None and before.made_room)
         needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
         last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + expected.high_s
-        stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, from_s, tuple(reversed(needed)))
+        stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, from_s, tuple(reversed(needed)), own is not None)
         outlook.add_stay(stay)
         return promise
 
@@ -283,9 +290,14 @@ class Timeline:
         return self._outlook.spoken_for()
 
     def _kept(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
-        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere, or what is reserved for it is free sooner."""
-        spot, own = self._bound(gang, expected, before), self._in_its_own(gang, expected)
-        return own if own is not None and (spot is None or own.at_s < spot.at_s) else spot
+        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere. Those who will use what is reserved for
+        them break no promise before they do."""
+        spot = self._bound(gang, expected, before)
+        if before is None or (spot is not None and self._time(spot.at_s) <= before.start_at):
+            return spot
+        with self._set_aside([stay.promise.gang for stay in self._outlook.stays.values() if stay.own]) as aside:
+            here = earliest_on(self._outlook, gang, expected.high_s, before.nodes) if aside and before.nodes else None
+        return here if here is not None and self._time(here.at_s) <= before.start_at else spot
 
     def _in_its_own(self, gang: Gang, expected: Expected) -> Spot | None:
         """On nodes that are reserved for it now, before that is over, whoever was promised them for afterwards: it will start all the
@@ -301,9 +313,17 @@ class Timeline:
     @contextmanager
     def _unbound(self, gang: Gang) -> Iterator[Mapping[NodeId, float]]:
         """Without the promises that are `unbinding`, where there are any: the nodes that are reserved for it, and until when."""
-        others = self._take_out(self._outlook.unbinding(gang))
-        yield self._outlook.reserved_whole(gang) if others else {}
-        self._put_in(others)
+        with self._set_aside(self._outlook.unbinding(gang)) as aside:
+            yield self._outlook.reserved_whole(gang) if aside else {}
+
+    @contextmanager
+    def _set_aside(self, gangs: Iterable[GangId]) -> Iterator[bool]:
+        """Without what these were promised in this turn; whether that is anything."""
+        stays = self._take_out(gangs)
+        try:
+            yield bool(stays)
+        finally:
+            self._put_in(stays)
 
     def _bound(self, gang: Gang, expected: Expected, before: Promise | None) -> Spot | None:
         here = earliest_on(self._outlook, gang, expected.high_s, before.nodes) if before is not None and before.nodes else None
