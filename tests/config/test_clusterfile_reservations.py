@@ -111,7 +111,8 @@ NODE = "nodes: [a100-0000], users: [a]"
         ("{name: e, for: 1h, resources: {gpus: 1}, count: 0, users: [a]}", "0.count: `0` is not", ""),
         ("{name: e, for: 1h, resources: {gpus: 1}, pool: a10, users: [a]}", "0.pool: there is no pool `a10`", "`a100`"),
         ("{name: e, for: 1h, resources: {gpus: 1}, pool: [a10], users: [a]}", "0.pool.0: there is no pool `a10`", "`a100`"),
-        ("{name: e, for: 1h, resources: {gpus: 9}, users: [a]}", "0: it cannot be honoured: all nodes", "fewer"),
+        ("{name: e, for: 1h, resources: {gpus: 9}, users: [a]}", "0: it cannot be honoured: one piece needs 9 GPUs on one node", ""),
+        ("{name: e, for: 1h, resources: {gpus: 1}, count: 999, users: [a]}", "0: it cannot be honoured: all nodes", "fewer"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, entry: str, says: str, hint: str) -> None:
