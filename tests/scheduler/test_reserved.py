@@ -13,6 +13,7 @@ from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.timeline.grant import Refused, grant
 
 from .worlds import T0, World, gang, machine, queue, seconds, tree
 
@@ -189,3 +190,37 @@ def test_a_card_of_another_model_is_not_what_is_reserved() -> None:
     assert sorted(there.running) == ["his"]
     comes(there, gang("again", 1, user="bob"))
     assert sorted(there.running) == ["again", "his"]
+
+
+@pytest.mark.parametrize("other", ["bob", "cy"])
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_what_a_run_uses_is_used_of_one_reservation_only(other: str, gpus: int) -> None:
+    """Two pieces are kept by either, on the same node."""
+    one = Resources(1000, 0, 1)
+    there = world({"n1": 8}, reserved("exam", "bob", "n1", piece=one, pieces=2), reserved("lab", other, "n1", piece=one, pieces=2))
+    comes(there, gang("his", gpus, user="bob"))
+    comes(there, *(gang(f"hers{i}", user="ada", at=i) for i in range(8)))
+    used = gpus if other == "bob" else min(gpus, 2)
+    assert len(there.running) - 1 == 8 - 4 - (gpus - used)
+
+
+def test_so_many_are_asked_to_leave_that_there_is_room_for_all_that_is_reserved() -> None:
+    four = Resources(4000, 0, 4)
+    there = world({"n1": 8})
+    comes(there, gang("hers", 4, user="ada"))
+    there.reservations = (reserved("exam", "bob", "n1", piece=four), reserved("lab", "cy", "n1", piece=four))
+    there.now += seconds(10)
+    assert [one.gang for one in there.turn().preempt] == [GangId("hers")]
+
+
+@pytest.mark.parametrize("owner", ["ada", "bob"])
+def test_what_may_not_be_preempted_and_what_is_reserved_already_leave_room_together_or_it_is_refused(owner: str) -> None:
+    """Four GPUs of eight are reserved, four are used: by who may use what is reserved, or by somebody else."""
+    four = Resources(4000, 0, 4)
+    there = world({"n1": 8})
+    comes(there, gang("stays", 4, user=owner, limit_s=9000, preemptible=False))
+    there.reservations = (reserved("exam", "bob", "n1", piece=four),)
+    found = grant(replace(reserved("lab", "cy", piece=four), pieces=(1,)), there.snapshot())
+    assert isinstance(found, Refused) == (owner == "ada")
+    if isinstance(found, Refused):
+        assert found.conflicts == ("run:stays",)

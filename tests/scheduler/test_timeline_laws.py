@@ -202,43 +202,50 @@ def _holds(one: Reservation, at: float) -> bool:
 @EXAMPLES
 @given(
     clusters().flatmap(
-        lambda nodes: st.tuples(st.just(nodes), busy(nodes), gangs(nodes, "g", most=8, spread_s=100), wishes(nodes, "exam"))
+        lambda nodes: st.tuples(
+            st.just(nodes), busy(nodes), gangs(nodes, "g", most=8, spread_s=100), st.tuples(*(wishes(nodes, f"r{i}") for i in range(3)))
+        )
     )
 )
-def test_a_reservation_that_was_granted_is_honoured(scene: tuple[list[Node], list[Running], list[Gang], Reservation]) -> None:
-    """When it begins, what is reserved is free of all others, and stays so until it ends."""
-    nodes, running, arriving, wish = scene
+def test_reservations_that_were_granted_are_honoured(
+    scene: tuple[list[Node], list[Running], list[Gang], tuple[Reservation, ...]],
+) -> None:
+    """When they begin, what is reserved is free of all others, and stays so until they end."""
+    nodes, running, arriving, wanted = scene
     running = [one for one in running if one.gang.user != "bob"]
-    found = grant(wish, snapshot(nodes, running))
-    if isinstance(found, Refused):
-        return
-    booked = found.reservation
-    life = Life(nodes, running={one.gang.id: one for one in running}, reservations=(booked,))
+    booked: list[Reservation] = []
+    for wish in wanted:
+        found = grant(replace(wish, every_s=0.0, until=None), snapshot(nodes, running, reservations=booked))
+        booked += [found.reservation] if isinstance(found, Granted) else []
+    life = Life(nodes, running={one.gang.id: one for one in running}, reservations=tuple(booked))
     arriving = sorted(
         (replace(gang, user="ada", preemptible=False) for gang in arriving), key=lambda gang: (gang.submitted_at, gang.id)
     )
-    begin, end = booked.start_at, booked.end_at
-    while life.now < end:
+    changes = [at for one in booked for at in (one.start_at, one.end_at)]
+    while booked and life.now < max(changes):
         while arriving and arriving[0].submitted_at <= life.now:
             life.waiting.append(arriving.pop(0))
         life.turn()
-        if begin <= life.now:
-            life.running = {name: one for name, one in life.running.items() if life.ends_at(one) > life.now}
-            assert _is_free(nodes, list(life.running.values()), booked)
-        times = [gang.submitted_at for gang in arriving[:1]] + [
-            at for at in (life.next_end(), begin, end) if at and at > life.now
-        ]
+        life.running = {name: one for name, one in life.running.items() if life.ends_at(one) > life.now}
+        assert _is_free(nodes, list(life.running.values()), [one for one in booked if one.start_at <= life.now < one.end_at])
+        times = [*(gang.submitted_at for gang in arriving[:1]), *changes]
+        times += [at] if (at := life.next_end()) else []
         life.now = min(at for at in times if at > life.now)
 
 
-def _is_free(nodes: list[Node], running: list[Running], booked: Reservation) -> bool:
+def _is_free(nodes: list[Node], running: list[Running], booked: list[Reservation]) -> bool:
+    """Whether all that is reserved is free at once."""
     capacity = Capacity.of(nodes, (one.placement for one in running))
-    for index, name in enumerate(booked.nodes):
-        if booked.resources is None:
-            if any(a.node == name for one in running for a in one.placement.assignments):
+    for one in booked:
+        if one.resources is None:
+            if any(a.node in one.nodes for run in running for a in run.placement.assignments):
                 return False
-        elif capacity.part([NodeId(name)]).place(asks("owner", booked.resources.gpus, replicas=booked.pieces[index])) is None:
-            return False
+            continue
+        for name, pieces in zip(one.nodes, one.pieces, strict=True):
+            found = capacity.part([name]).place(asks("owner", one.resources.gpus, replicas=pieces))
+            if found is None:
+                return False
+            capacity.take(found)
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -19,7 +19,7 @@ from hopyard.scheduler.placement.lacks import describe
 from hopyard.scheduler.predict import expect, remaining
 from hopyard.scheduler.timeline.booked import occurrences, owns
 from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.timeline.held import unused
+from hopyard.scheduler.timeline.held import kept_on
 from hopyard.scheduler.timeline.overlap import meetings
 
 NAMED = 3
@@ -97,6 +97,7 @@ class _Ground:
         begin, end = next(
             occurrences(wanted, snapshot.now, wanted.end_at + timedelta(days=36500)), (wanted.start_at, wanted.end_at)
         )
+        self._begin = begin
         self._from_s = max((begin - snapshot.now).total_seconds(), 0.0)
         self._until_s = (end - snapshot.now).total_seconds()
         self._meetings = meetings(wanted, sorted(snapshot.reservations, key=lambda other: other.name), snapshot.now)
@@ -114,7 +115,7 @@ class _Ground:
         """Pieces that fit if nothing else were there."""
         kind = (node.cpu_milli, node.memory_bytes, node.gpus, tuple(sorted(node.extras.items())))
         if kind not in self._rooms:
-            self._rooms[kind] = self._room(node, ())
+            self._rooms[kind] = self._room(Capacity.of([_opened(node)]))
         return self._rooms[kind]
 
     def blocked(self, node: Node, pieces: int) -> Refused | None:
@@ -125,7 +126,7 @@ class _Ground:
                 if not self._fits(node, pieces, sharing[:count]):
                     return _reserved(node, sharing[:count], at)
         stuck = self._stuck(node)
-        if stuck and (self.wanted.resources is None or self._room(node, [one.placement for one in stuck]) < pieces):
+        if stuck and (self.wanted.resources is None or self._room_beside(node, [one.placement for one in stuck]) < pieces):
             return _stays(node, stuck[-1])
         return None
 
@@ -150,15 +151,21 @@ class _Ground:
     def _fits(self, node: Node, pieces: int, others: Sequence[Reservation]) -> bool:
         if self.wanted.resources is None or any(other.resources is None for other in others):
             return False
-        free = Capacity.of([replace(node, ready=True, cordoned=False)])
-        for other in others:
-            assert other.resources is not None
-            free.hold_back(node.id, unused(node, other.resources, other.pieces[other.nodes.index(node.id)], ()))
+        free = Capacity.of([_opened(node)])
+        for rest in kept_on(node, others, (), self._snapshot.queues):
+            free.hold_back(node.id, rest)
         return free.place(_pieces(self.wanted.resources, pieces, self._snapshot.now)) is not None
 
-    def _room(self, node: Node, placements: Iterable[Placement]) -> int:
+    def _room_beside(self, node: Node, placements: Sequence[Placement]) -> int:
+        """Pieces that fit beside these and what others keep when it comes up first."""
+        together = next((others for at, others in self._meetings if at <= self._begin), ())
+        free = Capacity.of([_opened(node)], placements)
+        for rest in kept_on(node, together, placements, self._snapshot.queues):
+            free.hold_back(node.id, rest)
+        return self._room(free)
+
+    def _room(self, free: Capacity) -> int:
         assert self.wanted.resources is not None
-        free = Capacity.of([replace(node, ready=True, cordoned=False)], placements)
         found = free.place(_pieces(self.wanted.resources, sum(self.wanted.pieces), self._snapshot.now, at_least=1))
         return found.gang.size if found else 0
 
@@ -198,6 +205,10 @@ class _Ground:
             if start_s < self._until_s and until_s > self._from_s and not owns(gang, self.wanted, self._snapshot.queues):
                 found.append(promise)
         return found
+
+
+def _opened(node: Node) -> Node:
+    return replace(node, ready=True, cordoned=False)
 
 
 def _pieces(request: Resources, count: int, at: datetime, *, at_least: int = 0) -> Gang:

@@ -1,57 +1,100 @@
-"""What a reservation keeps from everybody but its owner."""
+"""What reservations keep from everybody but their owners."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import NodeId
+from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
-from hopyard.domain.resources import WHOLE_GPU, Resources
+from hopyard.domain.resources import WHOLE_GPU
 from hopyard.scheduler.placement.capacity import Capacity, Rest
+from hopyard.scheduler.timeline.booked import owns
 
 
-def hold(view: Capacity, reservation: Reservation, used: Sequence[Placement]) -> None:
-    """Use up in `view` what is reserved and not in use by the owner's own gangs, `used`."""
-    if reservation.resources is None:
-        view.close(reservation.nodes)
-        return
-    for name, pieces in zip(reservation.nodes, reservation.pieces, strict=True):
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one gang uses of a node, and which reservations are for it. sums: thousandths of cores and of each GPU, bytes, and other
+    countable things, less what was counted as the use of one of these."""
+
+    may: frozenset[str]
+    sums: Counter[str]
+
+
+def hold(view: Capacity, reservations: Sequence[Reservation], there: Sequence[Placement], queues: QueueTree) -> None:
+    """Use up in `view` what is reserved and not in use by the owners' own gangs among those that are there."""
+    view.close(node for one in reservations if one.resources is None for node in one.nodes)
+    pieces = [one for one in reservations if one.resources is not None]
+    for name in dict.fromkeys(node for one in pieces for node in one.nodes):
         node = view.node(name)
         if node is not None:
-            view.hold_back(name, unused(node, reservation.resources, pieces, used))
+            for rest in kept_on(node, pieces, there, queues):
+                view.hold_back(name, rest)
 
 
-def unused(node: Node, piece: Resources, pieces: int, used: Sequence[Placement]) -> Rest:
-    """What of so many pieces of the node these gangs do not use. Of whole GPUs, one of which they use a part is used."""
-    card = replace(piece, cpu_milli=0, memory_bytes=0, gpus=min(piece.gpus, 1), extras=())
-    sums, models = _used_on(node.id, used), {model.lower() for model in piece.gpu_models}
+def kept_on(node: Node, reservations: Sequence[Reservation], there: Sequence[Placement], queues: QueueTree) -> list[Rest]:
+    """What each of these keeps of the node, in this order: its pieces without what its owner's gangs use. What a gang uses is counted
+    once, where it may use several: first come, first served, but those first that may use the fewest. Nothing of those that have no
+    pieces there."""
+    here = [one for one in reservations if one.resources is not None and node.id in one.nodes]
+    uses = []
+    for placement in there:
+        may = frozenset(one.id for one in here if owns(placement.gang, one, queues))
+        if may and (sums := _used_on(node.id, placement)):
+            uses.append(Use(may, sums))
+    uses.sort(key=lambda use: len(use.may))
+    return [_unused(node, one, [use.sums for use in uses if one.id in use.may]) for one in here]
+
+
+def _unused(node: Node, reservation: Reservation, used: Sequence[Counter[str]]) -> Rest:
+    """What of its pieces these do not use; what they do is taken from them. Of whole GPUs, one of which they use a part is used."""
+    piece, pieces = reservation.resources, reservation.pieces[reservation.nodes.index(node.id)]
+    assert piece is not None
+    wanted = {"cpu": piece.cpu_milli, "memory": piece.memory_bytes, **{f"extra {name}": amount for name, amount in piece.extras}}
+    taken = Counter({name: _take(used, name, amount * pieces) for name, amount in wanted.items()})
+    models = {model.lower() for model in piece.gpu_models}
     able = [gpu for gpu in node.gpus if not models or gpu.model.lower() in models]
+    milli = {name: sum(sums[name] for sums in used) for name in (f"gpu {gpu.index}" for gpu in able)}
     if piece.gpus:
-        cards = pieces * piece.gpus - sum(sums[f"gpu {gpu.index}"] > 0 for gpu in able)
+        touched = [name for name, amount in milli.items() if amount][: pieces * piece.gpus]
+        cards = pieces * piece.gpus - len(touched)
+        for name in touched:
+            _take(used, name, milli[name])
     else:
         each = max(min((piece.milli_of(gpu) for gpu in able), default=WHOLE_GPU), 1)
-        cards = pieces * int(piece.shares_gpu) - sum(sums[f"gpu {gpu.index}"] for gpu in able) // each
+        shares = min(sum(milli.values()) // each, pieces * int(piece.shares_gpu))
+        cards, left = pieces * int(piece.shares_gpu) - shares, shares * each
+        for name in milli:
+            left -= _take(used, name, left)
     return Rest(
-        max(piece.cpu_milli * pieces - sums["cpu"], 0),
-        max(piece.memory_bytes * pieces - sums["memory"], 0),
-        tuple((name, max(amount * pieces - sums[f"extra {name}"], 0)) for name, amount in piece.extras),
-        card,
-        max(cards, 0),
+        piece.cpu_milli * pieces - taken["cpu"],
+        piece.memory_bytes * pieces - taken["memory"],
+        tuple((name, amount * pieces - taken[f"extra {name}"]) for name, amount in piece.extras),
+        replace(piece, cpu_milli=0, memory_bytes=0, gpus=min(piece.gpus, 1), extras=()),
+        cards,
     )
 
 
-def _used_on(node: NodeId, used: Sequence[Placement]) -> Counter[str]:
-    """Thousandths of cores and of each GPU, bytes, and other countable things."""
+def _take(used: Sequence[Counter[str]], name: str, amount: int) -> int:
+    """Of this, as much as there is, up to the amount; what was taken."""
+    left = amount
+    for sums in used:
+        part = min(sums[name], left)
+        sums[name] -= part
+        left -= part
+    return amount - left
+
+
+def _used_on(node: NodeId, placement: Placement) -> Counter[str]:
     sums: Counter[str] = Counter()
-    for placement in used:
-        for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
-            if assignment.node == node:
-                asked = role.resources
-                sums.update({"cpu": asked.cpu_milli, "memory": asked.memory_bytes})
-                sums.update({f"gpu {index}": assignment.gpu_milli for index in assignment.gpus})
-                sums.update({f"extra {name}": amount for name, amount in asked.extras})
+    for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+        if assignment.node == node:
+            asked = role.resources
+            sums.update({"cpu": asked.cpu_milli, "memory": asked.memory_bytes})
+            sums.update({f"gpu {index}": assignment.gpu_milli for index in assignment.gpus})
+            sums.update({f"extra {name}": amount for name, amount in asked.extras})
     return sums

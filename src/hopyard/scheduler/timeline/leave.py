@@ -10,12 +10,11 @@ from hopyard.domain.cluster import Node, Preemption, Running
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
-from hopyard.domain.resources import Resources
 from hopyard.domain.spans import soon
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.timeline.booked import Booking, bookings, owns
 from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.timeline.held import unused
+from hopyard.scheduler.timeline.held import kept_on
 
 SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
 
@@ -49,12 +48,14 @@ def leave(
     found: dict[GangId, Preemption] = {}
     looks: list[datetime] = []
     notice_s = grace_s + SPARE_S
-    for booking in bookings(reservations, now):
+    booked = bookings(reservations, now)
+    for count, booking in enumerate(booked):
         turns = (booking.from_s - notice_s, booking.from_s, booking.until_s)
         looks += [now + timedelta(seconds=at_s) for at_s in turns if at_s > 0]
         if booking.from_s <= notice_s:
             looks += [now + timedelta(seconds=at_s) for at_s in _may_be_late(booking, future, queues)]
-            for running in _in_way(booking, future, nodes, queues, now, frozenset(found)):
+            before = [one.reservation for one in booked[:count] if one.until_s > max(booking.from_s, 0.0)]
+            for running in _in_way(booking, before, future, nodes, queues, now, frozenset(found)):
                 when = "has begun" if booking.from_s <= 0 else f"begins {soon(booking.from_s)}"
                 reason = f"reservation {booking.reservation.name}, which {when}, needs what it uses"
                 found[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), reason)
@@ -69,10 +70,12 @@ def _may_be_late(booking: Booking, future: Future, queues: QueueTree) -> list[fl
 
 
 def _in_way(
-    booking: Booking, future: Future, nodes: Mapping[NodeId, Node], queues: QueueTree, now: datetime, asked: frozenset[GangId]
-) -> Iterable[Running]:
+    booking: Booking, before: Sequence[Reservation], future: Future, nodes: Mapping[NodeId, Node], queues: QueueTree, now: datetime,
+    asked: frozenset[GangId],
+) -> Iterable[Running]:  # fmt: skip
+    """before: reservations that hold already when it begins."""
     reservation, chosen = booking.reservation, set(asked)
-    for index, node in enumerate(reservation.nodes):
+    for node in reservation.nodes:
         if node in nodes and not nodes[node].open:
             continue
         there = [future.running(end.gang) for end in future.ends_on([node]) if end.high_s > max(booking.from_s, 0.0)]
@@ -83,35 +86,32 @@ def _in_way(
         can_go = sorted((one for one in others if one not in leaving and one.gang.preemptible), key=lambda one: _lost(one, now))
         if reservation.resources is not None:
             kept = [one for one in running if one not in leaving]
-            can_go = _fewest(nodes.get(node), reservation.resources, reservation.pieces[index], owners, kept, can_go)
+            can_go = _fewest(nodes[node], [*before, reservation], kept, can_go, queues) if node in nodes else []
         for one in can_go:
             chosen.add(one.gang.id)
             yield one
 
 
 def _fewest(
-    node: Node | None, piece: Resources, pieces: int, owners: Sequence[Running], there: Sequence[Running], can_go: Sequence[Running]
+    node: Node, reservations: Sequence[Reservation], there: Sequence[Running], can_go: Sequence[Running], queues: QueueTree
 ) -> list[Running]:
-    """The first of those that can go, as few as leave what the owner does not use yet of the pieces, or as much of it as there is
-    without all of them: nobody leaves in vain."""
-    if node is None:
-        return []
-    free, wanted = Capacity.of([node], (one.placement for one in there)), unused(node, piece, pieces, [one.placement for one in owners])
+    """The first of those that can go, as few as leave what the owner of the last reservation does not use yet of its pieces, beside
+    what the others keep; or as much of it as there is without all of them: nobody leaves in vain."""
 
-    def missing() -> tuple[int, ...]:
-        return free.copy().hold_back(node.id, wanted)
+    def missing(gone: Sequence[Running]) -> tuple[int, ...]:
+        placements = [one.placement for one in there if one not in gone]
+        free = Capacity.of([node], placements)
+        short: tuple[int, ...] = ()
+        for rest in kept_on(node, reservations, placements, queues):
+            short = free.hold_back(node.id, rest)
+        return short
 
-    short = missing()
-    for one in can_go:
-        free.give_back(one.placement)
-    least = missing()
-    needed = []
-    for one in reversed(can_go) if least != short else ():
-        free.take(one.placement)
-        if missing() != least:
-            free.give_back(one.placement)
-            needed.append(one)
-    return needed[::-1]
+    least = missing(can_go)
+    needed = [*can_go] if least != missing(()) else []
+    for one in reversed(needed):
+        others = [other for other in needed if other is not one]
+        needed = others if missing(others) == least else needed
+    return needed
 
 
 def _lost(running: Running, now: datetime) -> tuple[float, GangId]:

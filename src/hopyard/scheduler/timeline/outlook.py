@@ -174,14 +174,14 @@ class Outlook:
         return strict.refusal(gang) is None and strict.closed_models(gang) <= self.accounts.closed_models(gang)
 
     def _hold(self, view: Capacity, owned: Owned, at_s: float) -> None:
-        for booking in self.foreign(owned, at_s):
-            hold(view, booking.reservation, self._users_of(booking.reservation, at_s))
+        foreign = [booking.reservation for booking in self.foreign(owned, at_s)]
+        if foreign:
+            hold(view, foreign, self._there({node for one in foreign for node in one.nodes}, at_s), self.queues)
 
-    def _users_of(self, reservation: Reservation, at_s: float) -> list[Placement]:
-        """Gangs of the owner that are on its nodes at that time."""
-        there = [end.placement for end in self.ends_on(reservation.nodes) if end.mid_s > at_s]
-        there += [stay.placement for stay in self.stays.values() if stay.there(at_s)]
-        return [placement for placement in there if owns(placement.gang, reservation, self.queues)]
+    def _there(self, nodes: Collection[NodeId], at_s: float) -> list[Placement]:
+        """Gangs that are on these nodes at that time, or somewhere where they were promised to be."""
+        there = [end.placement for end in self.ends_on(nodes) if end.mid_s > at_s]
+        return there + [stay.placement for stay in self.stays.values() if stay.there(at_s)]
 
     # Who is there
 
