@@ -27,6 +27,8 @@ def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
     stays = shell.hop("run", "--detach", "--json", "--no-preempt", "wait.py").json
     assert shell.hop("node", "cordon", "box", "--reason", "dust").talk == "box is cordoned\n"
     assert "state    cordoned: dust" in shell.hop("node", "info", "box").text
+    head, line = shell.hop("node", "ls").text.splitlines()
+    assert (head.split()[-1], line.split()[-1]) == ("REASON", "dust")
     try:
         waits = shell.hop("run", "--detach", "--json", "hi.py").json
         assert waits["phase"] == "queued"

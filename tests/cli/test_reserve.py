@@ -17,8 +17,10 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     assert done.code == 0 and ", every week, box, for alice" in done.talk
     assert "warning: there is no user `alice` yet; `hop user add alice` makes one" in done.talk
     head, row = shell.hop("reserve", "ls").text.splitlines()
-    assert head.split() == ["NAME", "STATE", "WHEN", "REPEATS", "FOR", "WHAT"]
-    assert row.split()[:3] == ["exam", "comes", "up"] and row.split()[-4:] == ["every", "week", "alice", "box"]
+    assert head.split() == ["NAME", "WHEN", "REPEATS", "FOR", "WHAT"]
+    assert row.split()[0] == "exam" and row.split()[-6:] == ["for", "4h", "every", "week", "alice", "box"]
+    lines = shell.hop("reserve", "info", "exam").text.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", "when", "repeats", "for", "what", "made"]
     (told,) = shell.hop("reserve", "ls", "--json").json
     length = datetime.fromisoformat(told["end_at"]) - datetime.fromisoformat(told["start_at"])
     assert (told["name"], told["nodes"], length.total_seconds(), told["every_s"]) == ("exam", ["box"], 4 * 3600, 7 * 86400)
@@ -28,6 +30,36 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     assert missing.code == 2 and "hint: nothing was given up" in missing.talk
     assert shell.hop("reserve", "rm", "exam").talk == "gave up exam\n"
     assert shell.hop("reserve", "ls").talk.startswith("nothing is reserved")
+
+
+def test_what_is_reserved_is_told_of_nodes_pools_and_queues(shell: Shell) -> None:
+    assert shell.hop("reserve", "lab", "--for", "1h", "--cpus", "1", "-q", "default").code == 0
+    assert shell.hop("reserve", "exam", "--from", "+30h", "--for", "1h", "--nodes", "box", "--user", "alice").code == 0
+    try:
+        head, node = shell.hop("node", "ls").text.splitlines()
+        assert (head.split()[-1], node.split()[-1]) == ("RESERVED", "lab")
+        head, pool = shell.hop("pool", "ls").text.splitlines()
+        assert (head.split()[3], pool.split()[3]) == ("RESERVED", "1")
+        now, later = shell.hop("node", "info", "box").text.splitlines()[-2:]
+        assert now.startswith("reserved lab  now, until ") and now.endswith(", for queue default")
+        assert later.startswith("         exam  ") and later.endswith(" for 1h, for alice")
+        assert "reserved    lab  now, until " in shell.hop("queue", "info", "default").text
+        assert "exam" not in shell.hop("queue", "info", "default").text
+    finally:
+        shell.hop("reserve", "rm", "lab", "exam")
+
+
+def test_a_dry_run_reserves_nothing(shell: Shell) -> None:
+    words = ("reserve", "exam", "--from", "+30h", "--for", "1h", "--nodes", "box", "--user", "alice")
+    done = shell.hop(*words, "--dry-run")
+    assert (done.code, done.out) == (0, b"")
+    warning, would, told = done.talk.splitlines()
+    assert warning.startswith("warning: there is no user `alice`") and would.startswith("would reserve exam: ")
+    assert told == "nothing was reserved: a dry run"
+    assert shell.hop(*words, "--dry-run", "--json").json["applied"] is False
+    assert shell.hop("reserve", "ls", "--json").json == []
+    refused = shell.hop("reserve", "exam", "--from", "+30h", "--for", "1h", "--cpus", "99", "--user", "alice", "--dry-run")
+    assert refused.code != 0 and "it cannot be honoured" in refused.talk
 
 
 def test_pieces_are_told_with_their_number(shell: Shell) -> None:
@@ -83,6 +115,7 @@ def test_what_the_server_refuses_is_told_of_the_option(shell: Shell) -> None:
         "--for: it is shorter than": ("--from", "+2h", "--for", "1s", "--nodes", "box"),
         "--every: it begins again after 1d": ("--from", "+2h", "--every", "day", "--for", "25h", "--nodes", "box"),
         "--until: it happens once": ("--from", "+2h", "--for", "1h", "--until", "+9h", "--nodes", "box"),
+        "--pool: there is no pool `nope`": ("--from", "+2h", "--for", "1h", "--cpus", "1", "--pool", "nope"),
         "--nodes: there is no node `bax`": ("--from", "+2h", "--for", "1h", "--nodes", "bax"),
     }
     for begins, words in cases.items():

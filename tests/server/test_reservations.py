@@ -50,6 +50,35 @@ def test_it_is_granted_listed_and_given_up(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_dry_run_is_answered_alike_and_reserves_nothing(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        dry = await stage.ask("POST", "/reservations", wish(begin=-0.001), dry_run=1, status=200)
+        assert (dry["applied"], dry["reservation"]["nodes"], dry["reservation"]["active"]) == (False, ["box"], True)
+        assert (await stage.ask("GET", "/reservations"))["reservations"] == []
+        assert (await stage.ask("GET", "/nodes/box"))["node"]["reserved"] == []
+        await stage.ask("POST", "/reservations", wish(nodes=["bax"]), dry_run=1, status=404)
+        assert (await reserve(stage, begin=-0.001))["applied"]
+        await stage.ask("POST", "/reservations", wish(name="other"), dry_run=1, status=409)
+
+    play(tmp_path, scene)
+
+
+def test_what_holds_and_what_comes_up_is_told_of_its_nodes_and_queue(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.ask("PUT", "/queues", {"tree": TREE})
+        await reserve(stage, name="later", begin=3, hours=1, queue="research")
+        await reserve(stage, name="now", begin=-0.001, hours=1, queue="vision", resources={"gpus": 1})
+        box = await stage.ask("GET", "/nodes/box")
+        assert box["node"]["reserved"] == ["now"]
+        assert [one["name"] for one in box["reservations"]] == ["now", "later"]
+        assert (await stage.ask("GET", "/pools"))["pools"][0]["reserved"] == 1
+        for queue, names in (("vision", ["now", "later"]), ("nlp", ["later"]), ("prod", [])):
+            told = await stage.ask("GET", f"/queues/{queue}")
+            assert [one["name"] for one in told["reservations"]] == names
+
+    play(tmp_path, scene)
+
+
 def test_pieces_are_put_on_nodes_and_share_them(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         one = {"gpus": 1, "cpu_milli": 1000}

@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
+from hopyard.cli.reserve import brief
 
 Node = dict[str, Any]
 
@@ -45,7 +46,7 @@ def node(ctx: click.Context) -> None:
 @click.option("--pool", metavar="NAME", help="Only nodes of this pool.")
 @json_option
 def list_nodes(pool: str | None, as_json: bool) -> None:
-    """List nodes: their state, and what is in use of what they have."""
+    """List nodes: their state, what is in use of what they have, and for which reservation something of it is kept now."""
     from hopyard.sdk.connect import connect
 
     found = [one for one in connect().get("/nodes")["nodes"] if pool in (None, one["pool"])]
@@ -61,14 +62,14 @@ def list_nodes(pool: str | None, as_json: bool) -> None:
 @node_argument
 @json_option
 def tell(name: str, as_json: bool) -> None:
-    """Tell what NODE has, what is in use of it, and which runs are on it."""
+    """Tell what NODE has, what is in use and reserved of it, and which runs are on it."""
     from hopyard.sdk.connect import connect
 
     found = connect().get(f"/nodes/{_address(name)}")
     if as_json:
         console.out_json(found)
     else:
-        console.out("\n".join(lines_of(found["node"], found["runs"])))
+        console.out("\n".join(lines_of(found["node"], found["runs"], found["reservations"])))
 
 
 @node.command("cordon")
@@ -143,18 +144,29 @@ def state_of(one: Node) -> str:
 
 
 def table_of(nodes: list[Node]) -> list[str]:
-    """The lines of the table, head first."""
-    extras = any(one["extras"] for one in nodes)
-    head = ["NODE", "POOL", "STATE", "CPU", "MEMORY", "GPU", "MODEL", *["EXTRAS"] * extras]
-    rows = [
-        [one["id"], one["pool"], state_of(one), cpus_of(one), memory_of(one), gpus_of(one), models_of(one), *[extras_of(one)] * extras]
-        for one in nodes
+    """The lines of the table, head first. What only some nodes have is told where any does: extras, who has reserved something of them
+    now, why they are cordoned."""
+    told = [
+        ("NODE", [one["id"] for one in nodes]),
+        ("POOL", [one["pool"] for one in nodes]),
+        ("STATE", [state_of(one) for one in nodes]),
+        ("CPU", [cpus_of(one) for one in nodes]),
+        ("MEMORY", [memory_of(one) for one in nodes]),
+        ("GPU", [gpus_of(one) for one in nodes]),
+        ("MODEL", [models_of(one) for one in nodes]),
     ]
+    some = [
+        ("EXTRAS", [extras_of(one) for one in nodes]),
+        ("RESERVED", [", ".join(one["reserved"]) for one in nodes]),
+        ("REASON", [one["cordon_reason"] for one in nodes]),
+    ]
+    told += [(name, cells) for name, cells in some if any(cells)]
+    head, rows = [name for name, _ in told], [list(row) for row in zip(*(cells for _, cells in told), strict=True)]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     return console.table(head, rows, right=(3, 4, 5), width=width)
 
 
-def lines_of(one: Node, runs: list[dict[str, Any]]) -> list[str]:
+def lines_of(one: Node, runs: list[dict[str, Any]], reservations: list[dict[str, Any]]) -> list[str]:
     """All that is to be said of one node."""
     told = [
         ("node", one["id"]),
@@ -166,6 +178,7 @@ def lines_of(one: Node, runs: list[dict[str, Any]]) -> list[str]:
         ("memory", f"{memory_of(one)} in use"),
         ("extras", extras_of(one)),
         *(("GPU" if at == 0 else "", line) for at, line in enumerate(_cards(one))),
+        *(("reserved" if at == 0 else "", brief(found)) for at, found in enumerate(reservations)),
         *(("runs" if at == 0 else "", _run(run)) for at, run in enumerate(runs)),
     ]
     return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in told if text]

@@ -36,14 +36,24 @@ def list_pools(as_json: bool) -> None:
 
 
 def table_of(pools: list[dict[str, Any]]) -> list[str]:
-    """The lines of the table, head first."""
-    extras = any(one["extras"] for one in pools)
-    head = ["POOL", "NODES", "OPEN", "CPU", "MEMORY", "GPU", *["EXTRAS"] * extras]
+    """The lines of the table, head first. RESERVED, of how many nodes something is reserved now, and extras: where there are any."""
+    extras, reserved = any(one["extras"] for one in pools), any(one["reserved"] for one in pools)
+    head = ["POOL", "NODES", "OPEN", *["RESERVED"] * reserved, "CPU", "MEMORY", "GPU", *["EXTRAS"] * extras]
     rows = [
-        [one["name"], str(one["nodes"]), str(one["open"]), cpus_of(one), memory_of(one), _gpus(one), *[extras_of(one)] * extras] for one in pools
+        [
+            one["name"],
+            str(one["nodes"]),
+            str(one["open"]),
+            *[str(one["reserved"])] * reserved,
+            cpus_of(one),
+            memory_of(one),
+            _gpus(one),
+            *[extras_of(one)] * extras,
+        ]
+        for one in pools
     ]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    return console.table(head, rows, right=(1, 2, 3, 4), width=width)
+    return console.table(head, rows, right=range(1, 5 + reserved), width=width)
 
 
 def _gpus(one: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hopyard.cli import console
+from hopyard.cli.reserve import brief
 from hopyard.config.amounts import spelled, value
 from hopyard.config.units import format_time
 from hopyard.domain.queue import CPU, GPU, MEMORY
@@ -61,6 +62,7 @@ def lines_of(one: dict[str, Any], *, half_life_s: float, owner: str) -> list[str
         ("habits", "; ".join(habits)),
         ("submitters", who),
         ("admins", ", ".join(dict.fromkeys([*one["admins"], owner]))),
+        *(("reserved" if at == 0 else "", brief(found)) for at, found in enumerate(one.get("reservations") or [])),
     ]
     told = [f"{label:<11} {text}" for label, text in lines if text not in ("", "-")]
     return told + _users(one.get("users") or [], half_life_s)

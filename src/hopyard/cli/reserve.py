@@ -23,6 +23,8 @@ _OPTIONS = {
     "count": "--count",
     "users": "--user",
     "queue": "--queue",
+    "where.pools": "--pool",
+    "where.labels": "--where",
 }
 
 
@@ -93,8 +95,9 @@ def complete_reservation(_ctx: click.Context, _parameter: click.Parameter, incom
 @click.option("-q", "--queue", metavar="QUEUE", help="Whose runs may use it: those of this queue and of all below it.")
 @click.option("--every", metavar="day|week|SPAN", help="Again after so long.  [default: once]")
 @click.option("--until", metavar="TIME", help="No more after this time.  [default: for ever]")
+@click.option("--dry-run", is_flag=True, help="Tell whether it would be granted, where, and what it costs others; reserve nothing.")
 @json_option
-def add(name: str, begin: str, lasts: str | None, end: str | None, as_json: bool, **given: Any) -> None:
+def add(name: str, begin: str, lasts: str | None, end: str | None, dry_run: bool, as_json: bool, **given: Any) -> None:
     """Reserve NAME. Times are in the zone of this machine, unless they have an offset.
 
     The server's owner may reserve for anybody, administrators of a queue for that queue.
@@ -103,7 +106,7 @@ def add(name: str, begin: str, lasts: str | None, end: str | None, as_json: bool
 
     body = request(name, begin, lasts, end, given, datetime.now().astimezone())
     try:
-        answer = connect().post("/reservations", body)
+        answer = connect().call("POST", "/reservations", json_body=body, query={"dry_run": int(dry_run)})
     except UsageError as refused:
         raise _by_option(refused, lasts) from refused
     if as_json:
@@ -111,7 +114,9 @@ def add(name: str, begin: str, lasts: str | None, end: str | None, as_json: bool
         return
     for warning in answer["warnings"]:
         console.say(f"warning: {warning}")
-    console.say(f"reserved {sentence(answer['reservation'])}")
+    console.say(f"{'would reserve' if dry_run else 'reserved'} {sentence(answer['reservation'])}")
+    if dry_run:
+        console.say("nothing was reserved: a dry run")
 
 
 def request(name: str, begin: str, lasts: str | None, end: str | None, given: dict[str, Any], now: datetime) -> dict[str, Any]:
@@ -147,7 +152,9 @@ def request(name: str, begin: str, lasts: str | None, end: str | None, given: di
 def _by_option(refused: UsageError, lasts: str | None) -> UsageError:
     """As the server says it, with the option in the place of the field of the request."""
     field, colon, rest = refused.message.partition(": ")
-    option = (_OPTIONS | {"end_at": "--to" if lasts is None else "--for"}).get(field.split(".")[0])
+    options = _OPTIONS | {"end_at": "--to" if lasts is None else "--for"}
+    parts = field.split(".")
+    option = options.get(".".join(parts[:2])) or options.get(parts[0])
     return type(refused)(f"{option}: {rest}", hints=refused.hints) if colon and option else refused
 
 
@@ -193,6 +200,21 @@ def ls(everything: bool, as_json: bool) -> None:
         console.out("\n".join(table_of(found)))
 
 
+@reserve.command("info")
+@click.argument("name", metavar="NAME", shell_complete=complete_reservation)
+@json_option
+def tell(name: str, as_json: bool) -> None:
+    """Tell everything about a reservation."""
+    from hopyard.domain.ids import check_name
+    from hopyard.sdk.connect import connect
+
+    found = connect().get(f"/reservations/{check_name(name, what='NAME')}")
+    if as_json:
+        console.out_json(found)
+    else:
+        console.out("\n".join(lines_of(found)))
+
+
 @reserve.command("rm")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_reservation)
 @json_option
@@ -217,16 +239,39 @@ def rm(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def table_of(found: list[Reservation]) -> list[str]:
-    """The lines of the table, head first."""
-    from hopyard.cli.times import between
-
-    rows = []
-    for one in found:
-        when = between(one["next_start_at"] or one["start_at"], one["next_end_at"] or one["end_at"])
-        state = "holds now" if one["active"] else "comes up" if one["next_start_at"] else "over"
-        rows.append([one["name"], state, when, repeats(one) or "once", owner_of(one), what_of(one)])
+    """The lines of the table, head first. Whether they repeat is told where any does."""
+    again = any(one["every_s"] for one in found)
+    rows = [[one["name"], when(one), *[repeats(one) or "once"] * again, owner_of(one), what_of(one)] for one in found]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    return console.table(["NAME", "STATE", "WHEN", "REPEATS", "FOR", "WHAT"], rows, width=width)
+    return console.table(["NAME", "WHEN", *["REPEATS"] * again, "FOR", "WHAT"], rows, width=width)
+
+
+def lines_of(one: Reservation) -> list[str]:
+    from hopyard.cli.times import between, clock
+
+    begin, end = one["next_start_at"] or one["start_at"], one["next_end_at"] or one["end_at"]
+    told = [
+        ("name", one["name"]),
+        ("when", when(one) if one["active"] or not one["next_start_at"] else between(begin, end)),
+        ("repeats", f"{again}, since {clock(one['start_at'])}" if (again := repeats(one)) else ""),
+        ("for", owner_of(one)),
+        ("what", what_of(one)),
+        ("made", f"{clock(one['created_at'])} by {one['created_by']}" if one["created_at"] else ""),
+    ]
+    return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in told if text]
+
+
+def when(one: Reservation) -> str:
+    """`now, until 13:00`, `2026-12-01 09:00 for 4h`, `over`; of one that repeats, the time that comes next."""
+    from hopyard.cli.times import clock
+    from hopyard.config.units import format_time
+
+    if one["active"]:
+        return f"now, until {clock(one['next_end_at'])}"
+    if not one["next_start_at"]:
+        return "over"
+    length = datetime.fromisoformat(one["end_at"]) - datetime.fromisoformat(one["start_at"])
+    return f"{clock(one['next_start_at'])} for {format_time(60 * round(length.total_seconds() / 60))}"
 
 
 def sentence(one: Reservation) -> str:
@@ -234,6 +279,12 @@ def sentence(one: Reservation) -> str:
 
     again = repeats(one)
     return f"{one['name']}: {between(one['start_at'], one['end_at'])}{f', {again}' if again else ''}, {what_of(one)}, for {owner_of(one)}"
+
+
+def brief(one: Reservation) -> str:
+    """`exam  now, until 13:00, for alice`: where it is clear what is reserved."""
+    again = repeats(one)
+    return f"{one['name']}  {when(one)}{f', {again}' if again else ''}, for {owner_of(one)}"
 
 
 def repeats(one: Reservation) -> str:

@@ -61,7 +61,8 @@ class Endpoint(Generic[Q, B]):
     the tokens of the study whose trial's run it is, and of one that continues that study, or this one.
     query, body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads itself,
     within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
-    returns: the type of the answer, for the description. errors: statuses that it may answer beside those every one may.
+    returns: the type of the answer, for the description. also: good statuses with which `call` answers that itself. errors:
+    statuses that it may answer beside those every one may.
     """
 
     method: str
@@ -71,6 +72,7 @@ class Endpoint(Generic[Q, B]):
     body: type[B] | Raw = Nothing  # type: ignore[assignment]
     returns: Any = Nothing
     status: int = 200
+    also: Sequence[int] = ()
     who: Who = "user"
     errors: Sequence[int] = ()
     limit: int = BODY_LIMIT

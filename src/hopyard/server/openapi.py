@@ -83,7 +83,7 @@ def _responses(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any]) -> di
             }
     else:
         good["content"] = {"application/json": {"schema": _tidy(schema_of[id(endpoint.returns)])}}
-    responses = {str(endpoint.status): good}
+    responses = {str(status): good for status in sorted({endpoint.status, *endpoint.also})}
     error = {"application/json": {"schema": {"$ref": _REF.format(name=ErrorBody.__name__)}}}
     for status in sorted(set(endpoint.errors) | set(_usual_errors(endpoint))):
         responses[str(status)] = {"description": _MEANING[status], "content": error}

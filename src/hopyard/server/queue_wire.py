@@ -13,6 +13,7 @@ from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import admins, submitters
 from hopyard.scheduler.fairness.overview import QueueUse, UserUse
 from hopyard.server.fields import TEXT, In
+from hopyard.server.reservation_wire import ReservationOut
 
 OutAmounts = Mapping[str, int]
 
@@ -63,7 +64,8 @@ class QueueOut(Struct, frozen=True, kw_only=True):
     guarantee: what it is sure of, by its own word or by those below it. maximum: the most that it may use, by its maximum and
     by what it may borrow. share: dominant share of the cluster that it uses. borrowed: use beyond the guarantee. lent: what of
     its guarantee others use. running, waiting: numbers of runs. submitters: empty is everybody. admins: beside the owner.
-    declared: false for a queue that is not in the tree any more and still used. users: where the address says so.
+    declared: false for a queue that is not in the tree any more and still used. users, and reservations for it or for a queue above it
+    that hold or come up: where the address says so.
     """
 
     name: str
@@ -91,6 +93,7 @@ class QueueOut(Struct, frozen=True, kw_only=True):
     preempts_lower: bool
     time_slices: bool
     users: list[UserOut] | UnsetType = UNSET
+    reservations: list[ReservationOut] | UnsetType = UNSET
 
 
 class QueuesOut(Struct, frozen=True, kw_only=True):
@@ -120,7 +123,12 @@ def user_out(use: UserUse) -> UserOut:
     )
 
 
-def queue_out(tree: QueueTree, use: QueueUse, users: list[UserOut] | UnsetType = UNSET) -> QueueOut:
+def queue_out(
+    tree: QueueTree,
+    use: QueueUse,
+    users: list[UserOut] | UnsetType = UNSET,
+    reservations: list[ReservationOut] | UnsetType = UNSET,
+) -> QueueOut:
     queue = use.queue
     return QueueOut(
         name=queue.name,
@@ -148,4 +156,5 @@ def queue_out(tree: QueueTree, use: QueueUse, users: list[UserOut] | UnsetType =
         preempts_lower=queue.preempts_lower,
         time_slices=queue.time_slices,
         users=users,
+        reservations=reservations,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
+from hopyard.domain.cluster import Snapshot
 from hopyard.domain.gang import Where
 from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.reservation import Reservation
@@ -83,11 +84,22 @@ class ReservationsOut(Struct, frozen=True):
     reservations: Sequence[ReservationOut]
 
 
+class ReserveQuery(In):
+    dry_run: Annotated[int, Meta(ge=0, le=1, description="1 tells whether it would be granted, and reserves nothing")] = 0
+
+
 class GrantedOut(Struct, frozen=True):
-    """warnings: what it costs others."""
+    """warnings: what it costs others. applied: false of a dry run, which reserved nothing."""
 
     reservation: ReservationOut
     warnings: Sequence[str]
+    applied: bool
+
+
+def coming(snapshot: Snapshot, of: Callable[[Reservation], bool]) -> list[ReservationOut]:
+    """Those of them that hold now or come up, the next first."""
+    found = [reservation_out(one, snapshot.now) for one in snapshot.reservations if of(one)]
+    return sorted((one for one in found if one.next_start_at is not None), key=lambda one: (one.next_start_at, one.name))
 
 
 def reservation_out(one: Reservation, now: datetime) -> ReservationOut:

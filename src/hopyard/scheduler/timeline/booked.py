@@ -39,6 +39,11 @@ def occurrences(reservation: Reservation, after: datetime, before: datetime) -> 
         start += every
 
 
+def holds(reservation: Reservation, at: datetime) -> bool:
+    """Whether it has begun then and is not over."""
+    return next(occurrences(reservation, at, at + timedelta.resolution), None) is not None
+
+
 def bookings(reservations: Iterable[Reservation], now: datetime) -> list[Booking]:
     """Those that have begun or come up within the horizon, by start, then name."""
     found = []

@@ -14,9 +14,11 @@ from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import WHOLE_GPU, Gpu
 from hopyard.errors import NotFound
+from hopyard.scheduler.timeline.booked import holds
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import TEXT, In
 from hopyard.server.parts import Parts
+from hopyard.server.reservation_wire import ReservationOut, coming
 from hopyard.server.rights import check_owner
 
 
@@ -31,7 +33,8 @@ class UsedOut(Struct, frozen=True):
 
 
 class NodeOut(Struct, frozen=True, kw_only=True):
-    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it."""
+    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it. reserved: names of reservations
+    that hold there now."""
 
     id: str
     engine: str
@@ -45,6 +48,7 @@ class NodeOut(Struct, frozen=True, kw_only=True):
     cordon_reason: str
     extras: Mapping[str, int]
     used: UsedOut
+    reserved: Sequence[str]
 
 
 class NodesOut(Struct, frozen=True):
@@ -64,8 +68,11 @@ class OnNodeOut(Struct, frozen=True):
 
 
 class NodeDetailOut(Struct, frozen=True):
+    """reservations: those of it that hold or come up."""
+
     node: NodeOut
     runs: list[OnNodeOut]
+    reservations: list[ReservationOut]
 
 
 class CardsOut(Struct, frozen=True):
@@ -77,11 +84,12 @@ class CardsOut(Struct, frozen=True):
 
 
 class PoolOut(Struct, frozen=True, kw_only=True):
-    """All nodes of a pool together; open: on how many of them something may start."""
+    """All nodes of a pool together; open: on how many of them something may start; reserved: of how many something is reserved now."""
 
     name: str
     nodes: int
     open: int
+    reserved: int
     cpu_milli: int
     memory_bytes: int
     gpus: list[CardsOut]
@@ -125,7 +133,9 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         snapshot = await parts.cluster.snapshot(now=parts.now())
         node = _find(snapshot, ask.path["node"])
         return NodeDetailOut(
-            _one(snapshot, node), [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)]
+            _one(snapshot, node),
+            [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)],
+            coming(snapshot, lambda one: node.id in one.nodes),
         )
 
     async def cordon(ask: Ask[Nothing, CordonIn]) -> NodeOut:
@@ -174,8 +184,11 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
 def nodes_of(snapshot: Snapshot) -> list[NodeOut]:
     """All nodes by id."""
-    used = usage(snapshot.running)
-    return [_node(node, used.get(node.id, UsedOut())) for node in sorted(snapshot.nodes.values(), key=lambda n: n.id)]
+    used, reserved = usage(snapshot.running), _reserved(snapshot)
+    return [
+        _node(node, used.get(node.id, UsedOut()), reserved.get(node.id, ()))
+        for node in sorted(snapshot.nodes.values(), key=lambda n: n.id)
+    ]
 
 
 def pools_of(nodes: Sequence[NodeOut]) -> list[PoolOut]:
@@ -203,7 +216,16 @@ def usage(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
     }
 
 
-def _node(node: Node, used: UsedOut) -> NodeOut:
+def _reserved(snapshot: Snapshot) -> dict[NodeId, list[str]]:
+    """Names of reservations that hold now, by node."""
+    found: dict[NodeId, list[str]] = {}
+    for name, nodes in sorted((one.name, one.nodes) for one in snapshot.reservations if holds(one, snapshot.now)):
+        for node in nodes:
+            found.setdefault(node, []).append(name)
+    return found
+
+
+def _node(node: Node, used: UsedOut, reserved: Sequence[str]) -> NodeOut:
     return NodeOut(
         id=node.id,
         engine=node.engine,
@@ -217,11 +239,13 @@ def _node(node: Node, used: UsedOut) -> NodeOut:
         cordon_reason=node.cordon_reason,
         extras=node.extras,
         used=used,
+        reserved=reserved,
     )
 
 
 def _one(snapshot: Snapshot, node: Node) -> NodeOut:
-    return _node(node, usage(_there(snapshot, node.id)).get(node.id, UsedOut()))
+    used = usage(_there(snapshot, node.id)).get(node.id, UsedOut())
+    return _node(node, used, _reserved(snapshot).get(node.id, ()))
 
 
 def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
@@ -240,6 +264,7 @@ def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
         name=name,
         nodes=len(nodes),
         open=sum(node.ready and not node.cordoned for node in nodes),
+        reserved=sum(bool(node.reserved) for node in nodes),
         cpu_milli=sum(node.cpu_milli for node in nodes),
         memory_bytes=sum(node.memory_bytes for node in nodes),
         gpus=[CardsOut(model, milli, busy[model]) for model, milli in sorted(cards.items())],

@@ -12,7 +12,7 @@ from hopyard.config.reader import section
 from hopyard.config.suggest import closest
 from hopyard.domain.amounts import totals
 from hopyard.domain.queue import QueueTree
-from hopyard.domain.quota import children
+from hopyard.domain.quota import children, path
 from hopyard.domain.run import RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
@@ -22,6 +22,7 @@ from hopyard.server.known import named_in, unknown_users
 from hopyard.server.parts import Parts
 from hopyard.server.queue_wire import ApplyOut, ApplyQuery, QueueOut, QueuesOut, TreeIn, change_out, queue_out, user_out
 from hopyard.server.queues import check_may_change
+from hopyard.server.reservation_wire import coming
 
 _LOOK_AT = 1000  # newest waiting runs among which those of a queue are looked for, to name a few
 _NAMED = 5
@@ -42,7 +43,7 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def get(ask: Ask[Nothing, Nothing]) -> QueueOut:
-        """Get a queue with its users, in the order in which they come next."""
+        """Get a queue with its users, in the order in which they come next, and what is reserved for it."""
         snapshot = await parts.cluster.snapshot(now=parts.now())
         found = {use.queue.name: use for use in overview(snapshot)}
         use = next((one for name, one in found.items() if name == ask.path["queue"]), None)
@@ -52,7 +53,9 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 f"there is no queue `{ask.path['queue']}`",
                 hints=(f"did you mean `{near}`?" if near else "`hop queue ls` lists them",),
             )
-        return queue_out(snapshot.queues, use, [user_out(user) for user in users_of(snapshot, use.queue.name)])
+        users = [user_out(user) for user in users_of(snapshot, use.queue.name)]
+        above = {use.queue.name, *path(snapshot.queues, use.queue.name)}
+        return queue_out(snapshot.queues, use, users, coming(snapshot, lambda one: one.queue in above))
 
     async def apply(ask: Ask[ApplyQuery, TreeIn]) -> ApplyOut:
         """Put a tree of queues in the place of the one that stands, whole or not at all.

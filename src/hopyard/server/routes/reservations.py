@@ -6,18 +6,29 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.responses import Response
+
 from hopyard.config.reservations import check_reservation
+from hopyard.domain.cluster import Snapshot
 from hopyard.domain.ids import ReservationId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import admins
 from hopyard.domain.reservation import Reservation
 from hopyard.errors import Conflict, Forbidden
 from hopyard.scheduler.timeline.grant import Refused, grant
+from hopyard.server.answers import answer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.known import unknown_users
 from hopyard.server.names import with_names
 from hopyard.server.parts import Parts
-from hopyard.server.reservation_wire import GrantedOut, ReservationIn, ReservationOut, ReservationsOut, reservation_out
+from hopyard.server.reservation_wire import (
+    GrantedOut,
+    ReservationIn,
+    ReservationOut,
+    ReservationsOut,
+    ReserveQuery,
+    reservation_out,
+)
 
 _TRIES = 3  # when others change what is reserved at the same moment
 
@@ -32,13 +43,16 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Get a reservation."""
         return reservation_out(await parts.reservations.get(ask.path["reservation"]), parts.now())
 
-    async def create(ask: Ask[Nothing, ReservationIn]) -> GrantedOut:
+    async def create(ask: Ask[ReserveQuery, ReservationIn]) -> GrantedOut | Response:
         """Reserve nodes or resources for users or a queue.
 
         It is granted at once, with its nodes, or refused. 400 says what in it cannot be meant. 403 unless the caller is the
         server's owner, or an administrator of the queue that it is for. 409 names what is in the way: another reservation, or a
-        run that may not be preempted and is certain to be there.
+        run that may not be preempted and is certain to be there. A dry run is answered alike, with 200 instead of 201.
         """
+        if ask.query.dry_run:
+            granted, warnings = await _grant(ask, await parts.controller.snapshot())
+            return answer(GrantedOut(reservation_out(granted, parts.now()), warnings, applied=False), 200)
         for tries_left in reversed(range(_TRIES)):
             try:
                 granted, warnings = await _create(ask)
@@ -47,11 +61,20 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 if not tries_left:
                     raise
         parts.controller.wake()
-        return GrantedOut(reservation_out(granted, parts.now()), warnings)
+        return GrantedOut(reservation_out(granted, parts.now()), warnings, applied=True)
 
-    async def _create(ask: Ask[Nothing, ReservationIn]) -> tuple[Reservation, Sequence[str]]:
-        user, snapshot = ask.caller.require_user(), await parts.controller.snapshot()
-        now = snapshot.now
+    async def _create(ask: Ask[ReserveQuery, ReservationIn]) -> tuple[Reservation, Sequence[str]]:
+        snapshot = await parts.controller.snapshot()
+        granted, warnings = await _grant(ask, snapshot)
+        try:
+            await parts.reservations.create(granted, based_on=snapshot.version)
+        except Conflict as conflict:
+            raise _Changed(conflict.message, hints=conflict.hints) from conflict
+        return granted, warnings
+
+    async def _grant(ask: Ask[ReserveQuery, ReservationIn], snapshot: Snapshot) -> tuple[Reservation, Sequence[str]]:
+        """With its nodes, and what it costs others. Raises SpecError, Forbidden or Conflict where it is refused."""
+        user, now = ask.caller.require_user(), snapshot.now
         wanted = ask.body.reservation(ReservationId(ask.body.name), by=user, at=now)
         _check_may(snapshot.queues, wanted, user=user, owner=parts.queues.owner)
         check_reservation(wanted, nodes=list(snapshot.nodes.values()), queues=snapshot.queues, now=now)
@@ -61,10 +84,6 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if isinstance(found, Refused):
             (detail,) = await with_names(parts.runs, [found.detail])
             raise Conflict(f"it cannot be honoured: {detail}", hints=found.hints)
-        try:
-            await parts.reservations.create(found.reservation, based_on=snapshot.version)
-        except Conflict as conflict:
-            raise _Changed(conflict.message, hints=conflict.hints) from conflict
         return found.reservation, [
             *await with_names(parts.runs, found.warnings),
             *await unknown_users(parts.access, wanted.users),
@@ -83,7 +102,15 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("GET", "/reservations", list_all, returns=ReservationsOut),
         Endpoint(
-            "POST", "/reservations", create, body=ReservationIn, returns=GrantedOut, status=201, errors=(400, 403, 404, 409)
+            "POST",
+            "/reservations",
+            create,
+            ReserveQuery,
+            ReservationIn,
+            returns=GrantedOut,
+            status=201,
+            also=(200,),
+            errors=(400, 403, 404, 409),
         ),
         Endpoint("GET", "/reservations/{reservation}", get, returns=ReservationOut, errors=(404,)),
         Endpoint("DELETE", "/reservations/{reservation}", delete, returns=ReservationOut, errors=(403, 404)),
