@@ -224,3 +224,17 @@ def test_what_may_not_be_preempted_and_what_is_reserved_already_leave_room_toget
     assert isinstance(found, Refused) == (owner == "ada")
     if isinstance(found, Refused):
         assert found.conflicts == ("run:stays",)
+
+
+@pytest.mark.parametrize("every_s", [6000, 86_400, 7 * 86_400])
+def test_who_needs_more_than_the_time_between_is_promised_nothing_that_comes_to_be_broken(every_s: int) -> None:
+    """It comes up for 50 minutes again and again, further than a plan looks; `wide` may take as long as it likes, `short` does not."""
+    there = world({"n1": 8}, reserved("exam", "bob", "n1", until_s=3000, every_s=every_s))
+    assert not comes(there, gang("wide", 8, user="ada"), gang("short", 8, user="ada", limit_s=1000, at=1))
+    assert GangId("wide") not in there.promises
+    assert starts_at(there, "short") == T0 + seconds(3000)
+    del there.pending[GangId("short")]
+    for _ in range(6):
+        there.now += seconds(every_s / 2)
+        assert not comes(there)
+    assert not there.started and not there.promises

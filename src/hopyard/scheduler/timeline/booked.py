@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import QueueName
@@ -17,7 +18,8 @@ AHEAD = 16  # times that one reservation comes up which a plan looks at
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """One time that a reservation comes up, in seconds from now; `from_s` <= 0 where it has begun."""
+    """One time that a reservation comes up, in seconds from now; `from_s` <= 0 where it has begun. Or all those times together that come
+    after those a plan looks at, as if it held from then on for good, until_s is infinite: nobody is promised a gap that far ahead."""
 
     reservation: Reservation
     from_s: float
@@ -45,13 +47,19 @@ def holds(reservation: Reservation, at: datetime) -> bool:
 
 
 def bookings(reservations: Iterable[Reservation], now: datetime) -> list[Booking]:
-    """Those that have begun or come up within the horizon, by start, then name."""
+    """Those that have begun or come up within the horizon, by start, then name; and what follows them, where one repeats so often that it
+    always does."""
     found = []
     for reservation in reservations:
-        for count, (start, end) in enumerate(occurrences(reservation, now, now + timedelta(seconds=HORIZON_S))):
-            if count == AHEAD:
-                break
-            found.append(Booking(reservation, (start - now).total_seconds(), (end - now).total_seconds()))
+        for count, (start, end) in enumerate(occurrences(reservation, now, now + timedelta(seconds=2 * HORIZON_S))):
+            from_s = (start - now).total_seconds()
+            beyond = count == AHEAD or from_s >= HORIZON_S
+            if not beyond:
+                found.append(Booking(reservation, from_s, (end - now).total_seconds()))
+                continue
+            if count and reservation.every_s <= HORIZON_S:
+                found.append(Booking(reservation, from_s, inf))
+            break
     return sorted(found, key=lambda booking: (booking.from_s, booking.reservation.name, booking.reservation.id))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 
 from hopyard.domain.cluster import Node, Preemption, Running
 from hopyard.domain.ids import GangId, NodeId
@@ -51,7 +52,7 @@ def leave(
     booked = bookings(reservations, now)
     for count, booking in enumerate(booked):
         turns = (booking.from_s - notice_s, booking.from_s, booking.until_s)
-        looks += [now + timedelta(seconds=at_s) for at_s in turns if at_s > 0]
+        looks += [now + timedelta(seconds=at_s) for at_s in turns if 0 < at_s < inf]
         if booking.from_s <= notice_s:
             looks += [now + timedelta(seconds=at_s) for at_s in _may_be_late(booking, future, queues)]
             before = [one.reservation for one in booked[:count] if one.until_s > max(booking.from_s, 0.0)]

@@ -150,7 +150,7 @@ class Search:
         if self._limited:
             found.update(outlook.accounts_ladder().times)
         found.update(stay.gone_s(latest=self._latest) for stay, _ in self._stays)
-        found.update(booking.until_s for booking in outlook.bookings)
+        found.update(booking.until_s for booking in outlook.bookings if booking.until_s < inf)
         return sorted(at_s for at_s in found if at_s >= after_s)
 
     def _stretches(self, times: Sequence[float]) -> list[list[float]]:
