@@ -177,7 +177,7 @@ def test_what_somebody_who_keeps_out_of_its_way_would_take_first_is_not_told_to_
         runs(Placement(asks("long", 2, limit_s=None), (Assignment(0, NodeId("n0"), (2, 3)),))),
         runs(Placement(asks("last", 1, limit_s=None), (Assignment(0, NodeId("n1"), (0,)),)), since=T0 - seconds(1000)),
     ]
-    wide, pair = asks("wide", 4, limit_s=None, at_s=-5), asks("pair", 1, replicas=2, limit_s=None)
+    wide, pair = asks("wide", 4, limit_s=None, user="bob", at_s=-5), asks("pair", 1, replicas=2, limit_s=None)
     view = snapshot([machine("n0", 4), machine("n1", 4)], running, [wide, pair])
     planned = plan(view)
     assert {promise.gang: promise.nodes for promise in planned.promises} == {wide.id: ("n1",), pair.id: ("n0",)}

@@ -93,7 +93,7 @@ def test_who_gives_way_is_promised_the_earliest_start_wherever_that_is() -> None
 def test_who_is_late_because_another_gave_way_is_told_so() -> None:
     there = world({"n1": 8, "n2": 8}, reserved("exam", "bob", "n1", "n2"))
     comes(there, gang("a", 8, user="ada"))
-    comes(there, gang("b", 8, user="ada", at=1))
+    comes(there, gang("b", 8, user="eve", at=1))
     found = comes(there, gang("his", 4, user="bob"))
     assert [(one.cause, one.detail) for one in found] == [(BreachCause.RESERVATION, "run his uses what reservation exam keeps for it")]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Promise
-from hopyard.domain.gang import Gang
+from hopyard.domain.gang import Gang, Where
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue
-from hopyard.scheduler.cycle.line import Line
+from hopyard.scheduler.cycle.line import Line, Rank, order
 from hopyard.scheduler.cycle.soon import SOON
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.predict import Expected
@@ -22,7 +22,8 @@ BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 
 
 class Promises:
-    """The first PROMISES of those that wait for room. Those that wait for what their queue or user may use compete with their own
+    """The first PROMISES of those that wait for room, one of each user in a queue: what a user was promised ahead would keep others
+    from their share who come later. Those that wait for what their queue or user may use compete with their own
     queue only and are promised nothing (see `Frost`). In a queue that slices time only the first is promised a start: the others
     get theirs from those that were served longer.
 
@@ -57,13 +58,16 @@ class Promises:
         is not promised more: it gave way to those that come before it, and they are not to be late for it."""
         if self._line.rank_of(gang)[1] or reason in BY_QUOTA:
             return True
-        return self.exhausted or (self._queues[gang.queue].time_slices and gang.queue in self._for_room.values())
+        if self.exhausted or (self._queues[gang.queue].time_slices and gang.queue in self._for_room.values()):
+            return True
+        others = [self._gang(self.given[name]) for name, queue in self._for_room.items() if queue == gang.queue and name != gang.id]
+        return any(other.user == gang.user and _ground(other) == _ground(gang) for other in others)
 
     def in_order(self, preempting: Set[GangId]) -> list[Promise]:
-        """Of those that still wait: first those that are about to start and those for whom runs make room, as they are due, then
-        the others as they were given; of one queue, those of higher priority take the places of those of lower."""
-        waiting = [promise for promise in self.before.values() if promise.gang in self._line]
-        given = sorted(waiting, key=lambda one: (self._due(one, preempting), one.given_at, one.gang))
+        """Of those that still wait: first those that should have started and those for whom runs make room, as they are due, then
+        the others as is fair now; of one queue, those of higher priority take the places of those of lower."""
+        fair = self._fair([promise for promise in self.before.values() if promise.gang in self._line])
+        given = sorted(fair, key=lambda one: self._due(one, preempting))
         by_queue: dict[QueueName, list[Promise]] = {}
         for promise in given:
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
@@ -74,15 +78,32 @@ class Promises:
             by_queue[queue] = promises[::-1]
         return [by_queue[self._gang(promise).queue].pop() for promise in given]
 
+    def _fair(self, promises: Iterable[Promise]) -> list[Promise]:
+        """As if they had been promised nothing."""
+        accounts, by_queue = self._accounts, dict[QueueName, list[Promise]]()
+        for promise in sorted(promises, key=lambda one: self._key(self._gang(one)), reverse=True):
+            by_queue.setdefault(self._gang(promise).queue, []).append(promise)
+        found = []
+        while by_queue:
+            queue = min(by_queue, key=lambda name: accounts.queue_key(name, self._gang(by_queue[name][-1])))
+            found.append(by_queue[queue].pop())
+            if not by_queue[queue]:
+                del by_queue[queue]
+        return found
+
+    def _key(self, gang: Gang) -> tuple[Rank, tuple[float, ...], tuple[datetime, GangId]]:
+        """Of those in one queue."""
+        return self._line.rank_of(gang), self._accounts.user_key(gang.queue, gang.user), order(gang)
+
     def firm(self, gang: GangId) -> bool:
         """Whether others made room for it: nobody is put before it."""
         return self.before[gang].made_room
 
     def _due(self, promise: Promise, preempting: Set[GangId]) -> datetime:
-        """When it is due; all that are not due soon are alike. So what others left for somebody who is about to start is not
-        taken by who was promised a later start before."""
-        soon = promise.gang in preempting or promise.made_room or promise.start_at <= self._now + SOON
-        return promise.start_at if soon else datetime.max.replace(tzinfo=UTC)
+        """When it is due; all that are not due yet are alike. So what others left for somebody is not taken by who was promised a later
+        start before, and who is late is not overtaken again and again."""
+        due = promise.gang in preempting or promise.made_room or promise.start_at <= self._now
+        return promise.start_at if due else datetime.max.replace(tzinfo=UTC)
 
     def settle(self, gang: Gang, reason: HoldReason) -> Promise | None:
         """What `expect` found stands: kept, or reported as broken."""
@@ -207,6 +228,12 @@ class Promises:
         found = self._line.find(promise.gang)
         assert found is not None
         return found
+
+
+def _ground(gang: Gang) -> frozenset[tuple[bool, tuple[str, ...], Where]]:
+    """What it may use: gangs of other models of GPUs, or other nodes, are in nobody's way there."""
+    asks = [(role.resources, role.where) for role in gang.roles]
+    return frozenset((bool(one.gpus or one.shares_gpu), one.gpu_models, where) for one, where in asks)
 
 
 def outranks(gang: Gang, other: Gang, accounts: Accounts, line: Line) -> bool:

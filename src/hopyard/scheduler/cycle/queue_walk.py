@@ -29,7 +29,11 @@ class QueueWalk:
         self.over: set[Shape] = set()
         self.full: Set[Shape] = frozenset()
         self.over_users: set[tuple[str, Shape]] = set()
-        self._ranks: list[Rank] = sorted(leaf.ranks, reverse=True)
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """From the first, as things are charged by now."""
+        self._ranks: list[Rank] = sorted(self._leaf.ranks, reverse=True)
         self._users: list[UserEntry] = []
         self._head: Gang | None = None
 

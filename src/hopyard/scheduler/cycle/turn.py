@@ -37,9 +37,9 @@ class Turn:
         self._asking = Asking(self._scene)
         self._frost = Frost(self._scene)
         self._order = Walk(
-            standing.line, standing.snapshot.queues.queues, standing.leaves, self._scene.accounts, self._frost.holds
+            standing.line, standing.snapshot.queues.queues, standing.leaves, self._scene.timeline.booked, self._frost.holds
         )
-        self._scene.on_start.append(lambda placement: self._order.charged(placement.gang.queue))
+        self._scene.timeline.on_booked(self._order.charged)
         self._deferred: dict[GangId, Gang] = {}
         self._passing = self._hurried = False
         self._full = dict.fromkeys(standing.fullness.now(standing.capacity), FULL)  # nobody of that shape fits now
@@ -100,6 +100,7 @@ class Turn:
         for gang_id in [*(gang.id for gang in promised), *sorted(making_room.keys() - self._scene.snapshot.promises.keys())]:
             if gang_id not in self._deferred and gang_id not in self._scene.placed:
                 self._keep(self._scene.gang(gang_id))
+        self._order.begin_again({gang.queue for gang in promised})
 
     def _start_there(self, gang: Gang) -> None:
         """It starts where it was promised a start if it is time, in the way of nobody else who was promised one."""
@@ -148,6 +149,7 @@ class Turn:
     # Steps 3 to 8
 
     def _walk(self) -> None:
+        """Who was promised a start counts as started: nobody is promised, or given, more than their share on top of it."""
         order, scene = self._order, self._scene
         most = scene.snapshot.place_most or sys.maxsize
         while len(scene.placed) < most and (gang := order.head()) is not None:

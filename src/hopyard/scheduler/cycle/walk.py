@@ -50,7 +50,7 @@ class Walk:
             self._moved[found.queue] = None  # it was passed over since
 
     def charged(self, queue: QueueName) -> None:
-        """Somebody in the queue starts."""
+        """Somebody in the queue starts, or is promised a start."""
         if queue in self._leaves:
             self._moved[queue] = None
 
@@ -112,6 +112,13 @@ class Walk:
         leaf.full = self._full
         if leaf.stale():
             self._moved[queue] = None
+
+    def begin_again(self, queues: Iterable[QueueName]) -> None:
+        """In these from the first, as things are charged by now."""
+        for queue in queues:
+            if queue in self._leaves:
+                self._leaves[queue].begin_again()
+                self._moved[queue] = None
 
     def heads(self) -> list[Gang]:
         """Who is next in each queue."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
-from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.fairness.accounts import Accounts
@@ -25,7 +25,8 @@ Owned = frozenset[int]  # indices of reservations
 
 
 class Outlook:
-    """Mutable, of one turn. `capacity` and `accounts` are what there is now, and are changed by `start`."""
+    """Mutable, of one turn. `capacity` and `accounts` are what there is now, and are changed by `start`. booked: the accounts as if all
+    that were promised a start had started, too; on_booked is told whose queue that changes."""
 
     def __init__(
         self,
@@ -47,7 +48,8 @@ class Outlook:
         self._special = dict.fromkeys(sorted(self._reserved))  # nodes that anybody has reserved or was promised
         self._views: dict[tuple[frozenset[int], Owned], tuple[Capacity, list[Moment]]] = {}
         self._owned: dict[tuple[str, str], Owned] = {}
-        self._strict: Accounts | None = None
+        self.booked = accounts.copy()
+        self.on_booked: Callable[[QueueName], None] | None = None
         self._ladder: Ladder[Accounts] | None = None
         self._returns: Returns | None = None
         self._returned = 0  # gangs that had started when it was made
@@ -166,12 +168,8 @@ class Outlook:
 
     def admits_all(self, gang: Gang) -> bool:
         """Whether its queue and user could have it now even beside all that is promised, and what cards it may use is the same."""
-        if self._strict is None:
-            self._strict = self.accounts.copy()
-            for stay in self.stays.values():
-                self._strict.charge(stay.placement)
-        strict = self._strict
-        return strict.refusal(gang) is None and strict.closed_models(gang) <= self.accounts.closed_models(gang)
+        booked = self.booked
+        return booked.refusal(gang) is None and booked.closed_models(gang) <= self.accounts.closed_models(gang)
 
     def _hold(self, view: Capacity, owned: Owned, at_s: float) -> None:
         foreign = [booking.reservation for booking in self.foreign(owned, at_s)]
@@ -207,8 +205,8 @@ class Outlook:
                     moment.capacity.take(placement)
                 if moment.accounts is not None:
                     moment.accounts.charge(placement)
-        if self._strict is not None:
-            self._strict.charge(placement)
+        self.booked.charge(placement)
+        self._tell(placement)
         self._narrow_views(end)
 
     def add_stay(self, stay: Stay) -> None:
@@ -227,8 +225,8 @@ class Outlook:
                     moment.accounts.charge(stay.placement)
         self.moments.append(Moment(min(stay.from_s, stay.at_s), stay.at_s, gang))
         self.moments.sort(key=lambda moment: (moment.from_s, moment.at_s, moment.gang or ""))
-        if self._strict is not None:
-            self._strict.charge(stay.placement)
+        self.booked.charge(stay.placement)
+        self._tell(stay.placement)
         self._views.clear()
 
     def remove_stay(self, gang: GangId) -> None:
@@ -243,9 +241,13 @@ class Outlook:
                     moment.capacity.give_back(stay.placement)
                 if moment.accounts is not None:
                     moment.accounts.credit(stay.placement)
-        if self._strict is not None:
-            self._strict.credit(stay.placement)
+        self.booked.credit(stay.placement)
+        self._tell(stay.placement)
         self._views.clear()
+
+    def _tell(self, placement: Placement) -> None:
+        if self.on_booked is not None:
+            self.on_booked(placement.gang.queue)
 
     def _forget(self) -> None:
         """Look at the moments anew."""

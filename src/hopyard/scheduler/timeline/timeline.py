@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement
-from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.fairness.accounts import Accounts
@@ -43,6 +43,15 @@ class Timeline:
         """future: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue."""
         self._outlook = Outlook(capacity, accounts, future, reservations, now, queues)
         self._now = now
+
+    @property
+    def booked(self) -> Accounts:
+        """What queues and users use, as if all that were promised a start had started, too. Not the caller's own: it follows."""
+        return self._outlook.booked
+
+    def on_booked(self, told: Callable[[QueueName], None]) -> None:
+        """From now on this is told whose queue it is when `booked` changes."""
+        self._outlook.on_booked = told
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Timeline:

@@ -1,0 +1,84 @@
+"""What queues and users get of a cluster that all of them would fill alone, over hours, whoever was promised what meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from hopyard.domain.ids import GangId
+from hopyard.domain.queue import QueueTree
+from hopyard.scheduler.cycle.planner import Planner
+from tests.scheduler.worlds import World, gang, machine, queue, seconds, tree
+
+WAITING = 12  # of each
+Stream = tuple[str, str, int]  # queue, user, GPUs of each run
+
+EQUAL = tree(queue("root"), queue("a", "root"), queue("b", "root"))
+THREE = tree(queue("root"), queue("a", "root"), queue("b", "root", weight=2.0), queue("c", "root"))
+TEAMS = tree(queue("root"), queue("t", "root"), queue("x", "t"), queue("y", "t"), queue("z", "root"))
+
+
+def served(queues: QueueTree, nodes: int, streams: Sequence[Stream], hours: float) -> tuple[dict[tuple[str, str], float], float]:
+    """GPU-seconds of each, where each always has runs that wait and last 150 to 450 s; and which part of the cluster was used."""
+    random, world, planner = (
+        Random(1),
+        World({one.id: one for one in (machine(f"n{i}", 8) for i in range(nodes))}, queues),
+        Planner(),
+    )
+    begun, ends, count = world.now, dict[GangId, float](), 0
+    got = {(name, user): 0.0 for name, user, _ in streams}
+    while (at_s := (world.now - begun).total_seconds()) < hours * 3600:
+        waiting = Counter((str(one.queue), one.user) for one in world.pending.values())
+        for name, user, gpus in streams:
+            for _ in range(WAITING - waiting[name, user]):
+                count += 1
+                world.submit(gang(f"g{count:06}", gpus, queue=name, user=user, at=at_s))
+        for placement in world.turn(planner).place:
+            ends[placement.gang.id] = at_s + random.uniform(150, 450)
+        until_s = min(ends.values())
+        for one in world.running.values():
+            got[str(one.gang.queue), one.gang.user] += (until_s - at_s) * one.gang.roles[0].resources.gpus
+        world.now = begun + seconds(until_s)
+        for name in [name for name, end_s in ends.items() if end_s <= until_s]:
+            del ends[name]
+            world.end(name)
+    return got, sum(got.values()) / (8 * nodes * at_s)
+
+
+@pytest.mark.parametrize(
+    ("queues", "nodes", "streams", "parts"),
+    [
+        pytest.param(EQUAL, 1, [("a", "u", 1), ("b", "u", 1)], [1, 1], id="equal"),
+        pytest.param(EQUAL, 1, [("a", "u", 4), ("b", "u", 1)], [1, 1], id="large and small"),
+        pytest.param(EQUAL, 4, [("a", "u", 8), ("b", "u", 1)], [1, 1], id="whole nodes and small"),
+        pytest.param(tree(queue("a")), 1, [("a", "u", 4), ("a", "v", 1)], [1, 1], id="users"),
+        pytest.param(tree(queue("a")), 4, [("a", "u", 8), ("a", "v", 1)], [1, 1], id="users of whole nodes"),
+        pytest.param(THREE, 1, [("a", "u", 1), ("b", "u", 1), ("c", "u", 1)], [1, 2, 1], id="weights"),
+        pytest.param(THREE, 4, [("a", "u", 1), ("b", "u", 1), ("c", "u", 1)], [1, 2, 1], id="weights, larger"),
+        pytest.param(TEAMS, 1, [("x", "u", 1), ("y", "u", 1), ("z", "u", 1)], [1, 1, 2], id="teams"),
+    ],
+)
+def test_each_gets_its_share_whoever_is_promised_a_start(
+    queues: QueueTree, nodes: int, streams: Sequence[Stream], parts: Sequence[int]
+) -> None:
+    """Within an eighth of it: what is promised is kept, even where somebody else would be served first by now."""
+    got, used = served(queues, nodes, streams, 6 if nodes == 1 else 2)
+    shares = [got[name, user] / sum(got.values()) for name, user, _ in streams]
+    assert shares == pytest.approx([part / sum(parts) for part in parts], rel=0.125)
+    assert used > 0.95
+
+
+def test_who_waits_for_a_first_run_comes_before_those_whose_user_has_all_the_rest() -> None:
+    world, planner = World({one.id: one for one in [machine("n0", 8)]}, tree(queue("default"))), Planner()
+    world.submit(*(gang(f"all-{count:02}", user="ada", limit_s=1000) for count in range(40)))
+    world.turn(planner)
+    world.now += seconds(10)
+    world.submit(gang("first", user="bob", at=10))
+    world.turn(planner)
+    assert {str(world.pending[promise.gang].user) for promise in world.promises.values()} == {"ada", "bob"}
+    world.now += seconds(10)
+    world.end(min(world.running))
+    assert [placement.gang.id for placement in world.turn(planner).place] == ["first"]
