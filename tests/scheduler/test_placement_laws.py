@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.cluster import HoldReason, Node
-from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Placement, Role, Topology
+from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Placement, Role, Topology, Where
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
@@ -378,3 +380,48 @@ def test_models_that_are_closed_are_not_used(machines: list[Node], closed: set[s
         for assignment in found.assignments:
             models = {gpu.model.lower() for gpu in by_id[assignment.node].gpus if gpu.index in assignment.gpus}
             assert not models & {model.lower() for model in closed}
+
+
+@st.composite
+def of_roles_together(draw: st.DrawFn) -> Gang:
+    roles = [
+        Role(
+            f"r{number}",
+            draw(st.integers(1, 2)),
+            Resources(1000 * draw(st.integers(0, 3)), GIB * draw(st.integers(0, 2)), gpus=draw(st.integers(0, 2))),
+            where=Where((PoolName(draw(st.sampled_from(["p", "q"]))),)) if draw(st.integers(0, 2)) == 0 else ANYWHERE,
+        )
+        for number in range(draw(st.integers(2, 3)))
+    ]
+    return Gang(GangId("g"), tuple(roles), T0)
+
+
+@many
+@given(nodes(least=1, most=3), of_roles_together(), st.sampled_from(["first-fit", "fragmentation", "best-fit"]))
+def test_a_gang_of_several_roles_finds_a_place_whenever_there_is_one(machines: list[Node], wanted: Gang, score: str) -> None:
+    """And so whatever the rule: what is promised where it is found by one starts where it is looked for by another."""
+    machines = [replace(node, engine="local", extras={}) for node in machines]
+    roles = [role for _, role in wanted.requests()]
+    ways = product([node for node in machines if node.open], repeat=len(roles))
+    possible = any(_holds_each(dict(_grouped(way, roles)), machines) for way in ways)
+    found = Capacity.of(machines).place(wanted, score=score)
+    assert (found is not None) == possible
+    if found is not None:
+        assert not illegal(wanted, found, machines)
+
+
+def _grouped(way: Sequence[Node], roles: Sequence[Role]) -> Iterable[tuple[NodeId, list[Role]]]:
+    return ((node.id, [role for there, role in zip(way, roles, strict=True) if there is node]) for node in way)
+
+
+def _holds_each(held: Mapping[NodeId, Sequence[Role]], machines: Sequence[Node]) -> bool:
+    for node in machines:
+        there = held.get(node.id, ())
+        asked = [role.resources for role in there]
+        if any(role.where.pools and node.pool not in role.where.pools for role in there):
+            return False
+        if sum(one.cpu_milli for one in asked) > node.cpu_milli or sum(one.memory_bytes for one in asked) > node.memory_bytes:
+            return False
+        if sum(one.gpus for one in asked) > len(node.gpus):
+            return False
+    return True

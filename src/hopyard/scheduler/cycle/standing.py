@@ -95,7 +95,7 @@ class Standing:
         found = self._hopeless.get(shape)
         if found is None:
             empty = bool(self.snapshot.nodes)
-            found = self._hopeless[shape] = empty and self.whole.place(_smallest(shape.example), score="first-fit") is None
+            found = self._hopeless[shape] = empty and not _holds(self.whole, shape.example)
         return found
 
     def never_allowed(self, gang: Gang) -> bool:
@@ -110,7 +110,7 @@ class Standing:
         whole, nodes = self.whole.copy(), self.snapshot.nodes
 
         def why(gang: Gang) -> str | None:
-            if not nodes or whole.place(_smallest(gang), score="first-fit") is not None:
+            if not nodes or _holds(whole, gang):
                 return None
             return never_fits(gang, nodes.values())
 
@@ -227,8 +227,10 @@ def rank_in(queues: QueueTree) -> Callable[[Gang], Rank]:
     return rank
 
 
-def _smallest(gang: Gang) -> Gang:
-    return gang.sized([role.fewest for role in gang.roles])
+def _holds(whole: Capacity, gang: Gang) -> bool:
+    """As `placement.explain.fits`: whether its smallest size finds a place."""
+    smallest = gang.sized([role.fewest for role in gang.roles])
+    return whole.place(smallest, score="first-fit") is not None or (len(gang.roles) > 1 and whole.place(smallest) is not None)
 
 
 def _open(node: Node) -> Node:

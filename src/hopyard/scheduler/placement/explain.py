@@ -65,7 +65,9 @@ def too_large(gang: Gang, whole: Free) -> str:
 
 
 def fits(free: Free, gang: Gang) -> bool:
-    return Search(free, Rankings(free), gang, "first-fit", frozenset(), frozenset()).place() is not None
+    """Whether there is a place for the gang; for one of several roles, whether one is found by either of two rules."""
+    rules = ("first-fit",) if len(gang.roles) == 1 else ("first-fit", "fragmentation")
+    return any(Search(free, Rankings(free), gang, rule, frozenset(), frozenset()).place() is not None for rule in rules)
 
 
 def without_topology(gang: Gang) -> Gang:

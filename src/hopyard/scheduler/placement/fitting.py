@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopyard.domain.gang import ANYWHERE, Where
+from hopyard.domain.gang import ANYWHERE, Assignment, Where
 from hopyard.domain.resources import WHOLE_GPU, Resources
 from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import NEVER, Bools, Ground, Ints
@@ -109,6 +109,14 @@ class Fitting:
             return None
         column = min(enough, key=left.__getitem__)
         return (column,), needs[column]
+
+    def seat(self, free: Free, rank: int, row: int) -> Assignment | None:
+        """Where on this node one more replica goes, None where it does not fit there for its cards."""
+        cards = self.cards(free, row)
+        if cards is None:
+            return None
+        gpus = free.ground.gpus[row]
+        return Assignment(rank, free.ground.ids[row], tuple(gpus[j].index for j in cards[0]), cards[1])
 
     def milli(self, row: int, column: int) -> int:
         """What one replica takes of this card."""

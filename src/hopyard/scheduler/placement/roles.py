@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 from hopyard.domain.gang import Gang, Role
 
@@ -20,12 +21,15 @@ def parts(gang: Gang, slice: int) -> Iterator[tuple[list[int], Gang]]:
         yield [rank for rank, _ in piece], replace(gang, roles=small, topology=None)
 
 
+FEW = 3  # roles: they may choose in six orders
+
+
 def weight(role: Role) -> tuple[int, int, int]:
     return role.resources.gpus, role.resources.memory_bytes, role.resources.cpu_milli
 
 
 def role_orders(roles: Sequence[Role]) -> list[tuple[int, ...]]:
-    """Orders to try: a role that wants a certain model always before one that takes any, then by each resource."""
+    """Orders to try: a role that wants a certain model always before one that takes any, then by each resource; of few roles all."""
     if len(roles) == 1:
         return [(0,)]
     orders = []
@@ -35,4 +39,5 @@ def role_orders(roles: Sequence[Role]) -> list[tuple[int, ...]]:
             for i, r in enumerate(roles)
         ]
         orders.append(tuple(sorted(range(len(roles)), key=key.__getitem__)))
-    return list(dict.fromkeys(orders))
+    others = permutations(range(len(roles))) if len(roles) <= FEW else ()
+    return list(dict.fromkeys([*orders, *others]))

@@ -20,15 +20,17 @@ from hopyard.scheduler.placement.legal import obeys_topology
 from hopyard.scheduler.placement.ranking import Rankings
 from hopyard.scheduler.placement.roles import parts, role_orders, weight
 from hopyard.scheduler.placement.scores import Values
+from hopyard.scheduler.placement.together import Together, movable
 
+OTHER_SCORES = ("first-fit", "best-fit")
 USUAL_LEVELS = ("rack", "zone")  # a gang that says nothing about closeness stays within one of these where it can
 
 Found = list[Assignment] | None
 
 
 class Search:
-    """One gang on one state of the cluster. Exact for a gang of one role; for several roles a heuristic (packing in several
-    dimensions is NP-hard): the most demanding role first, in a few orders.
+    """One gang on one state of the cluster. Exact for a gang of one role. For several roles, since packing in several dimensions is
+    NP-hard: the most demanding role first, in a few orders; where these find no place, see `Together`.
 
     What is looked at is booked on `free` while the others look for theirs, and given back in the end: it is left as it was. Nodes
     are scored as they are without that, so that no score depends on which gang it was worked out for.
@@ -64,11 +66,18 @@ class Search:
         return best
 
     def _sized(self, counts: Sequence[int]) -> Placement | None:
-        """The best place over all engines, on the fewest nodes: a gang is never split over two."""
-        gang = self._gang.sized(counts)
-        places = [found for rows in self._engines(gang) if (found := self._place(gang, rows)) is not None]
-        best = min(places, key=lambda found: len({a.node for a in found}), default=None)
-        return None if best is None else Placement(gang, tuple(best))
+        """The best place over all engines, on the fewest nodes: a gang is never split over two. Where several roles obey rules of
+        topology, what is found depends on which nodes are taken first: so whether it is found does not depend on the score alone."""
+        gang, wanted = self._gang.sized(counts), self._score
+        exact = len(gang.roles) == 1 or (gang.topology is None and all(map(movable, gang.roles)))
+        try:
+            for self._score in dict.fromkeys([wanted] if exact else [wanted, *OTHER_SCORES]):
+                places = [found for rows in self._engines(gang) if (found := self._place(gang, rows)) is not None]
+                if places:
+                    return Placement(gang, tuple(min(places, key=lambda found: len({a.node for a in found}))))
+            return None
+        finally:
+            self._score = wanted
 
     def _engines(self, gang: Gang) -> Sequence[Ints]:
         """The nodes of each engine; all of them at once for a gang of one replica."""
@@ -202,7 +211,7 @@ class Search:
         return placed if self._booked.give_back(before) == gang.size else None
 
     def _roles(self, roles: Sequence[Role], rows: Ints) -> Found:
-        """Role by role, in the first order that works."""
+        """Role by role, in the first order that works; where none does, as they fit together."""
         if len(roles) == 1 and not (roles[0].resources.gpus or roles[0].resources.shares_gpu):
             return self._alone(roles[0], rows)
         first = list(accumulate((role.replicas for role in roles), initial=0))
@@ -217,7 +226,26 @@ class Search:
                 placed[first[index] : first[index + 1]] = found
             if self._booked.give_back(before) == first[-1]:
                 return placed
-        return None
+        return self._together(roles, rows)
+
+    def _together(self, roles: Sequence[Role], rows: Ints) -> Found:
+        """Wherever each of them goes by itself; None where rules of topology forbid to look at that."""
+        if min(len(roles), len(rows)) <= 1 or not all(movable(role) for role in roles):
+            return None
+        fittings, order = [self._fitting(role) for role in roles], role_orders(roles)[0]
+        divided = Together(self._free, self._booked, roles, fittings, order).divide(rows) or []
+        first, before = list(accumulate((role.replicas for role in roles), initial=0)), len(self._booked)
+        placed = [Assignment(0, NodeId(""))] * first[-1]
+        for row, counts in divided:
+            for index in order:
+                for _ in range(counts[index]):
+                    assignment = fittings[index].seat(self._free, first[index], row)
+                    if assignment is None:
+                        break
+                    self._booked.add(roles[index].resources, assignment)
+                    placed[first[index]] = assignment
+                    first[index] += 1
+        return placed if self._booked.give_back(before) == first[-1] else None
 
     def _alone(self, role: Role, rows: Ints) -> Found:
         """Of one role that asks for no cards: there is nobody for whom anything is to be used up."""
@@ -238,7 +266,7 @@ class Search:
             return None
         found = []
         for rank, row in enumerate(chosen, start=first):
-            assignment = self._cards(fitting, rank, row)
+            assignment = fitting.seat(self._free, rank, row)
             if assignment is None:
                 return None
             self._booked.add(role.resources, assignment)
@@ -273,14 +301,6 @@ class Search:
             here = np.flatnonzero(domain == share.domain)
             found += fill(choice, share.count, rows[here], room[here]) or []
         return found
-
-    def _cards(self, fitting: Fitting, rank: int, row: int) -> Assignment | None:
-        """One more replica on this node."""
-        cards = fitting.cards(self._free, row)
-        if cards is None:
-            return None
-        gpus = self._free.ground.gpus[row]
-        return Assignment(rank, self._free.ground.nodes[row].id, tuple(gpus[j].index for j in cards[0]), cards[1])
 
     def _fitting(self, role: Role) -> Fitting:
         return self._rankings.fitting(Shape(role.resources, role.where, self._closed))
