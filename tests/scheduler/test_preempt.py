@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hopyard.domain.cluster import HoldReason, Running
 from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
-from hopyard.domain.queue import GPU, QueueTree
+from hopyard.domain.queue import CPU, GPU, QueueTree
 from hopyard.domain.quota import guarantees
 from hopyard.scheduler.cycle.preempt import Preemptor
 from hopyard.scheduler.cycle.standing import Standing
@@ -519,3 +519,24 @@ def test_who_is_within_a_guarantee_gets_it_whoever_borrowed_it_and_in_which_orde
         found.leave(preemption.gang)
     found.turn()
     assert waiting.id in found.running
+
+
+@pytest.mark.parametrize("first", ["vision", "data"])
+def test_who_is_sure_of_other_things_takes_back_these_alone_and_nobody_takes_in_turn(first: str) -> None:
+    """`vision` is sure of both GPUs, `data` of four of 64 CPUs; a run of each asks for 2 GPUs and a CPU."""
+    queues = tree(replace(queue("vision"), guarantee={GPU: 2000}), replace(queue("data"), guarantee={CPU: 4000}))
+    world = World({one.id: one for one in [machine("n", 2)]}, queues)
+    second = "data" if first == "vision" else "vision"
+    world.submit(gang(first, 2, queue=first))
+    world.turn()
+    world.now += seconds(1000)
+    world.submit(gang(second, 2, queue=second, user="bob"))
+    asked = []
+    for _ in range(4):
+        left = [preemption.gang for preemption in world.turn().preempt]
+        asked += left
+        world.now += seconds(100)
+        for one in left:
+            world.leave(one)
+    assert asked == ([] if first == "vision" else ["data"])
+    assert [*world.running] == ["vision"]

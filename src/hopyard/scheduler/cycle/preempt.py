@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.queue import CPU, GPU, MEMORY
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Search, Victim, lost, weight
 from hopyard.scheduler.fairness.accounts import Accounts
@@ -162,7 +164,27 @@ class Preemptor:
             if found is not None:
                 break
         place = None if found is None else search.place(found)
-        return None if found is None or place is None else ([victim.running for victim in found], place)
+        if found is None or place is None:
+            return None
+        runs = [victim.running for victim in found]
+        return (runs, place) if all(run.gang.queue == gang.queue for run in runs) or self._only_lent(gang, place) else None
+
+    def _only_lent(self, gang: Gang, place: Placement) -> bool:
+        """Whether what others are sure of and its own lender is not is free where it goes before anybody leaves. Else those who leave
+        could take that back from it in turn: of two queues one is sure of GPUs, the other of CPUs, and their runs ask for both."""
+        names = self.accounts.not_lent(gang)
+        if not names:
+            return True
+        needs: dict[NodeId, Counter[str]] = {}
+        for assignment, (_, role) in zip(place.assignments, place.gang.requests(), strict=True):
+            request, gpus = role.resources, assignment.gpu_milli * len(assignment.gpus)
+            needs.setdefault(assignment.node, Counter()).update({CPU: request.cpu_milli, MEMORY: request.memory_bytes, GPU: gpus})
+        for node, need in needs.items():
+            left = self._capacity.left_on(node)
+            free = dict(zip((CPU, MEMORY, GPU), left, strict=True)) if left is not None else {}
+            if any(need[name] > free.get(name, 0) for name in names if need[name]):
+                return False
+        return True
 
     def why(self, running: Running, gang: Gang) -> str:
         """A sentence for the one who has to leave."""

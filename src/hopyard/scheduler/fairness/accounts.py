@@ -225,6 +225,11 @@ class Accounts:
         """The queue that may take back for the gang what others use (see `Lending`), and of which resources."""
         return self._lending.lender(gang.queue, asked(gang, self._cards))
 
+    def not_lent(self, gang: Gang) -> frozenset[str]:
+        """What it asks for and may take from nobody: others are sure of that, and its lender is not."""
+        lender, ask = self.lender(gang)[0], asked(gang, self._cards)
+        return frozenset() if lender is None else self._lending.not_lent(lender, ask)
+
     def debtors(self, lender: QueueName, names: Sequence[str]) -> frozenset[QueueName]:
         """`owed`, for those who know the lender."""
         return self._lending.debtors(lender, names)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import Amounts
+from hopyard.domain.queue import GPU, GPU_OF, Amounts
 from hopyard.scheduler.fairness.ledger import Ledger
 from hopyard.scheduler.fairness.limits import NOTHING, Limits
 
@@ -69,6 +69,13 @@ class Lending:
                 return level, names
         return None, ()
 
+    def not_lent(self, lender: QueueName, ask: Amounts) -> frozenset[str]:
+        """Resources that are asked for and that others are sure of, but not the lender: it has none of them to take back. GPUs are one
+        resource here, whatever their model."""
+        sure = {_family(name) for name, amount in self.limits.sure.get(lender, NOTHING).items() if amount}
+        others = {_family(name) for name in self.limits.guaranteed}
+        return frozenset(_family(name) for name, amount in ask.items() if amount and _family(name) in others - sure)
+
     def _within(self, queue: QueueName, ask: Amounts) -> Iterator[tuple[QueueName, Sequence[str]]]:
         """For each level of its path: of what the level is sure of and the gang asks for, if it has guarantees left for all of that;
         else nothing. What a queue below keeps and does not use is there for the gang, and no more of the level then."""
@@ -84,3 +91,7 @@ class Lending:
         sure, counted = self.limits.sure, self.ledger.taken
         apart = [(level, sure.get(level, NOTHING)) for level in levels if level not in above]
         return any(all(counted(level, name) > own.get(name, 0) for level, own in apart) for name in names)
+
+
+def _family(name: str) -> str:
+    return GPU if name.startswith(GPU_OF) else name
