@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.gang import Assignment, Gang, Placement, Role
-from hopyard.domain.ids import GangId, NodeId
-from hopyard.domain.resources import Resources
+from hopyard.domain.cluster import Node
+from hopyard.domain.gang import ANYWHERE, Assignment, Gang, Placement, Role, Where
+from hopyard.domain.ids import GangId, NodeId, PoolName, QueueName
+from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.cycle import asking, promises, turn
 from hopyard.scheduler.cycle.planner import Planner, plan
 
 from .futures import T0, asks, runs, snapshot
-from .worlds import GIB, World, beyond_limits, bookings, gangs, machine, overcommitted, seconds, trees, worlds
+from .worlds import GIB, World, beyond_limits, bookings, gangs, machine, overcommitted, queue, seconds, tree, trees, worlds
 
 histories = settings(max_examples=50, deadline=None)
 EVENTS = (
@@ -181,3 +183,34 @@ def test_so_it_does_where_the_clock_was_set_back() -> None:
     for at_s in (0, 100_000, 10, 5000, 0):
         seen = snapshot([machine("n1", 2)], running, [asks("w", 2)], now=T0 + seconds(at_s), durations={"all": (100.0,) * 20})
         assert planner(seen) == plan(seen)
+
+
+@pytest.mark.parametrize(
+    ("roles", "sizes", "on_a100"),
+    [
+        pytest.param([("any", 8, 1, (), "p")], (4,), 4, id="elastic, in the pool of that model"),
+        pytest.param([("any", 8, 1, ("A100", "H100"), None)], (4,), 4, id="elastic, of another model that nobody has"),
+        pytest.param([("any", 8, 1, (), None)], (8,), 0, id="elastic, where others are free"),
+        pytest.param([("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), None)], (1, 4), 1, id="with one that has no choice"),
+        pytest.param([("lead", 2, 0, ("A100",), None), ("any", 8, 1, (), None)], (2, 8), 2, id="elastic, with such"),
+        pytest.param([("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), "q")], (1, 4), 1, id="whose others go elsewhere"),
+    ],
+)
+def test_a_limit_on_one_model_leaves_what_others_there_are(
+    roles: Sequence[tuple[str, int, int, tuple[str, ...], str | None]], sizes: tuple[int, ...], on_a100: int
+) -> None:
+    """8 A100 GPUs in pool p of which the queue may use 4, and 8 T4 GPUs in pool q."""
+    nodes = [
+        Node(NodeId(pool), "local", 64_000, 64 * GIB, tuple(Gpu(i, model, 0) for i in range(8)), PoolName(pool))
+        for pool, model in (("p", "A100"), ("q", "T4"))
+    ]
+    queues = tree(replace(queue("default"), maximum={"gpu:a100": 4000}))
+    asked = [
+        Role(name, most, Resources(1000, GIB, 1, models), fewest, Where((PoolName(pool),)) if pool else ANYWHERE)
+        for name, most, fewest, models, pool in roles
+    ]
+    world = World({node.id: node for node in nodes}, queues)
+    world.submit(Gang(GangId("g"), tuple(asked), T0, QueueName("default")))
+    (found,) = world.turn().place
+    assert tuple(role.replicas for role in found.gang.roles) == sizes
+    assert sum(assignment.node == "p" for assignment in found.assignments) == on_a100

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from hopyard.domain.amounts import decayed, dominant_share, placed, totals
 from hopyard.domain.cluster import HoldReason, Node, Running
-from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.gang import Gang, Placement, Role
 from hopyard.domain.ids import NodeId, QueueName
 from hopyard.domain.queue import GPU_OF, Amounts, QueueTree, Used
 from hopyard.scheduler.fairness import sentences, shares
@@ -155,7 +156,8 @@ class Accounts:
         return self._no_model(gang.sized(_fewest(gang))) if limits.models[leaf] else None
 
     def closed_models(self, gang: Gang) -> frozenset[str]:
-        """Models of GPUs, in lower case, of which its queue or its user may not use as many as it could land on."""
+        """Models of GPUs, in lower case, of which its queue or its user may not use as many as it could land on: those of its roles that
+        have the choice may use none of them."""
         models = self._limits.models.get(gang.queue)
         if not models:
             return frozenset()
@@ -163,6 +165,20 @@ class Accounts:
         return frozenset(
             model for model in models if (most := self._could_use(gang, model)) and self._refused(gang, GPU_OF + model, most)
         )
+
+    def sizes(self, gang: Gang) -> list[tuple[Gang, frozenset[str]]]:
+        """As large as the gang may be, with the `closed_models` for that; for an elastic one that some model is closed to, also as large
+        as that one is not: nobody knows which is the larger before it is seen what is free."""
+        largest = self.bounded(gang)
+        found = [(largest, self.closed_models(largest))]
+        for model in sorted(found[0][1]) if gang.elastic else ():
+            sized = _largest(largest, partial(self._opens, model))
+            if model not in (closed := self.closed_models(sized)):
+                found.append((sized, closed))
+        return found
+
+    def _opens(self, model: str, gang: Gang) -> bool:
+        return model not in self.closed_models(gang)
 
     def bounded(self, gang: Gang) -> Gang:
         """An elastic gang with no more replicas than its queue and its user may use; others as they are."""
@@ -295,22 +311,23 @@ class Accounts:
         """Why there is no model of GPU left that some role could use."""
         closed = self.closed_models(gang)
         for role in gang.roles if closed else ():
-            models = frozenset(model.lower() for model in role.resources.gpu_models) or self._cards.models
+            models = self._models(role)
             if in_full(role.resources, self._cards) and models and models <= closed:
                 model = min(models)
-                refused = self._refused(gang, GPU_OF + model, self._could_use(gang, model))
-                assert refused is not None  # it is closed
-                return Refusal(refused.reason, refused.queue, refused.detail, closed)
+                ask = self._could_use(gang, model, no_choice=len(models) == 1)
+                refused = self._refused(gang, GPU_OF + model, ask)
+                if refused is not None:
+                    return Refusal(refused.reason, refused.queue, refused.detail, closed)
         return None
 
-    def _could_use(self, gang: Gang, model: str) -> int:
-        """Thousandths of GPUs of the model, if all roles that may use it do."""
-        found = 0
-        for role in gang.roles:
-            models = role.resources.gpu_models
-            if not models or model in [name.lower() for name in models]:
-                found += in_full(role.resources, self._cards) * role.replicas
-        return found
+    def _models(self, role: Role) -> frozenset[str]:
+        """Those that it may use."""
+        return frozenset(model.lower() for model in role.resources.gpu_models) or self._cards.models
+
+    def _could_use(self, gang: Gang, model: str, *, no_choice: bool = False) -> int:
+        """Thousandths of GPUs of the model, if all roles that may use it do; or those alone that may use no other."""
+        able = [role for role in gang.roles if model in (models := self._models(role)) and not (no_choice and len(models) > 1)]
+        return sum(in_full(role.resources, self._cards) * role.replicas for role in able)
 
 
 def _largest(gang: Gang, allowed: Callable[[Gang], bool]) -> Gang:

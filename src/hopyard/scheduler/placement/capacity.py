@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,14 @@ class Capacity:
         if len(gang.roles) == 1 and gang.size == 1 and not (gang.wants or prefer or gang.topology or gang.roles[0].topology):
             return self._place_one(gang, gang.roles[0], score, closed_models)
         return Search(self._free, self._rankings, gang, score, closed_models, prefer).place()
+
+    def place_largest(
+        self, sizes: Sequence[tuple[Gang, frozenset[str]]], *, score: str = "fragmentation", prefer: frozenset[NodeId] = frozenset()
+    ) -> Placement | None:
+        """`place` of one gang as large as possible where it may be of several sizes, each with the models closed to it; of two alike
+        the first."""
+        places = (self.place(gang, score=score, closed_models=closed, prefer=prefer) for gang, closed in sizes)
+        return max(filter(None, places), key=lambda found: found.gang.size, default=None)
 
     def _place_one(self, gang: Gang, role: Role, score: str, closed_models: frozenset[str]) -> Placement | None:
         """Of one replica, which most gangs have: the best node is known already but for those that changed."""

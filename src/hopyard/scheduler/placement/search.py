@@ -303,7 +303,14 @@ class Search:
         return found
 
     def _fitting(self, role: Role) -> Fitting:
-        return self._rankings.fitting(Shape(role.resources, role.where, self._closed))
+        return self._rankings.fitting(Shape(role.resources, role.where, self._closed_to(role)))
+
+    def _closed_to(self, role: Role) -> frozenset[str]:
+        """What may be used of these models is for the roles that can use no other."""
+        if not self._closed or len(self._gang.roles) == 1:
+            return self._closed
+        models = frozenset(map(str.casefold, role.resources.gpu_models)) or {model for model, _ in self._free.ground.cards}
+        return self._closed if models - self._closed else frozenset()
 
     def _choice(self, role: Role, times: int, used: set[int] | None = None) -> Choice:
         """The order of nodes for `times` of its replicas at once, as they were when the search began."""
@@ -318,7 +325,7 @@ class Search:
                 gpus=times * request.gpus,
                 extras=tuple((name, times * amount) for name, amount in request.extras),
             )
-        values = self._scores(Shape(request, role.where, self._closed))
+        values = self._scores(Shape(request, role.where, self._closed_to(role)))
         return Choice(values, self._preference, used or set())
 
     def _scores(self, shape: Shape) -> Values:

@@ -145,8 +145,7 @@ class Tentative:
 
     def find(self, gang: Gang) -> Placement | None:
         """A place for a gang that no limit refuses; nothing is taken."""
-        closed = self.accounts.closed_models(gang)
-        return self.capacity.place(self.accounts.bounded(gang), score=self._score, closed_models=closed)
+        return self.capacity.place_largest(self.accounts.sizes(gang), score=self._score)
 
     def start(self, gang: Gang) -> Placement | None:
         """Place it if there is room."""

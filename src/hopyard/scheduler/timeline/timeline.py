@@ -88,9 +88,8 @@ class Timeline:
         allowed = self._allowed(gang, expected, asked=asked)
         if isinstance(allowed, Blocked):
             return allowed
-        bounded, closed = allowed
-        placement = outlook.view(gang, expected.high_s).place(bounded, score=score, closed_models=closed, prefer=prefer)
-        return placement or blocked(outlook, gang, expected, closed, explain=explain)
+        placement = outlook.view(gang, expected.high_s).place_largest(allowed, score=score, prefer=prefer)
+        return placement or blocked(outlook, gang, expected, allowed[0][1], explain=explain)
 
     def try_reserved(self, gang: Gang, expected: Expected, others: Sequence[GangId]) -> Placement | None:
         """As `try_now`, where promises to these others do not bind it in what is reserved for it now. Where it finds a place, what they
@@ -102,11 +101,10 @@ class Timeline:
         if isinstance(allowed, Blocked):
             self._put_in(own)
             return None
-        bounded, closed = allowed
         view = outlook.view(gang, expected.high_s).copy()
         theirs = self._take_out(others)
         view.widen(outlook.reserved_view(gang, expected.high_s))
-        found = view.place(bounded, closed_models=closed)
+        found = view.place_largest(allowed)
         if found is None:
             self._put_in([*theirs, *own])
             return None
@@ -143,21 +141,23 @@ class Timeline:
         for stay in stays:
             self._outlook.add_stay(stay)
 
-    def _allowed(self, gang: Gang, expected: Expected, *, asked: bool = False) -> tuple[Gang, frozenset[str]] | Blocked:
-        """As large as its queue and user may have it now and beside what is promised, and the models that it may not use."""
+    def _allowed(self, gang: Gang, expected: Expected, *, asked: bool = False) -> list[tuple[Gang, frozenset[str]]] | Blocked:
+        """As large as its queue and user may have it now and beside what is promised, and the models that it may not use then (see
+        `Accounts.sizes`)."""
         outlook = self._outlook
         refused = None if asked else outlook.accounts.refusal(gang)
         if refused is not None:
             return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
-        bounded, closed = outlook.accounts.bounded(gang), outlook.accounts.closed_models(gang)
+        sizes = outlook.accounts.sizes(gang)
         moments = outlook.met(expected.high_s)
         for accounts in outlook.refusing(gang, moments):
             if (refused := accounts.refusal(gang)) is not None:
                 return Blocked(
                     HoldReason.BEHIND, f"what its queue may use is promised: {refused.detail}", (f"queue:{refused.queue}",)
                 )
-            bounded, closed = accounts.bounded(bounded), closed | accounts.closed_models(gang)
-        return bounded, closed
+            narrower = [(smaller, closed | there) for sized, closed in sizes for smaller, there in accounts.sizes(sized)]
+            sizes = [*{(one.size, closed): (one, closed) for one, closed in narrower}.values()]
+        return sizes
 
     def start(self, placement: Placement, expected: Expected) -> None:
         """It is placed now: what it holds is taken and charged."""
