@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId, QueueName
-from hopyard.domain.queue import Queue, QueueTree
+from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.resources import Resources
 from hopyard.simulator.clock import START
-from hopyard.simulator.fairness import entitlements, jain, leaf_weights
+from hopyard.simulator.fairness import Entitled, entitlements, jain
 from hopyard.simulator.fragments import Shapes
 from hopyard.simulator.ledger import Ledger, OverCommitted
 from hopyard.simulator.report import quantile, spread
@@ -47,14 +47,44 @@ class TestFairness:
         assert jain([1, 0, 0, 0]) == 0.25
         assert jain([]) == 1
 
-    def test_weights_of_leaves(self) -> None:
+    def test_what_is_guaranteed_comes_first_then_weights_within_limits(self) -> None:
+        """Of 16: a is sure of 8 (through those below it), b of 4; c of none, but it may have of what is left."""
         queues = [
-            Queue(QueueName("a"), guarantee={"gpu": 12_000}),
-            Queue(QueueName("b"), guarantee={"gpu": 4_000}),
-            Queue(QueueName("a1"), QueueName("a"), weight=1),
-            Queue(QueueName("a2"), QueueName("a"), weight=2),
+            Queue(QueueName("a")),
+            Queue(QueueName("b"), guarantee={GPU: 4}),
+            Queue(QueueName("c"), weight=3),
+            Queue(QueueName("a1"), QueueName("a"), guarantee={GPU: 6}),
+            Queue(QueueName("a2"), QueueName("a"), guarantee={GPU: 2}, maximum={GPU: 3}),
         ]
-        assert leaf_weights(QueueTree({queue.name: queue for queue in queues})) == {"b": 0.25, "a1": 0.25, "a2": 0.5}
+        entitled = Entitled(QueueTree({queue.name: queue for queue in queues}), GPU)
+
+        def of(**wants: float) -> dict[str, float]:
+            return {str(name): share for name, share in entitled.of({QueueName(name): want for name, want in wants.items()}, 16).items()}
+
+        assert of(a1=16, a2=16, b=16, c=16) == {"a1": pytest.approx(6.4), "a2": pytest.approx(2.4), "b": pytest.approx(4.8), "c": pytest.approx(2.4)}
+        assert of(a1=16, c=16) == {"a1": 10, "c": 6}
+        assert of(a2=16, c=1) == {"a2": 3, "c": 1}
+        assert of(c=16) == {"c": 16}
+        assert of(a1=0, b=2) == {"b": 2}
+
+    @given(
+        st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), st.sampled_from([None, 3, 8]), st.integers(0, 20)), min_size=1, max_size=6),
+        st.integers(1, 30),
+    )
+    def test_all_that_is_wanted_and_allowed_is_shared_out(self, asked: list[tuple[int, int, int | None, int]], capacity: int) -> None:
+        """By queue: sure of, weight, maximum, wants."""
+        named = {QueueName(f"q{at}"): one for at, one in enumerate(asked)}
+        queues = {
+            name: Queue(name, weight=weight, guarantee={GPU: sure}, maximum={GPU: max(limit, sure)} if limit else {})
+            for name, (sure, weight, limit, _) in named.items()
+        }
+        wants = {name: float(want) for name, (*_, want) in named.items()}
+        found = Entitled(QueueTree(queues), GPU).of(wants, capacity)
+        allowed = {name: min(wants[name], max(limit, sure) if limit else wants[name]) for name, (sure, _, limit, _) in named.items()}
+        assert sum(found.values()) == pytest.approx(min(capacity, sum(allowed.values())))
+        assert all(share <= allowed[name] + 1e-9 for name, share in found.items())
+        if sum(sure for sure, *_ in asked) <= capacity:
+            assert all(found.get(name, 0) >= min(sure, wants[name]) - 1e-9 for name, (sure, *_) in named.items())
 
 
 class TestLedger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hopyard.cli import console
-from hopyard.simulator.report import Report
+from hopyard.simulator.report import QueueShare, Report
 
 Cell = Callable[[Report], str]
 
@@ -27,11 +27,13 @@ def queue_table(reports: Sequence[Report], titles: Sequence[str]) -> list[str]:
     rows = []
     for name in names:
         found = [queues[name] for queues in by_name]
-        cells = [
-            text for queue in found for text in (f"{queue.ratio:.2f}" if queue.entitled else "-", console.span(queue.wait.mean))
-        ]
+        cells = [text for queue in found for text in (_share(queue), console.span(queue.wait.mean) if queue.wait.count else "-")]
         rows.append([name, str(found[0].runs), *cells])
     return console.table(head, rows, right=range(1, len(head)))
+
+
+def _share(queue: QueueShare) -> str:
+    return f"{queue.ratio:.2f}" if queue.entitled else "-"
 
 
 def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:

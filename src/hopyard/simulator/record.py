@@ -12,6 +12,7 @@ from hopyard.domain.cluster import Plan
 from hopyard.domain.durations import gpus_of
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName, RunId
+from hopyard.domain.resources import WHOLE_GPU
 from hopyard.simulator.engine import Live
 from hopyard.simulator.fairness import FairShares
 from hopyard.simulator.fragments import Shapes
@@ -24,7 +25,7 @@ MOST_SAMPLES = 1024
 @dataclass(slots=True)
 class Story:
     """One run. gpus: asked for. lost: time on machines that did not bring it forward, of attempts that ended early, and of
-    starting and restoring those that followed."""
+    starting and restoring those that followed; gpu_lost: the same for each GPU that it held."""
 
     submitted_at: datetime
     queue: QueueName
@@ -38,6 +39,7 @@ class Story:
     killed: int = 0
     held: timedelta = timedelta(0)
     lost: timedelta = timedelta(0)
+    gpu_lost: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Record:
         self.running += 1
         self.ledger.take(live.placement)
         self._count(live, 1)
-        self.shares.gets(story.queue, story.demand)
+        self.shares.gets(story.queue, self.shares.held(live.placement))
         promised = self.promised.pop(GangId(live.run), None)
         if promised is not None:
             self.promises_kept += self.now <= promised
@@ -137,9 +139,12 @@ class Record:
         self.running -= 1
         self.ledger.give_back(live.placement)
         self._count(live, -1)
-        self.shares.gets(story.queue, -story.demand)
+        self.shares.gets(story.queue, -self.shares.held(live.placement))
         story.held += held
-        story.lost += held - kept / live.rate if story.attempts > 1 or not _completes(live) else timedelta(0)
+        if story.attempts > 1 or not _completes(live):
+            lost = held - kept / live.rate
+            story.lost += lost
+            story.gpu_lost += lost * sum(one.gpu_milli * len(one.gpus) for one in live.placement.assignments) / WHOLE_GPU
         story.preempted += live.ends_with.kind is ExitKind.PREEMPTED
         story.killed += live.ends_with.kind is ExitKind.LOST
         if _completes(live):

@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """received, entitled: GPU hours (core hours on a cluster without GPUs); see `fairness.entitlements`."""
+    """received, entitled: GPU hours (core hours on a cluster without GPUs); see `fairness.Entitled`."""
 
     name: str
     runs: int
@@ -238,7 +238,7 @@ def _losses(record: Record) -> Losses:
         killed=sum(story.killed for story in stories),
         node_losses=record.node_losses,
         seconds=sum(story.lost.total_seconds() for story in stories),
-        gpu_seconds=sum(story.lost.total_seconds() * story.gpus for story in stories),
+        gpu_seconds=sum(story.gpu_lost.total_seconds() for story in stories),
     )
 
 

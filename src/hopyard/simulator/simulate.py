@@ -81,7 +81,7 @@ class Simulation:
             workload.begin,
             self._ledger,
             shapes,
-            FairShares(self._tree, capacity=capacity, by_gpu=bool(self._ledger.gpu_total)),
+            FairShares(self._tree, cluster.nodes, capacity=capacity, by_gpu=bool(self._ledger.gpu_total)),
             [Kept(one, cluster.nodes, self._tree) for one in self._reservations],
         )
         self._engine = TimeEngine(self._clock, self._agenda, cluster.nodes, self._works, settings.costs, self)
