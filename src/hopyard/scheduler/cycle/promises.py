@@ -79,17 +79,23 @@ class Promises:
         return [by_queue[self._gang(promise).queue].pop() for promise in given]
 
     def _fair(self, promises: Iterable[Promise]) -> list[Promise]:
-        """As if they had been promised nothing."""
-        accounts, by_queue = self._accounts, dict[QueueName, list[Promise]]()
+        """As if they had been promised nothing; of queues that are served alike whoever was promised first, so that they take turns."""
+        by_queue: dict[QueueName, list[Promise]] = {}
         for promise in sorted(promises, key=lambda one: self._key(self._gang(one)), reverse=True):
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
         found = []
         while by_queue:
-            queue = min(by_queue, key=lambda name: accounts.queue_key(name, self._gang(by_queue[name][-1])))
+            queue = min(by_queue, key=lambda name: self._served(by_queue[name][-1]))
             found.append(by_queue[queue].pop())
             if not by_queue[queue]:
                 del by_queue[queue]
         return found
+
+    def _served(self, promise: Promise) -> tuple[list[tuple[int, float]], datetime, GangId]:
+        """Of those first in their queues."""
+        gang = self._gang(promise)
+        levels = self._accounts.queue_key(gang.queue, gang)
+        return [(beyond, share) for beyond, share, _ in levels], promise.given_at, promise.gang
 
     def _key(self, gang: Gang) -> tuple[Rank, tuple[float, ...], tuple[datetime, GangId]]:
         """Of those in one queue."""
