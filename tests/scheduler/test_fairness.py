@@ -55,7 +55,7 @@ def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
     )
     books = accounts(of, gpus=8)
     assert refused(books, gang("x", "other", gpus=4)) is None
-    detail = "asks for 5 GPUs; queue other may use 4 GPUs more now, the rest is kept for a, team"
+    detail = "asks for 5 GPUs; queue other may use 4 GPUs more, the rest is kept for a, team"
     assert refused(books, gang("x", "other", gpus=5)) == ("quota", "other", detail)
     assert refused(books, gang("x", "b", gpus=5)) is None  # what the team keeps is its own, but not what `a` keeps
     assert refused(books, gang("x", "b", gpus=6)) is not None
@@ -70,7 +70,7 @@ def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
 def test_where_nobody_keeps_anything_others_use_the_rest() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}, lend_limit={"gpu": 1}), queue("b"))
     books = accounts(of, gang("1", "a", gpus=4), gpus=4)
-    detail = "asks for 1 GPU; queue b may use 0 GPUs more now, others use the rest"
+    detail = "asks for 1 GPU; queue b may use 0 GPUs more, others use the rest"
     assert refused(books, gang("x", "b", gpus=1)) == ("quota", "b", detail)
 
 

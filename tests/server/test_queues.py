@@ -197,3 +197,26 @@ def test_a_queue_tells_what_it_uses_and_who(tmp_path: Path) -> None:
         assert waiting["hold_reason"]
 
     play(tmp_path, scene)
+
+
+def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_of_service(tmp_path: Path) -> None:
+    tree = {"default": "research", "queues": {"prod": {"guarantee": {"gpus": 1.5}, "lend_limit": {"gpus": 0}}, "research": {}}}
+
+    async def scene(stage: Stage) -> None:
+        await put(stage, tree)
+        for cordoned in (False, True):
+            if cordoned:
+                await stage.ask("POST", "/nodes/box/cordon", {"reason": "broken"})
+                await stage.until(lambda: _cordoned(stage))
+            error = (await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [role(gpus=1)]}}, status=400))["error"]
+            assert error["code"] == "does_not_fit" and error["hints"] == ["`hop queue info prod` tells its limits"]
+            assert error["message"] == (
+                "a run as large may never start in queue research: asks for 1 GPU; queue research may use 0.5 GPUs more, the rest is kept for prod"
+            )
+            await stage.submit(roles=[role(gpu_milli=500)])
+            await stage.submit(queue="prod", roles=[role(gpus=1)])
+
+    async def _cordoned(stage: Stage) -> bool:
+        return all(node.cordoned for node in (await stage.parts.cluster.nodes()))
+
+    play(tmp_path, scene)

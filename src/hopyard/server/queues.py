@@ -46,16 +46,15 @@ class Queues:
             self._tree = None
 
     async def check_never_refused(self, gang: Gang, nodes: Sequence[Node]) -> None:
-        """Raises DoesNotFit when the gang asks for more than its queue or its user may ever use."""
+        """Raises DoesNotFit when the gang asks for more than its queue or its user may ever use, or than others leave that keep their
+        guarantees, of nodes that are out of service, too."""
         tree = await self.tree()
         if self._empty is None or self._empty[0] is not tree or self._empty[1] is not nodes:
-            lent = {
-                name: replace(queue, lend_limit={}) for name, queue in tree.queues.items()
-            }  # what others keep may be theirs later
-            self._empty = tree, nodes, Accounts.of(replace(tree, queues=lent), nodes, (), {}, self._now())
+            opened = [replace(node, ready=True, cordoned=False) for node in nodes]
+            self._empty = tree, nodes, Accounts.of(tree, opened, (), {}, self._now())
         refused = self._empty[2].refusal(gang)
         if refused is not None:
-            hint = f"`hop queue info {refused.queue}` tells its limits"
+            hint = f"`hop queue info {(refused.keepers or (refused.queue,))[0]}` tells its limits"
             raise DoesNotFit(f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,))
 
 

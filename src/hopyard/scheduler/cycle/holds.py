@@ -102,7 +102,7 @@ class Verdicts:
         lent = refused is not None and refused.kept and self.accounts.lender(gang)[0] is not None
         full = self._no_room(gang) if refused is None or lent else None
         if refused is not None and full is None:
-            return Verdict(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+            return Verdict(refused.reason, refused.detail, refused.blocked_by)
         return full or self._held(gang) or self._in_way.get((gang.roles, gang.topology), NEXT)
 
     def _no_room(self, gang: Gang) -> Verdict | None:

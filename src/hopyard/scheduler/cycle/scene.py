@@ -99,7 +99,7 @@ class Scene:
         """Why it may not start now, where that is quick to say: its queue, or too little room whoever was promised what."""
         refused = self.accounts.refusal(gang)
         if refused is not None:
-            return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+            return Blocked(refused.reason, refused.detail, refused.blocked_by)
         if self.capacity.place(gang) is None:
             return Blocked(self.capacity.reason(gang), "")
         return None

@@ -201,7 +201,7 @@ class Turn:
         """What must come of it: its queue refuses it, there is no room whoever was promised what, or those alike found none."""
         refused = self._scene.accounts.refusal(gang)
         if refused is not None:
-            return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+            return Blocked(refused.reason, refused.detail, refused.blocked_by)
         limit_s = self._in_way.get((shape, gang.queue, gang.user))
         behind = limit_s is not None and self._scene.expected(gang).high_s >= limit_s
         if (behind or shape not in self._lucky) and self._is_full(shape):

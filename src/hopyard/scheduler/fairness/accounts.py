@@ -24,13 +24,19 @@ from hopyard.scheduler.fairness.limits import NOTHING, Limits
 class Refusal:
     """Why a gang may not start now however much is free. `queue`: the one whose limit it is, the gang's own or one above it.
     closed_models: models of GPUs of which no more may be used, when that is the reason. kept: no limit forbids it, but what
-    others keep of their guarantees is all that is left."""
+    others keep of their guarantees is all that is left; keepers: who they are."""
 
     reason: HoldReason
     queue: QueueName
     detail: str
     closed_models: frozenset[str] = frozenset()
     kept: bool = False
+    keepers: tuple[QueueName, ...] = ()
+
+    @property
+    def blocked_by(self) -> tuple[str, ...]:
+        """As a Hold names it."""
+        return tuple(f"queue:{queue}" for queue in self.keepers[:3] or (self.queue,))
 
 
 class Accounts:
@@ -286,9 +292,10 @@ class Accounts:
                 sure = limits.sure[queue].get(name, 0)
                 detail = sentences.over_limit(limits.tree.queues[queue], name, ask=ask, used=used, limit=limit, sure=sure)
                 return Refusal(HoldReason.QUOTA, queue, detail)
-        if name in limits.kept_names and (left := self._open(leaf, name)) < ask:
-            detail = sentences.kept_back(leaf, name, ask=ask, left=left, keepers=self._keepers(leaf, name))
-            return Refusal(HoldReason.QUOTA, leaf, detail, kept=True)
+        if name in limits.kept_names and self._cluster and (left := self._open(leaf, name)) < ask:
+            keepers = self._keepers(leaf, name)
+            detail = sentences.kept_back(leaf, name, ask=ask, left=left, keepers=keepers)
+            return Refusal(HoldReason.QUOTA, leaf, detail, kept=True, keepers=tuple(keepers))
         return None
 
     def _open(self, leaf: QueueName, name: str) -> int:

@@ -33,7 +33,7 @@ def kept_back(queue: QueueName, name: str, *, ask: int, left: int, keepers: list
     """What is left is kept by queues that do not lend it; without any, all the rest is in use."""
     who = ", ".join(keepers[:3]) + (", …" if len(keepers) > 3 else "")
     rest = f"the rest is kept for {who}" if keepers else "others use the rest"
-    return f"{_asks(name, ask)}; queue {queue} may use {amount(name, left)} more now, {rest}"
+    return f"{_asks(name, ask)}; queue {queue} may use {amount(name, left)} more, {rest}"
 
 
 def user_over(user: str, queue: QueueName, name: str, *, ask: int, used: int, limit: int) -> str:

@@ -147,13 +147,13 @@ class Timeline:
         outlook = self._outlook
         refused = None if asked else outlook.accounts.refusal(gang)
         if refused is not None:
-            return Blocked(refused.reason, refused.detail, (f"queue:{refused.queue}",))
+            return Blocked(refused.reason, refused.detail, refused.blocked_by)
         sizes = outlook.accounts.sizes(gang)
         moments = outlook.met(expected.high_s)
         for accounts in outlook.refusing(gang, moments):
             if (refused := accounts.refusal(gang)) is not None:
                 return Blocked(
-                    HoldReason.BEHIND, f"what its queue may use is promised: {refused.detail}", (f"queue:{refused.queue}",)
+                    HoldReason.BEHIND, f"what its queue may use is promised: {refused.detail}", refused.blocked_by
                 )
             narrower = [(smaller, closed | there) for sized, closed in sizes for smaller, there in accounts.sizes(sized)]
             sizes = [*{(one.size, closed): (one, closed) for one, closed in narrower}.values()]
