@@ -197,6 +197,8 @@ def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFac
         (("runs.csv", "--cluster", "cluster.yaml", "--store", "sql"), "--store", "sqlite"),
         (("runs.csv", "--cluster", "cluster.yaml", "--save", "soon"), "--save: `soon` is not a time", "2h"),
         (("@histroy", "--cluster", "cluster.yaml"), "no workload `@histroy`", "@history"),
+        (("@histroy",), "no workload `@histroy`", "@history"),
+        (("runs.csv", "--cluster", "runs.csv"), "no column `sn`", "in YAML"),
         (("runs.csv", "--cluster", "@node"), "no `@node`", "@nodes"),
     ],
 )

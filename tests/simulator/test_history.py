@@ -36,3 +36,20 @@ def test_history_on_more_machines(shell: Shell) -> None:
     file = shell.write("past.json", listed.text)
     again = shell.hop("simulate", file.name, "--cluster", "@nodes", "--policy", "fifo", "--json").json
     assert again["reports"][0]["completion"] == found["reports"][0]["completion"]
+
+
+def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -> None:
+    """`old` is gone by now, with a run that ended there."""
+    trees = {"old": "queues: {old: {}}\n", "vision": "default: vision\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n"}
+    for queue, text in trees.items():
+        shell.write("team.yaml", text)
+        assert shell.hop("queue", "apply", "team.yaml").code == 0
+        done = shell.hop("run", "--gpus", "1", "--cpus", "0.5", "--queue", queue, "--", sys.executable, "-c", f"print('{queue}')")
+        assert done.code == 0, done.talk
+    told = shell.hop("simulate", "@history", "--json")
+    assert told.code == 0, told.talk
+    assert told.talk.startswith("not in the server's tree of queues any more, and played as queues of their own: ") and "old" in told.talk
+    assert {"old", "vision"} <= {queue["name"] for queue in told.json["reports"][0]["queues"]}
+    shell.write("less.yaml", "default: nlp\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n")
+    late = shell.hop("simulate", "@history", "--queues", "less.yaml", "--queue", "nlp", "--json").json
+    assert [queue["name"] for queue in late["reports"][0]["queues"]] == ["nlp"]

@@ -21,6 +21,7 @@ from hopyard.sdk.client import Client
 
 LIVE = ("queued", "starting", "running", "stopping")
 PHASES = (*LIVE, "succeeded", "failed", "cancelled")
+_SHOWN = 50
 _WATCH_S = 1.0
 _PAGE = 200
 
@@ -35,7 +36,7 @@ _PAGE = 200
 @click.option("-d", "--dataset", shell_complete=complete_dataset, help="Only runs that use this dataset.")
 @click.option("--parent", metavar="STUDY", help="Only the trials of this study.")
 @click.option("--trials", is_flag=True, help="Also the runs of studies' trials, which are only counted otherwise.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the newest.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]")
 @click.option("--watch", is_flag=True, help="Redraw every second until Ctrl-C.")
 @json_option
 def ps(
@@ -44,7 +45,7 @@ def ps(
     tags: tuple[str, ...],
     parent: str | None,
     trials: bool,
-    limit: int,
+    limit: int | None,
     watch: bool,
     as_json: bool,
     **filters: str | None,
@@ -63,13 +64,19 @@ def ps(
     shown = int(trials or bool(tags) or study is not None)
 
     def show() -> None:
-        runs = list_runs(client, phases=wanted, tags=pairs, limit=limit, parent=study, trials=shown, **filters)
         if as_json:
-            console.out_json(runs)
-        elif watch and console.can_draw(sys.stdout):
+            console.out_json(list_runs(client, phases=wanted, tags=pairs, limit=limit, parent=study, trials=shown, **filters))
+            sys.stdout.flush()
+            return
+        most = limit or _SHOWN
+        found = list_runs(client, phases=wanted, tags=pairs, limit=most + 1, parent=study, trials=shown, **filters)
+        runs = found[:most]
+        if watch and console.can_draw(sys.stdout):
             sys.stdout.write("\x1b[H\x1b[2J" + "\n".join(table_of(runs) or [nothing]) + "\n")
         elif runs:
             console.out("\n".join(table_of(runs)))
+            if len(found) > most and limit is None:
+                console.say(f"there are more: these are the newest {most}; --limit N shows N")
         else:
             console.say(nothing)
         sys.stdout.flush()
@@ -81,17 +88,17 @@ def ps(
             show()
 
 
-def list_runs(client: Client, *, phases: tuple[str, ...], tags: dict[str, str], limit: int, **filters: str | int | None) -> list[Run]:
-    """The newest `limit` runs that match. The server filters by one tag, the rest is done here, page by page."""
+def list_runs(client: Client, *, phases: tuple[str, ...], tags: dict[str, str], limit: int | None, **filters: str | int | None) -> list[Run]:
+    """The newest `limit` runs that match, or all. The server filters by one tag, the rest is done here, page by page."""
     found: list[Run] = []
     before: str | None = None
     first_tag = next((f"{key}={value}" for key, value in tags.items()), None)
     while True:
-        size = limit if len(tags) < 2 else _PAGE
+        size = limit if limit is not None and len(tags) < 2 else _PAGE
         page: dict[str, Any] = client.get("/runs", phase=",".join(phases) or None, tag=first_tag, limit=min(size, _PAGE), before=before, **filters)
         found += [run for run in page["runs"] if all(run["spec"]["tags"].get(k) == v for k, v in tags.items())]
         before = page.get("next")
-        if len(found) >= limit or not before:
+        if not before or (limit is not None and len(found) >= limit):
             return found[:limit]
 
 

@@ -28,6 +28,7 @@ def clusters_of(source: str, given: str | None, queues_file: Path | None, added:
     from hopyard.simulator.settings import Cluster
     from hopyard.simulator.traces.openb import read_nodes
 
+    _check_source(source)
     tree = None
     asked: tuple[Asked, ...] = ()
     if given is None and source != HISTORY:
@@ -61,14 +62,35 @@ def workload_of(source: str, format_: str | None, newest: int, replica_gpus: int
 
     if source == HISTORY:
         workload = _server_history(newest)
-    elif source.startswith("@"):
-        raise SpecError(f"there is no workload `{source}`", hints=(f"did you mean `{HISTORY}`?",))
     else:
         workload = read_workload(Path(source), format=format_, replica_gpus=replica_gpus)
     if queue is None:
         return workload
     name = QueueName(check_name(queue, what="--queue"))
     return replace(workload, runs=tuple(replace(run, spec=replace(run.spec, queue=name)) for run in workload.runs))
+
+
+def with_server_queues(workload: Workload, clusters: Sequence[tuple[str, Cluster]]) -> list[tuple[str, Cluster]]:
+    """The own history is played in the server's tree of queues, unless another was given. Queues that are gone by now are played
+    as queues of their own, which is told."""
+    from hopyard.config.queues import tree_of
+    from hopyard.config.reader import Section
+    from hopyard.domain.queue import Queue, QueueTree
+    from hopyard.sdk.connect import connect
+
+    if any(cluster.queues is not None for _, cluster in clusters):
+        return [*clusters]
+    tree = tree_of(Section("the server's queues", "", connect().get("/queues")["tree"]))
+    gone = sorted({run.spec.queue for run in workload.runs if run.spec.queue is not None} - tree.queues.keys())
+    if gone:
+        console.say(f"not in the server's tree of queues any more, and played as queues of their own: {', '.join(gone[:_TOLD])}")
+        tree = QueueTree({**tree.queues, **{name: Queue(name) for name in gone}}, tree.default, tree.half_life_s)
+    return [(title, replace(cluster, queues=tree)) for title, cluster in clusters]
+
+
+def _check_source(source: str) -> None:
+    if source.startswith("@") and source != HISTORY:
+        raise SpecError(f"there is no workload `{source}`", hints=(f"did you mean `{HISTORY}`?",))
 
 
 def tell_problems(workload: Workload) -> None:
@@ -81,7 +103,7 @@ def tell_problems(workload: Workload) -> None:
     console.say(f"{len(workload.problems)} of {len(workload.problems) + len(workload.runs)} rows are not played:")
     for text, lines in sorted(by_text.items(), key=lambda pair: -len(pair[1]))[:_TOLD]:
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-        console.say(f"  line {', '.join(map(str, lines[:3]))}{more}: {text}")
+        console.say(f"  {workload.row} {', '.join(map(str, lines[:3]))}{more}: {text}")
     if len(by_text) > _TOLD:
         console.say(f"  and {sum(map(len, by_text.values()))} rows in all, of {len(by_text)} kinds; --json lists them")
 

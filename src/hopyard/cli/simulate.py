@@ -12,7 +12,7 @@ import click
 from hopyard.cli import console
 from hopyard.cli.options import PngFile, json_option
 from hopyard.cli.simprogress import SimulationLine
-from hopyard.cli.simsource import HISTORY, NODES, clusters_of, tell_problems, workload_of
+from hopyard.cli.simsource import HISTORY, NODES, clusters_of, tell_problems, with_server_queues, workload_of
 from hopyard.config import units
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ def simulate(
     clusters = clusters_of(source, cluster_from, queues_file, added)
     workload = workload_of(source, format_, newest, replica_gpus or largest_gpus(clusters[0][1].nodes), queue)
     tell_problems(workload)
+    if source == HISTORY:
+        clusters = with_server_queues(workload, clusters)
     settings = Settings(
         seed=seed,
         costs=Costs(spans["start"], spans["save"], spans["restore"], spans["checkpoint_every"]),

@@ -20,7 +20,7 @@ def check_queues(workload: Workload, tree: QueueTree) -> None:
     for one in workload.runs:
         queue = one.spec.queue or tree.default
         if queue not in leaves:
-            where = f"line {one.line}: " if one.line else ""
+            where = f"{workload.row} {one.line}: " if one.line else ""
             what = "is divided into others" if queue in tree.queues else "is not in the tree of queues"
             hints = hints_for(queue, sorted(leaves), what="queues")
             raise SpecError(

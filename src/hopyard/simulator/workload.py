@@ -40,12 +40,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out."""
+    """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out. row: what a row is called."""
 
     name: str
     runs: tuple[Submission, ...]
     begin: datetime = EPOCH
     problems: tuple[Problem, ...] = ()
+    row: str = "line"
 
 
 def in_order(name: str, runs: Iterable[Submission], *, begin: datetime = EPOCH, problems: Iterable[Problem] = ()) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def of_runs(runs: Sequence[Any], *, name: str) -> Workload:
     if not made:
         why = f": run {problems[0].line}: {problems[0].text}" if problems else ": there are no runs"
         raise SpecError(f"{name}{why}", hints=("runs that ended can be played",))
-    return dated(name, made, problems)
+    return replace(dated(name, made, problems), row="run")
 
 
 def _submission(run: Mapping[str, Any], place: int) -> tuple[datetime, Submission]:

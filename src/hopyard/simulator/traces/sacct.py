@@ -30,7 +30,7 @@ _UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "CO
 
 
 def read(file: Path, *, replica_gpus: int) -> Workload:
-    table = read_table(file, delimiter="|")
+    table = read_table(file, delimiter="|", head="write it with `sacct -P`, and without `-n`: its first line names the columns")
     if len(table.columns) < 2:
         raise SpecError(
             f"{file}: line 1: there are no columns between `|`", hints=("write it with `sacct -P`, and without `-n`",)
@@ -83,7 +83,12 @@ def _limit_s(row: Row) -> float | None:
     if row.has("timelimitraw") and row.text("timelimitraw").isdecimal():
         return row.whole("timelimitraw") * 60.0 or None
     limit = row.text("timelimit", "").lower()
-    return None if limit in _WITHOUT_LIMIT else span_s(limit, "timelimit")
+    if limit in _WITHOUT_LIMIT or limit in _NOT_KNOWN:
+        return None
+    try:
+        return span_s(limit, "timelimit")
+    except BadRow:  # what it took is known all the same
+        return None
 
 
 def span_s(text: str, column: str) -> float:

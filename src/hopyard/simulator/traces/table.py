@@ -113,16 +113,16 @@ class Table:
         return made, problems
 
 
-def read_table(file: Path, *, delimiter: str = ",") -> Table:
-    """Raises SpecError when the file cannot be read as text in UTF-8 with a head."""
+def read_table(file: Path, *, delimiter: str = ",", head: str = "its first line names the columns") -> Table:
+    """head: how to get one. Raises SpecError when the file cannot be read as text in UTF-8 with a head."""
     rows = _rows(file, delimiter)
-    head = next(rows, None)
-    if head is None:
-        raise SpecError(f"{file}: line 1: the file is empty", hints=("its first line names the columns",))
-    columns = tuple(column.strip().lower() for column in head[1])
+    first = next(rows, None)
+    if first is None:
+        raise SpecError(f"{file}: line 1: the file is empty", hints=(head,))
+    columns = tuple(column.strip().lower() for column in first[1])
     if len(set(columns)) < len(columns):
         double = next(column for column in columns if columns.count(column) > 1)
-        raise SpecError(f"{file}: line 1: the column `{double}` stands there twice")
+        raise SpecError(f"{file}: line 1: the column `{double}` stands there twice", hints=(head,))
     return Table(str(file), columns, tuple(rows))
 
 
