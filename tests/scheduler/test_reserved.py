@@ -13,7 +13,7 @@ from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.timeline.grant import Refused, grant
+from hopyard.scheduler.timeline.grant import Granted, Refused, grant
 
 from .worlds import T0, World, gang, machine, queue, seconds, tree
 
@@ -238,3 +238,18 @@ def test_who_needs_more_than_the_time_between_is_promised_nothing_that_comes_to_
         there.now += seconds(every_s / 2)
         assert not comes(there)
     assert not there.started and not there.promises
+
+
+@pytest.mark.parametrize(("gpus", "preemptible"), [(4, True), (5, True), (4, False)])
+def test_only_those_are_named_who_are_in_its_way(gpus: int, preemptible: bool) -> None:
+    """Four GPUs of eight are reserved from now on."""
+    there = world({"n1": 8})
+    comes(there, gang("hers", gpus, user="ada", preemptible=preemptible))
+    there.now += seconds(10)
+    wanted = replace(reserved("exam", "bob", piece=Resources(4000, 0, 4)), pieces=(1,), start_at=there.now)
+    found = grant(wanted, there.snapshot())
+    assert isinstance(found, Granted)
+    there.reservations = (found.reservation,)
+    asked = [one.gang for one in there.turn().preempt]
+    assert asked == ([GangId("hers")] if gpus == 5 else [])
+    assert found.warnings == (("preempted where they are still there then: run hers",) if asked else ())

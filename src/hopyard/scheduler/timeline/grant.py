@@ -56,7 +56,7 @@ def grant(wanted: Reservation, snapshot: Snapshot) -> Granted | Refused:
             blocked = ground.blocked(snapshot.nodes[name], 1)
             if blocked is not None:
                 return blocked
-        return Granted(wanted, ground.warnings(wanted.nodes))
+        return Granted(wanted, ground.warnings(wanted))
     return _choose(wanted, ground)
 
 
@@ -85,7 +85,7 @@ def _choose(wanted: Reservation, ground: _Ground) -> Granted | Refused:
         return Refused(detail, conflicts, blocks[0].hints if blocks else ())
     chosen.sort()
     pinned = replace(wanted, nodes=tuple(node for node, _ in chosen), pieces=tuple(count for _, count in chosen))
-    return Granted(pinned, ground.warnings(pinned.nodes))
+    return Granted(pinned, ground.warnings(pinned))
 
 
 class _Ground:
@@ -135,18 +135,27 @@ class _Ground:
         upset = len(self._leaving(node.id)) + sum(node.id in promise.nodes for promise in self._broken)
         return WORSE * len(self._may_stay(node.id)) + upset
 
-    def warnings(self, nodes: Sequence[NodeId]) -> tuple[str, ...]:
+    def warnings(self, pinned: Reservation) -> tuple[str, ...]:
+        """Of whom it is in the way on its nodes."""
+        nodes = pinned.nodes
         found = [f"node {name} is not open now" for name in nodes if not self.nodes[name].open]
-        staying = sorted({gang for name in nodes for gang in self._may_stay(name)})
+        crowded = [name for at, name in enumerate(nodes) if self._crowded(name, pinned.pieces[at] if pinned.pieces else 0)]
+        staying = sorted({gang for name in crowded for gang in self._may_stay(name)})
         if staying:
             found.append(f"may not be preempted and may still be there then: {_listed(staying)}")
-        leaving = sorted({gang for name in nodes for gang in self._leaving(name)})
+        leaving = sorted({gang for name in crowded for gang in self._leaving(name)})
         if leaving:
             found.append(f"preempted where they are still there then: {_listed(leaving)}")
         broken = sorted({promise.gang for promise in self._broken if set(nodes) & {*promise.nodes}})
         if broken:
             found.append(f"may start later than was promised: {_listed(broken)}")
         return tuple(found)
+
+    def _crowded(self, node: NodeId, pieces: int) -> bool:
+        """Whether not all that may still be there then can stay."""
+        there = {*self._may_stay(node), *self._leaving(node)}
+        placements = [one.placement for one in self._strangers(node) if one.gang.id in there]
+        return self.wanted.resources is None or (bool(there) and self._room_beside(self.nodes[node], placements) < pieces)
 
     def _fits(self, node: Node, pieces: int, others: Sequence[Reservation]) -> bool:
         if self.wanted.resources is None or any(other.resources is None for other in others):
