@@ -42,6 +42,25 @@ def lines(found: Why) -> list[str]:
     return [line.text for line in found.what_if]
 
 
+def test_in_its_way_is_who_holds_what_it_lacks() -> None:
+    """`cpus` ends later, but there are CPUs enough."""
+    running = [
+        runs(Placement(asks("gpus", 4, limit_s=100), (Assignment(0, NodeId("n0"), (0, 1, 2, 3)),))),
+        runs(Placement(asks("cpus", 0, limit_s=50), (Assignment(0, NodeId("n0"), ()),))),
+    ]
+    found = asked(snapshot([machine("n0", 4)], running, [asks("wide", 4)]), "wide")
+    assert [blocker.name for blocker in found.blocked_by] == ["run:gpus"]
+
+
+def test_whoever_is_asked_to_leave_is_expected_to_be_gone_soon_from_the_turn_on_that_asks() -> None:
+    running = [runs(Placement(replace(asks("low", 4, limit_s=9000), priority=0), (Assignment(0, NodeId("n0"), (0, 1, 2, 3)),)))]
+    view = snapshot([machine("n0", 4)], running, [replace(asks("high", 4, limit_s=100), priority=9)])
+    found = asked(view, "high")
+    assert found.hold.reason is HoldReason.PREEMPTING
+    assert found.expected is not None and found.promised_at is not None
+    assert found.expected.high_at <= found.promised_at < T0 + seconds(100)
+
+
 A100 = Where((PoolName("a100"),))
 
 

@@ -43,6 +43,17 @@ def placed(placement: Placement, nodes: Mapping[NodeId, Node]) -> dict[str, int]
     return {name: amount for name, amount in found.items() if amount}
 
 
+def on_each_node(placement: Placement) -> dict[NodeId, dict[str, int]]:
+    """Of each of its nodes what a placed gang uses of CPU, memory and GPUs."""
+    found: dict[NodeId, dict[str, int]] = {}
+    for assignment, (_, role) in zip(placement.assignments, placement.gang.requests(), strict=True):
+        here, request = found.setdefault(assignment.node, {CPU: 0, MEMORY: 0, GPU: 0}), role.resources
+        here[CPU] += request.cpu_milli
+        here[MEMORY] += request.memory_bytes
+        here[GPU] += assignment.gpu_milli * len(assignment.gpus)
+    return found
+
+
 def totals(nodes: Iterable[Node]) -> dict[str, int]:
     """What these nodes have together."""
     found: Counter[str] = Counter()

@@ -10,21 +10,27 @@ from hopyard.domain.ids import GangId
 from hopyard.scheduler.cycle.planner import Planner
 
 
+def asked(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The snapshot once those were asked to leave whom the plan asks."""
+    leave = {one.gang: one.for_gang for one in plan.preempt}
+    running = [
+        replace(one, stopping=True, preempted_for=leave[one.gang.id] or None, asked_at=snapshot.now) if one.gang.id in leave else one
+        for one in snapshot.running
+    ]
+    return replace(snapshot, running=tuple(running)) if leave else snapshot
+
+
 class Aftermath:
     """The snapshot with the plan carried out. What the gang was promised is gone with what it asked for: others who kept out of
     its way may start before it."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan, gang: GangId) -> None:
+        """snapshot: as `asked` leaves it."""
         placed = {placement.gang.id for placement in plan.place}
-        asked = {one.gang: one.for_gang for one in plan.preempt}
-        running = [
-            replace(one, stopping=True, preempted_for=asked[one.gang.id] or None, asked_at=snapshot.now) if one.gang.id in asked else one
-            for one in snapshot.running
-        ]
         self._others = tuple(one for one in snapshot.pending if one.id != gang and one.id not in placed)
         self._snapshot = replace(
             snapshot,
-            running=(*running, *(Running(placement, snapshot.now) for placement in plan.place)),
+            running=(*snapshot.running, *(Running(placement, snapshot.now) for placement in plan.place)),
             promises={promise.gang: promise for promise in plan.promises if promise.gang != gang},
         )
         self._planner = Planner()

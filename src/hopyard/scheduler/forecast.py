@@ -12,7 +12,7 @@ from hopyard.domain.cluster import Hold, HoldReason, Plan, Snapshot
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
 from hopyard.domain.spans import soon
-from hopyard.scheduler.aftermath import Aftermath
+from hopyard.scheduler.aftermath import Aftermath, asked
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, exactly, expect
@@ -73,6 +73,7 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
     """`plan`: of this snapshot. progress: which part of all they have to do those that run say they have done, 0 to 1. None
     where the gang does not wait, or starts by this plan. Takes longer the larger the cluster is: seconds for ten thousand
     nodes."""
+    snapshot = asked(snapshot, plan)
     gangs = {gang.id: gang for gang in snapshot.pending}
     gang = gangs.get(gang_id)
     hold = next((hold for hold in plan.hold if hold.gang == gang_id), None) if gang is not None else None

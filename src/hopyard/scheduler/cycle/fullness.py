@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from hopyard.domain.gang import Role
 from hopyard.domain.ids import NodeId
+from hopyard.domain.queue import CPU, GPU, MEMORY, Amounts
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.placement.capacity import Capacity
@@ -35,9 +36,7 @@ class Fullness:
 
     def now(self, capacity: Capacity) -> list[Shape]:
         """Those that are full for certain."""
-        left = (
-            [free for node in self._freed if (free := capacity.left_on(node)) is not None] if len(self._freed) <= MANY else None
-        )
+        left = [free for node in self._freed if (free := capacity.left_on(node))] if len(self._freed) <= MANY else None
         self._freed.clear()
         if left is None:
             self._full.clear()
@@ -47,11 +46,11 @@ class Fullness:
         return list(self._full)
 
 
-def _may_fit(shape: Shape, free: tuple[int, int, int]) -> bool:
+def _may_fit(shape: Shape, free: Amounts) -> bool:
     return any(_replica_may_fit(role, free) for role in shape.example.roles)
 
 
-def _replica_may_fit(role: Role, free: tuple[int, int, int]) -> bool:
+def _replica_may_fit(role: Role, free: Amounts) -> bool:
     asked = role.resources
     gpus = asked.gpus * WHOLE_GPU or asked.gpu_milli or int(asked.shares_gpu)
-    return asked.cpu_milli <= free[0] and asked.memory_bytes <= free[1] and gpus <= free[2]
+    return asked.cpu_milli <= free[CPU] and asked.memory_bytes <= free[MEMORY] and gpus <= free[GPU]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hopyard.domain.amounts import on_each_node
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
-from hopyard.domain.queue import CPU, GPU, MEMORY
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.cycle.victims import Search, Victim, lost, weight
 from hopyard.scheduler.fairness.accounts import Accounts
@@ -175,16 +174,12 @@ class Preemptor:
         names = self.accounts.not_lent(gang)
         if not names:
             return True
-        needs: dict[NodeId, Counter[str]] = {}
-        for assignment, (_, role) in zip(place.assignments, place.gang.requests(), strict=True):
-            request, gpus = role.resources, assignment.gpu_milli * len(assignment.gpus)
-            needs.setdefault(assignment.node, Counter()).update({CPU: request.cpu_milli, MEMORY: request.memory_bytes, GPU: gpus})
-        for node, need in needs.items():
-            left = self._capacity.left_on(node)
-            free = dict(zip((CPU, MEMORY, GPU), left, strict=True)) if left is not None else {}
-            if any(need[name] > free.get(name, 0) for name in names if need[name]):
-                return False
-        return True
+        return all(
+            need.get(name, 0) <= left.get(name, 0)
+            for node, need in on_each_node(place).items()
+            for left in [self._capacity.left_on(node)]
+            for name in names
+        )
 
     def why(self, running: Running, gang: Gang) -> str:
         """A sentence for the one who has to leave."""

@@ -10,6 +10,7 @@ import numpy as np
 from hopyard.domain.cluster import HoldReason, Node
 from hopyard.domain.gang import ANYWHERE, Assignment, Gang, Placement, Role, Where
 from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.queue import CPU, GPU, MEMORY
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.fitting import Shape
 from hopyard.scheduler.placement.free import Free
@@ -323,13 +324,13 @@ class Capacity:
         row = self._free.ground.row.get(node)
         return None if row is None else self._free.ground.nodes[row]
 
-    def left_on(self, node: NodeId) -> tuple[int, int, int] | None:
-        """Thousandths of cores, bytes, and thousandths of all its GPUs together that are free on a node; None where it is not
+    def left_on(self, node: NodeId) -> dict[str, int]:
+        """Thousandths of cores, bytes, and thousandths of all its GPUs together that are free on a node; nothing where it is not
         there or not open."""
         row = self._free.ground.row.get(node)
         if row is None or not self._free.ground.open[row]:
-            return None
-        return int(self._free.cpu[row]), int(self._free.memory[row]), int(np.maximum(self._free.gpu[row], 0).sum())
+            return {}
+        return {CPU: int(self._free.cpu[row]), MEMORY: int(self._free.memory[row]), GPU: int(np.maximum(self._free.gpu[row], 0).sum())}
 
     def _rows(self, nodes: Iterable[NodeId]) -> Ints:
         row = self._free.ground.row

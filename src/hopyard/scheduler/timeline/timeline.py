@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
+from hopyard.domain.amounts import on_each_node
 from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
@@ -270,10 +271,26 @@ class Timeline:
         return at if at <= by else None
 
     def waits_for(self, gang: GangId) -> tuple[str, ...]:
-        """What a gang that was promised a start in this turn waits for, as a Hold names it: the runs on its nodes, the last
-        to end first, the first few."""
+        """What a gang that was promised a start in this turn waits for, as a Hold names it: the runs on its nodes that hold what it
+        lacks there, the last to end first, the first few."""
         stay = self._outlook.stays.get(gang)
-        return tuple(f"run:{needed}" for needed in stay.needed[:NAMED]) if stay else ()
+        if stay is None:
+            return ()
+        lacked = {
+            (node, name)
+            for node, need in on_each_node(stay.placement).items()
+            for left in [self._outlook.capacity.left_on(node)]
+            for name, amount in need.items()
+            if amount > left.get(name, 0)
+        }
+        holding = {
+            end.gang
+            for end in self._outlook.ends_on({node for node, _ in lacked})
+            for node, held in on_each_node(end.placement).items()
+            if any(amount and (node, name) in lacked for name, amount in held.items())
+        }
+        named = [needed for needed in stay.needed if needed in holding] or stay.needed
+        return tuple(f"run:{needed}" for needed in named[:NAMED])
 
     def counts_on(self, gang: GangId) -> frozenset[GangId]:
         """Those who are expected to leave the nodes of a gang that was promised a start in this turn before it starts."""
