@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hopyard.domain.amounts import on_each_node
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
@@ -169,17 +168,10 @@ class Preemptor:
         return (runs, place) if all(run.gang.queue == gang.queue for run in runs) or self._only_lent(gang, place) else None
 
     def _only_lent(self, gang: Gang, place: Placement) -> bool:
-        """Whether what others are sure of and its own lender is not is free where it goes before anybody leaves. Else those who leave
-        could take that back from it in turn: of two queues one is sure of GPUs, the other of CPUs, and their runs ask for both."""
+        """Whether what others are sure of and its own lender is not is free where it goes, and allowed, before anybody leaves. Else those
+        who leave could take that back from it in turn: of two queues one is sure of GPUs, the other of CPUs, and their runs ask for both."""
         names = self.accounts.not_lent(gang)
-        if not names:
-            return True
-        return all(
-            need.get(name, 0) <= left.get(name, 0)
-            for node, need in on_each_node(place).items()
-            for left in [self._capacity.left_on(node)]
-            for name in names
-        )
+        return not names or (self._capacity.is_free(place, names) and not self.accounts.refuses(place.gang, names))
 
     def why(self, running: Running, gang: Gang) -> str:
         """A sentence for the one who has to leave."""

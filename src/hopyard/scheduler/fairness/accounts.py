@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -12,7 +12,7 @@ from hopyard.domain.amounts import decayed, dominant_share, placed, totals
 from hopyard.domain.cluster import HoldReason, Node, Running
 from hopyard.domain.gang import Gang, Placement, Role
 from hopyard.domain.ids import NodeId, QueueName
-from hopyard.domain.queue import GPU_OF, Amounts, QueueTree, Used
+from hopyard.domain.queue import GPU, GPU_OF, Amounts, QueueTree, Used
 from hopyard.scheduler.fairness import sentences, shares
 from hopyard.scheduler.fairness.ask import Cards, asked, in_full
 from hopyard.scheduler.fairness.ledger import Ledger
@@ -161,6 +161,13 @@ class Accounts:
                 return refused
         return self._no_model(gang.sized(_fewest(gang))) if limits.models[leaf] else None
 
+    def refuses(self, gang: Gang, names: Collection[str]) -> bool:
+        """Whether `refusal` is for one of these resources; GPU stands for those of all models."""
+        for name, amount in asked(gang, self._cards).items():
+            if (GPU if name.startswith(GPU_OF) else name) in names and self._refused(gang, name, amount):
+                return True
+        return GPU in names and bool(self._limits.models.get(gang.queue)) and self._no_model(gang.sized(_fewest(gang))) is not None
+
     def closed_models(self, gang: Gang) -> frozenset[str]:
         """Models of GPUs, in lower case, of which its queue or its user may not use as many as it could land on: those of its roles that
         have the choice may use none of them."""
@@ -194,12 +201,13 @@ class Accounts:
 
     def covered(self, gang: Gang) -> Gang:
         """An elastic gang with no more replicas than the guarantee covers that covers its smallest size, of its queue or one
-        above it; as it is where none does."""
-        lending = self._lending
-        lender = lending.lender(gang.queue, asked(gang, self._cards))[0] if gang.elastic else None
+        above it; as it is where none does. It is no larger than that where it needs something that others are sure of alone."""
+        lending, ask = self._lending, asked(gang, self._cards)
+        lender = lending.lender(gang.queue, ask)[0] if gang.elastic else None
         if lender is None:
             return gang
-        return _largest(gang, lambda sized: lending.covers(lender, gang.queue, asked(sized, self._cards)))
+        alone = not lending.not_lent(lender, ask)
+        return _largest(gang, lambda sized: alone and lending.covers(lender, gang.queue, asked(sized, self._cards)))
 
     def queue_key(self, queue: QueueName, gang: Gang) -> tuple[tuple[int, float, QueueName], ...]:
         """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how

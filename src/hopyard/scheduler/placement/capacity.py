@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hopyard.domain.amounts import on_each_node
 from hopyard.domain.cluster import HoldReason, Node
 from hopyard.domain.gang import ANYWHERE, Assignment, Gang, Placement, Role, Where
 from hopyard.domain.ids import GangId, NodeId
@@ -331,6 +333,20 @@ class Capacity:
         if row is None or not self._free.ground.open[row]:
             return {}
         return {CPU: int(self._free.cpu[row]), MEMORY: int(self._free.memory[row]), GPU: int(np.maximum(self._free.gpu[row], 0).sum())}
+
+    def is_free(self, placement: Placement, names: Collection[str]) -> bool:
+        """Whether so much of these resources (CPU, MEMORY, GPU) is free where it would be; of GPUs on just those cards."""
+        for node, needs in on_each_node(placement).items():
+            left = self.left_on(node)
+            if any(need > left.get(name, 0) for name, need in needs.items() if name in names):
+                return False
+        cards = Counter[tuple[NodeId, int]]()
+        for assignment in placement.assignments if GPU in names else ():
+            cards.update({(assignment.node, index): assignment.gpu_milli for index in assignment.gpus})
+        ground = self._free.ground
+        return all(
+            milli <= self._free.gpu[ground.row[node], ground.column[ground.row[node]][index]] for (node, index), milli in cards.items()
+        )
 
     def _rows(self, nodes: Iterable[NodeId]) -> Ints:
         row = self._free.ground.row

@@ -306,11 +306,11 @@ class Search:
         return self._rankings.fitting(Shape(role.resources, role.where, self._closed_to(role)))
 
     def _closed_to(self, role: Role) -> frozenset[str]:
-        """What may be used of these models is for the roles that can use no other."""
+        """What may be used of these models is for the roles that name no other."""
         if not self._closed or len(self._gang.roles) == 1:
             return self._closed
-        models = frozenset(map(str.casefold, role.resources.gpu_models)) or {model for model, _ in self._free.ground.cards}
-        return self._closed if models - self._closed else frozenset()
+        named = {*map(str.casefold, role.resources.gpu_models)}
+        return frozenset() if named and named <= self._closed else self._closed
 
     def _choice(self, role: Role, times: int, used: set[int] | None = None) -> Choice:
         """The order of nodes for `times` of its replicas at once, as they were when the search began."""
