@@ -11,7 +11,7 @@ import pytest
 
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
-from hopyard.domain.queue import GPU, QueueTree
+from hopyard.domain.queue import CPU, GPU, QueueTree
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.scheduler.placement.fit import never_fits
 
@@ -106,6 +106,11 @@ TREES = (
     ),
 )  # fmt: skip
 
+SURE_OF_OTHER_THINGS = tree(
+    queue("root"), queue("a", "root", sure=6), replace(queue("b", "root"), guarantee={CPU: 8000}), queue("c", "root", most=8),
+    queue("x", "c", sure=2), replace(queue("y", "c"), guarantee={CPU: 2000}),
+)  # fmt: skip
+
 
 def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
     above = {one.parent for one in queues.queues.values()}
@@ -125,12 +130,20 @@ def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
 # In the lives of 40, 44 and 65, what some had left for a gang was taken by others; in those of whoever takes long to leave, it was where
 # a minute was expected to be enough.
 @pytest.mark.parametrize(
-    ("seed", "leaves_s", "grace_s"), [*((seed, 3, 60) for seed in (*range(6), 40, 44, 65)), *((seed, 400, 600) for seed in (5, 6, 9))]
+    ("seed", "leaves_s", "grace_s", "cpus"),
+    [
+        *((seed, 3, 60, 16) for seed in (*range(6), 40, 44, 65)),
+        *((seed, 400, 600, 16) for seed in (5, 6, 9)),
+        *((seed, 3, 60, 4) for seed in range(6)),
+    ],
 )
-def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(seed: int, leaves_s: float, grace_s: float) -> None:
+def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(
+    seed: int, leaves_s: float, grace_s: float, cpus: int
+) -> None:
+    """With few CPUs, some queues are sure of CPUs and others of GPUs."""
     random = Random(seed)
-    queues = TREES[seed % len(TREES)]
-    nodes = [machine(f"n{i}", random.choice([4, 4, 2]), cpus=16, rack=f"r{i % 2}") for i in range(4)]
+    queues = TREES[seed % len(TREES)] if cpus > 4 else SURE_OF_OTHER_THINGS
+    nodes = [machine(f"n{i}", random.choice([4, 4, 2]), cpus=cpus, rack=f"r{i % 2}") for i in range(4)]
     coming = demand(queues, random, 60)
     life = Life(
         World({node.id: node for node in nodes}, queues, grace_s=grace_s),
