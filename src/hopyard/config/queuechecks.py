@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 from hopyard.config.amounts import spelled, value
 from hopyard.config.reader import Section
@@ -25,14 +26,7 @@ def check_limits(queues: Mapping[QueueName, Queue], given: Mapping[QueueName, Se
         _check_models(queue, where)
         for resource, amount in queue.maximum.items():
             if amount < sure[name].get(resource, 0):
-                least = _text(resource, sure[name][resource])
-                hint = f"raise it to {least}, or lower the guarantee"
-                raise _fail(
-                    where.section("maximum"),
-                    resource,
-                    f"{_text(resource, amount)} is less than what the queue is guaranteed, {least}",
-                    hint,
-                )
+                _fail_below(where.section("maximum"), resource, amount, sure[name][resource], {} if resource in queue.guarantee else inside)
         for resource in queue.lend_limit:
             if not sure[name].get(resource):
                 raise _fail(
@@ -67,12 +61,19 @@ def beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
 
 def _check_guarantee(queue: Queue, below: Mapping[QueueName, Amounts], where: Section) -> None:
     for resource, amount in queue.guarantee.items():
-        parts = {child: sure[resource] for child, sure in below.items() if sure.get(resource)}
-        if sum(parts.values()) > amount:
-            whole = _text(resource, sum(parts.values()))
-            who = ", ".join(f"{child} {_text(resource, part)}" for child, part in parts.items())
-            problem = f"{_text(resource, amount)} is less than what the queues right below it are guaranteed, {whole} ({who})"
-            raise _fail(where, resource, problem, f"raise it to {whole}, or lower theirs")
+        whole = sum(sure.get(resource, 0) for sure in below.values())
+        if whole > amount:
+            _fail_below(where, resource, amount, whole, below)
+
+
+def _fail_below(where: Section, resource: str, amount: int, least: int, below: Mapping[QueueName, Amounts]) -> NoReturn:
+    """It has to be at least so much, which the queue itself is guaranteed, or those below it are."""
+    parts = {child: sure[resource] for child, sure in below.items() if sure.get(resource)}
+    who = ", ".join(f"{child} {_text(resource, part)}" for child, part in parts.items())
+    whole = _text(resource, least)
+    whose = f"the queues right below it are guaranteed, {whole} ({who})" if who else f"the queue is guaranteed, {whole}"
+    hint = f"raise it to {whole}, or lower {'theirs' if who else 'the guarantee'}"
+    raise _fail(where, resource, f"{_text(resource, amount)} is less than what {whose}", hint)
 
 
 def _check_models(queue: Queue, where: Section) -> None:

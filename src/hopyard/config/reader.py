@@ -98,7 +98,8 @@ def section(file: str, path: str, value: Any) -> Section:
         raise SpecError(f"{where}: {shown(value)} is not a mapping", hints=("a mapping has one `key: value` line per entry",))
     for key in value:
         if not isinstance(key, str):
-            raise SpecError(f"{where}: the key {shown(key)} is not a text", hints=(f'write it in quotes: "{key}"',))
+            hint = "YAML takes yes, no, on and off for true and false: write it in quotes" if isinstance(key, bool) else f'write it in quotes: "{key}"'
+            raise SpecError(f"{where}: the key {shown(key)} is not a text", hints=(hint,))
     return Section(file, path, value)
 
 
