@@ -10,14 +10,15 @@ from hypothesis import assume, given, settings
 
 from hopyard.domain.cluster import HoldReason, Plan, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement, Role, Where
-from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
+from hopyard.domain.ids import GangId, NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.forecast import Why, why
 from hopyard.scheduler.whatif import LIMITS_S, changes
 from tests.scheduler.futures import T0, asks, machine, runs, seconds, snapshot
-from tests.scheduler.worlds import World, worlds
+from tests.scheduler.worlds import World, gang, queue, tree, worlds
+from tests.scheduler.worlds import machine as worlds_machine
 
 
 def busy_cluster(*pending: Gang, queues: QueueTree | None = None) -> Snapshot:
@@ -307,3 +308,17 @@ def test_every_change_asks_for_less_or_for_something_else() -> None:
 
 def _elsewhere(after: Role, before: Role) -> bool:
     return after.where != before.where
+
+
+def test_who_waits_for_what_queues_share_counts_those_of_others_that_go_first() -> None:
+    """`c` may use 3 GPUs, all of which `y` is sure of: when one of its runs ends, `y3` goes before `x1` of the queue beside it."""
+    queues = tree(queue("root"), queue("c", "root", most=3), queue("x", "c"), queue("y", "c", sure=3))
+    world = World({NodeId("n"): worlds_machine("n", 8)}, queues)
+    world.submit(gang("y1", queue="y", limit_s=1000), gang("y2", queue="y", limit_s=2500))
+    world.turn()
+    world.submit(gang("y3", 2, queue="y", user="bob", limit_s=3000, at=1), gang("x1", 2, queue="x", user="cy", limit_s=100, at=2))
+    view = world.snapshot()
+    found = why(view, plan(view), GangId("x1"))
+    assert found is not None and found.expected is not None
+    assert found.hold.reason is HoldReason.QUOTA
+    assert found.expected.mid_at == world.now + seconds(4000)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import itemgetter
 from types import MappingProxyType
 
 from hopyard.domain.amounts import asked_for, dominant_share, totals
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Snapshot
 from hopyard.domain.gang import Gang, Placement
-from hopyard.domain.ids import GangId
+from hopyard.domain.ids import GangId, QueueName
+from hopyard.domain.quota import path
 from hopyard.domain.spans import soon
 from hopyard.scheduler.aftermath import Aftermath, asked
 from hopyard.scheduler.fairness.accounts import Accounts
@@ -82,7 +84,8 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
     queue = [(other.position, gangs[other.gang]) for other in plan.hold if gangs[other.gang].queue == gang.queue]
     promised = next((promise for promise in plan.promises if promise.gang == gang_id), None)
     base = _Base(snapshot, plan, gangs, gang, progress)
-    ahead = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
+    own = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
+    ahead = [*base.rivals(hold), *own]
     likely = base.laid_out(_mid, ahead)
     start_at, waits_for = likely.start_of(gang)
     if hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE):
@@ -173,6 +176,22 @@ class _Base:
                 timeline.promise(gang, supposed(gang))
         rest_s = sum(dominant_share(asked_for(gang), self._cluster) * supposed(gang).mid_s for gang in waiting[AHEAD:])
         return _Future(timeline, expect(self.gang, snapshot.durations), snapshot.now, timedelta(seconds=rest_s))
+
+    def rivals(self, hold: Hold) -> list[Gang]:
+        """Those of other queues that come before it to what a queue above them all may use, where it waits for that: those whose queues
+        are sure of what they ask for once their other runs have ended, then in today's order."""
+        tree, empty = self.snapshot.queues, Accounts.of(self.snapshot.queues, self.snapshot.nodes.values(), (), {}, self.snapshot.now)
+
+        def key(gang: Gang) -> tuple[list[int], tuple[tuple[int, float, QueueName], ...]]:
+            return [beyond for beyond, _, _ in empty.queue_key(gang.queue, gang)], self._accounts.queue_key(gang.queue, gang)
+
+        above = {name.removeprefix("queue:") for name in hold.blocked_by if name.startswith("queue:")} - {self.gang.queue}
+        if not above:
+            return []
+        mine = key(self.gang)
+        others = [self._gangs[other.gang] for other in self._plan.hold if self._gangs[other.gang].queue != self.gang.queue]
+        found = [(key(other), other) for other in others if not above.isdisjoint(path(tree, other.queue))]
+        return [other for theirs, other in sorted(found, key=itemgetter(0)) if theirs < mine]
 
     def ends_at(self, name: str) -> datetime | None:
         """When a run that is in the way probably ends, or a reservation does."""
