@@ -322,3 +322,15 @@ def test_who_waits_for_what_queues_share_counts_those_of_others_that_go_first() 
     assert found is not None and found.expected is not None
     assert found.hold.reason is HoldReason.QUOTA
     assert found.expected.mid_at == world.now + seconds(4000)
+
+
+def test_who_will_stand_back_for_one_of_its_user_is_told_so() -> None:
+    """Bob may use 4 GPUs of the queue's 6 and uses 3: `two` waits for the fourth and fifth, and after a while `one` stands back for it."""
+    world = World({NodeId("n"): worlds_machine("n", 8)}, tree(queue("b", most=6, user_limit={GPU: 4000})))
+    world.submit(gang("bobs", 3, queue="b", user="bob", limit_s=3000), gang("cys", 3, queue="b", user="cy", limit_s=200))
+    world.turn()
+    world.submit(gang("two", 2, queue="b", user="bob", limit_s=100, at=1), gang("one", 1, queue="b", user="bob", limit_s=1000, at=2))
+    view = world.snapshot()
+    found = why(view, plan(view), GangId("one"))
+    assert found is not None and found.expected is not None
+    assert found.expected.mid_at == world.now + seconds(3000)

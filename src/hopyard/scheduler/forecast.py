@@ -15,9 +15,11 @@ from hopyard.domain.ids import GangId, QueueName
 from hopyard.domain.quota import path
 from hopyard.domain.spans import soon
 from hopyard.scheduler.aftermath import Aftermath, asked
+from hopyard.scheduler.cycle.frost import patience
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, exactly, expect
+from hopyard.scheduler.timeline.blocked import Blocked
 from hopyard.scheduler.timeline.booked import HORIZON_S, occurrences, owns
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.timeline import Timeline
@@ -167,15 +169,24 @@ class _Base:
 
         timeline = self._planned(self._supposing(pick), supposed)
         promised = {promise.gang for promise in self._plan.promises}
-        waiting = [gang for gang in ahead if gang.id not in promised]
+        waiting, frozen = [gang for gang in ahead if gang.id not in promised], list[tuple[datetime, datetime]]()
         for gang in waiting[:AHEAD]:
             found = timeline.try_now(gang, supposed(gang))
             if isinstance(found, Placement):
                 timeline.start(found, supposed(gang))
-            else:
-                timeline.promise(gang, supposed(gang))
+                continue
+            timeline.promise(gang, supposed(gang))
+            starts_at = timeline.expected_at(gang.id)
+            if starts_at is not None and self._stands_back_for(gang, found):
+                frozen.append((gang.submitted_at + patience(expect(gang, snapshot.durations)), starts_at))
         rest_s = sum(dominant_share(asked_for(gang), self._cluster) * supposed(gang).mid_s for gang in waiting[AHEAD:])
-        return _Future(timeline, expect(self.gang, snapshot.durations), snapshot.now, timedelta(seconds=rest_s))
+        return _Future(timeline, expect(self.gang, snapshot.durations), snapshot.now, timedelta(seconds=rest_s), tuple(frozen))
+
+    def _stands_back_for(self, other: Gang, found: Blocked) -> bool:
+        """Whether it does once the other has waited long enough for what its queue or its user may use (see `Frost`)."""
+        return other.queue == self.gang.queue and (
+            found.reason is HoldReason.QUOTA or (found.reason is HoldReason.USER_LIMIT and other.user == self.gang.user)
+        )
 
     def rivals(self, hold: Hold) -> list[Gang]:
         """Those of other queues that come before it to what a queue above them all may use, where it waits for that: those whose queues
@@ -235,12 +246,14 @@ class _Base:
 
 @dataclass(frozen=True, slots=True)
 class _Future:
-    """One way that it may go. later: how long the work of those ahead takes that were not laid out."""
+    """One way that it may go. later: how long the work of those ahead takes that were not laid out. frozen: from when it stands back
+    for others of its queue, and when they start."""
 
     timeline: Timeline
     expected: Expected
     now: datetime
     later: timedelta
+    frozen: tuple[tuple[datetime, datetime], ...] = ()
 
     def start_of(self, gang: Gang) -> tuple[datetime | None, tuple[str, ...]]:
         """When the gang starts, as it is promised there if it is, and for what it waits. It is promised nothing there afterwards."""
@@ -254,7 +267,11 @@ class _Future:
             found = timeline.expected_at(gang.id)
         waits_for = timeline.waits_for(gang.id)
         timeline.withdraw(gang.id)
-        return (None if found is None else found + later), waits_for
+        if found is None:
+            return None, waits_for
+        for since, starts_at in self.frozen:
+            found = max(found, starts_at) if found > since else found
+        return found + later, waits_for
 
 
 def _low(expected: Expected) -> float:

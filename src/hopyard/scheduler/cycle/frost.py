@@ -12,8 +12,14 @@ from hopyard.domain.quota import path
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.scene import Scene
+from hopyard.scheduler.predict import Expected
 
 PATIENCE = timedelta(minutes=5)  # so long at most smaller ones may go on taking what becomes free of a limit
+
+
+def patience(expected: Expected) -> timedelta:
+    """Who asks for seconds is not to wait for minutes while smaller ones go on taking what it waits for."""
+    return min(PATIENCE, timedelta(seconds=expected.high_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Frost:
     def form(self, gang: Gang) -> None:
         """The gang waits; whether others are to stand back for it is seen here."""
         scene = self._scene
-        if scene.now - gang.submitted_at < self._patience(gang) or scene.line.rank_of(gang)[1]:
+        if scene.now - gang.submitted_at < patience(scene.expected(gang)) or scene.line.rank_of(gang)[1]:
             return
         refused = scene.accounts.refusal(gang)
         if refused is None or scene.standing.never_allowed(gang):
@@ -52,10 +58,6 @@ class Frost:
         for leaf in scene.standing.leaves:
             if refused.queue in path(scene.snapshot.queues, leaf):
                 self._sheets.setdefault(leaf, []).append(sheet)
-
-    def _patience(self, gang: Gang) -> timedelta:
-        """Who asks for seconds is not to wait for minutes while smaller ones go on taking what it waits for."""
-        return min(PATIENCE, timedelta(seconds=self._scene.expected(gang).high_s))
 
     def holds(self, queue: QueueName, user: str, shape: Shape) -> bool:
         return queue in self._sheets and self._over(queue, user, shape.asks_gpus) is not None
