@@ -124,3 +124,8 @@ class Fitting:
             return self.need
         assert self.needs is not None
         return int(self.needs[self.ground.card[row, column]])
+
+
+def least_gpu(request: Resources) -> int:
+    """Thousandths of GPUs that one replica takes at least; of a share by memory nothing more is known."""
+    return WHOLE_GPU * request.gpus or request.gpu_milli or int(request.shares_gpu)

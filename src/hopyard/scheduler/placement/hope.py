@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from hopyard.domain.gang import Gang, Placement, Role
-from hopyard.domain.resources import WHOLE_GPU, Resources
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.fitting import least_gpu
 
 
 class Hope:
@@ -38,8 +38,3 @@ class Hope:
             return role.replicas
         room = rooms[0] if len(rooms) == 1 else np.minimum.reduce(rooms)
         return int(np.maximum(room, 0).sum(where=self._capacity.allowed(role.where)))
-
-
-def least_gpu(request: Resources) -> int:
-    """Thousandths of GPUs that one replica takes at least; of a share by memory nothing more is known."""
-    return WHOLE_GPU * request.gpus or request.gpu_milli or int(request.shares_gpu)

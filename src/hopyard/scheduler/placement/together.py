@@ -8,7 +8,7 @@ import numpy as np
 
 from hopyard.domain.gang import NODE_LEVEL, Closeness, Role
 from hopyard.scheduler.placement.booked import Booked
-from hopyard.scheduler.placement.fitting import Fitting
+from hopyard.scheduler.placement.fitting import Fitting, least_gpu
 from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import Ints
 
@@ -19,6 +19,7 @@ Step = tuple["Step | None", int, Counts]  # the one before, a node, and how many
 MOST_NODES = 400
 MOST_STATES = 256
 MOST_SEATS = 20_000  # replicas that are put on a node to see whether it holds them
+MOST_SUMS = 50_000  # counts that are added up: about a tenth of a second
 
 
 def movable(role: Role) -> bool:
@@ -30,9 +31,8 @@ def movable(role: Role) -> bool:
 
 class Together:
     """The counts of each role that nodes can hold are added up node by node, and only those kept that no other exceeds in every role
-    (dynamic programming over the Pareto front; the problem is vector bin packing with few types of items and bins of many: Gabay and Zaourar,
-    Annals of Operations Research 2016). Exact for
-    up to MOST_NODES different nodes as long as a front has up to MOST_STATES; where cards are shared, as exact as best fit."""
+    (dynamic programming over the Pareto front; the problem is vector bin packing with few types of items and bins of many: Gabay and
+    Zaourar, Annals of Operations Research 2016). Exact within these bounds; where cards are shared, as exact as best fit."""
 
     def __init__(self, free: Free, booked: Booked, roles: Sequence[Role], fittings: Sequence[Fitting], order: Sequence[int]) -> None:
         """order: in which the roles take from a node."""
@@ -45,13 +45,16 @@ class Together:
     def divide(self, rows: Ints) -> list[tuple[int, Counts]] | None:
         """How many of each role to put on which of these nodes, in `order`; None where it finds no way."""
         rooms = [fit.room(self._free, most, rows) for fit, most in zip(self._fittings, self._wanted, strict=True)]
-        if any(int(room.sum()) < wanted for room, wanted in zip(rooms, self._wanted, strict=True)):
+        if any(int(room.sum()) < wanted for room, wanted in zip(rooms, self._wanted, strict=True)) or not self._enough(rows, rooms):
             return None
+        sums = 0
         front: dict[Counts, Step | None] = {(0,) * len(self._wanted): None}
         for at in self._useful(rows, rooms):
             row = int(rows[at])
             added = self._held(row, tuple(int(room[at]) for room in rooms))
-            grown = dict(front)
+            grown, sums = dict(front), sums + len(front) * len(added)
+            if sums > MOST_SUMS:
+                return None
             for have, step in front.items():
                 for more in added:
                     total = tuple(map(min, map(sum, zip(have, more, strict=True)), self._wanted))
@@ -61,6 +64,16 @@ class Together:
             if self._wanted in front:
                 return _steps(front[self._wanted])
         return None
+
+    def _enough(self, rows: Ints, rooms: Sequence[Ints]) -> bool:
+        """Whether the nodes that hold anything have as much of each resource as all ask for together."""
+        free, held = self._free, rows[np.sum(rooms, axis=0) > 0]
+        asked = [*zip(self._wanted, self._requests, strict=True)]
+        return (
+            sum(count * request.cpu_milli for count, request in asked) <= int(np.maximum(free.cpu[held], 0).sum())
+            and sum(count * request.memory_bytes for count, request in asked) <= int(np.maximum(free.memory[held], 0).sum())
+            and sum(count * least_gpu(request) for count, request in asked) <= int(np.maximum(free.gpu[held], 0).sum())
+        )
 
     def _useful(self, rows: Ints, rooms: Sequence[Ints]) -> list[int]:
         """Of those that hold anything, by how much: of nodes that hold the same no more than there are replicas."""

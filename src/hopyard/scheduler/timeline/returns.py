@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import NodeId
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.hope import least_gpu
+from hopyard.scheduler.placement.fitting import least_gpu
 from hopyard.scheduler.timeline.future import End, Future
 
 SPARE_NODES = 16

@@ -13,7 +13,7 @@ import numpy as np
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import NodeId
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.placement.hope import least_gpu
+from hopyard.scheduler.placement.fitting import least_gpu
 from hopyard.scheduler.timeline.moments import SLACK_S, Moment
 from hopyard.scheduler.timeline.outlook import Outlook
 
