@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hopyard.replica.protobuf import Damaged, fields
 from hopyard.replica.tensorboard import EventFiles, _masked_crc, scalars
+from tests.cli.terminal import wait_until
 
 tensorboardX = pytest.importorskip("tensorboardX")
 from tensorboardX.proto.event_pb2 import Event  # noqa: E402
@@ -44,8 +45,15 @@ def test_a_real_writer(tmp_path: Path) -> None:
         writer.add_text("note", "hello", 1)
         writer.add_histogram("weights", np.arange(100), 1)
         writer.add_image("picture", np.zeros((3, 400, 400), np.uint8), 1)
-        writer.flush()
-        first = [(s.tag, s.step, s.value) for s in files.poll()]
+        first: list[tuple[str, int, float]] = []
+
+        def arrived() -> bool:
+            """A thread of the writer's writes, for which its `flush` does not wait."""
+            writer.flush()
+            first.extend((s.tag, s.step, s.value) for s in files.poll())
+            return len(first) >= 3
+
+        wait_until(arrived)
         assert first == [("loss", 0, 1.0), ("loss", 1, 0.5), ("loss", 2, pytest.approx(1 / 3))]
         writer.add_scalar("loss", math.inf, 3)
         writer.add_scalars("both", {"a": 1.0, "b": 2.0}, 3)
