@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -17,18 +18,27 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 STAGES = ("observed", "recorded", "turn_begins", "planned", "applied", "launched")
 
 
+@dataclass(slots=True)
+class _Turn:
+    """applied: when each of those that it placed was committed; not all are at once."""
+
+    began: float
+    planned: float = 0.0
+    applied: list[float] = field(default_factory=list)
+
+
 class Stages:
     """Wraps policy and store of one measurement, and reads the engine's own times. Times by the monotonic clock."""
 
     def __init__(self, engine: WaitingEngine, cluster: SqlClusterStore, policy: SchedulingPolicy) -> None:
         self._engine, self._cluster, self._policy = engine, cluster, policy
         self._recorded: dict[AttemptId, float] = {}
-        self._turns: list[list[float]] = []  # when each began, was planned, was applied
+        self._turns: list[_Turn] = []
         self._applied: dict[AttemptId, float] = {}
 
     def __call__(self, snapshot: Snapshot, /) -> Plan:
         plan = self._policy(snapshot)
-        self._turns[-1].append(time.monotonic())
+        self._turns[-1].planned = time.monotonic()
         return plan
 
     def __getattr__(self, name: str) -> Any:
@@ -37,7 +47,7 @@ class Stages:
     async def snapshot(self, **given: Any) -> Snapshot:
         began = time.monotonic()
         snapshot = await self._cluster.snapshot(**given)
-        self._turns.append([began])
+        self._turns.append(_Turn(began))
         return snapshot
 
     async def record(self, *given: Any, **named: Any) -> Any:
@@ -49,21 +59,23 @@ class Stages:
     async def apply(self, plan: Plan, /, **given: Any) -> Any:
         result = await self._cluster.apply(plan, **given)
         now = time.monotonic()
-        self._turns[-1].append(now)
+        self._turns[-1].applied.extend([now] * len(result.attempts))
         self._applied.update((attempt, now) for attempt in result.attempts)
         return result
 
     def spans_s(self) -> Mapping[str, list[float]]:
-        """By stage, of each gang that ended how long the stage took it; `launched` of each that was started."""
+        """By stage, of each gang that ended how long the stage took it; `launched` of each that was started. What took the place of a gang
+        was applied when those that its turn placed were, on average."""
         found: dict[str, list[float]] = {stage: [] for stage in STAGES}
-        whole = [turn for turn in self._turns if len(turn) == 3]
-        begins = [turn[0] for turn in whole]
+        whole = [turn for turn in self._turns if turn.applied]
+        begins = [turn.began for turn in whole]
         for attempt, (ended, observed) in self._engine.ends.items():
             recorded = self._recorded[attempt]
             at = bisect_left(begins, recorded)
             if at == len(whole):  # nothing waits any more
                 continue
-            times = (ended, observed, recorded, *whole[at])
+            turn = whole[at]
+            times = (ended, observed, recorded, turn.began, turn.planned, fmean(turn.applied))
             for stage, before, after in zip(STAGES, times, times[1:], strict=False):
                 found[stage].append(after - before)
         for launch, at_s in zip(self._engine.launches, self._engine.launched_at, strict=True):

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from hopyard.controller.effects import Effects, guard_effect, guard_step
 from hopyard.controller.endings import DEFAULT_GRACE, PREEMPT_GRACE, Endings
 from hopyard.controller.families import Families
-from hopyard.controller.launcher import Launcher
+from hopyard.controller.launcher import Launcher, Reading
 from hopyard.controller.launches import Composer
 from hopyard.controller.leader import LEASE, Leadership
 from hopyard.controller.reading import read_runs
-from hopyard.controller.turns import HOLDS_EVERY, LONGEST_PAUSE, Turns
+from hopyard.controller.turns import HOLDS_EVERY, LONGEST_PAUSE, Committed, Turns
 from hopyard.controller.watch import Watch
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaStatus
 from hopyard.domain.cluster import Plan, Snapshot
@@ -306,16 +306,11 @@ class Controller:
     async def _turn(self) -> None:
         planned = self._turns.begin()
         try:
-            plan = await self._turns.think()
-            if plan is not None:
-                reading = self._launcher.read_ahead(plan.place)
-                committed = await self._turns.commit(plan)
-                if committed.started:
-                    self._watch.live.update(attempt for attempt, _ in committed.started)
-                    self._active.set()
-                    self._launcher.launch(committed.started, reading)
-                for attempt in committed.preempted:
-                    self._endings.ask(attempt, preempt=True)
+            thought = await self._turns.think()
+            if thought is not None:
+                reading = self._launcher.read_ahead(thought[1].place)
+                async for committed in self._turns.commit(*thought):
+                    self._follow(committed, reading)
         except BaseException:
             self._turns.again(planned)
             raise
@@ -324,6 +319,14 @@ class Controller:
             self.wake()
         else:
             await self._turns.tell(planned)
+
+    def _follow(self, committed: Committed, reading: Reading | None) -> None:
+        if committed.started:
+            self._watch.live.update(attempt for attempt, _ in committed.started)
+            self._active.set()
+            self._launcher.launch(committed.started, reading)
+        for attempt in committed.preempted:
+            self._endings.ask(attempt, preempt=True)
 
     # -- what follows ---------------------------------------------------------------------------------------------
 

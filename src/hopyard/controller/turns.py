@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hopyard.controller.effects import Effects, guard_effect
 from hopyard.controller.leader import Leadership
-from hopyard.domain.cluster import Node, Plan, Snapshot
+from hopyard.controller.portions import portions
+from hopyard.domain.cluster import Node, Plan, PlanResult, Snapshot
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, NodeId, RunId
 from hopyard.errors import NotLeader
@@ -31,7 +32,7 @@ PLAINLY_MANY = 20_000  # waiting gangs: the first turn of all lays out every one
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What of a plan became true: attempts to start, and attempts to ask to make room."""
+    """What of a portion of a plan became true: attempts to start, and attempts to ask to make room."""
 
     started: tuple[tuple[AttemptId, Placement], ...] = ()
     preempted: tuple[AttemptId, ...] = ()
@@ -99,8 +100,9 @@ class Turns:
         """The turn failed: they wait for the next one."""
         self._waiters = planned + self._waiters
 
-    async def think(self) -> Plan | None:
-        """The plan for this moment; None where nobody waits, no promise is to be taken back, and time alone changes nothing."""
+    async def think(self) -> tuple[Snapshot, Plan] | None:
+        """The plan for this moment, and of what it was made; None where nobody waits, no promise is to be taken back, and time alone
+        changes nothing."""
         snapshot = self._as_decided(await self._cluster.snapshot(now=self._clock.now()), most=self._most)
         if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
             return None
@@ -112,7 +114,7 @@ class Turns:
         self._most = 2 * self._most if self.cut else PIECE
         self.latest = snapshot, plan
         self._set_alarm(plan.look_again_at)
-        return plan
+        return snapshot, plan
 
     def as_shown(self, snapshot: Snapshot) -> Snapshot:
         """As the server that decides sees it: where that is another one, all nodes may be within its reach."""
@@ -138,38 +140,34 @@ class Turns:
         self._think_s = time.perf_counter() - began
         return plan
 
-    async def commit(self, plan: Plan) -> Committed:
-        """Apply the plan under this server's epoch. Under a stale one nothing is written, and another turn is asked for."""
+    async def commit(self, snapshot: Snapshot, plan: Plan) -> AsyncIterator[Committed]:
+        """Apply the plan under this server's epoch, portion by portion: what of each became true, as soon as it is. Under a stale epoch
+        nothing more is written, and another turn is asked for."""
         epoch = await self._leader.epoch()
         if epoch is None:
             self._wake()
-            return Committed()
-        if not self._changes_anything(plan):
-            self._unwritten = plan
-            return Committed()
-        try:
-            result = await self._cluster.apply(plan, now=self._clock.now(), epoch=epoch)
-        except NotLeader:
-            self._leader.lost()
-            self._wake()
-            return Committed()
-        if result.rejected:
-            self._wake()
+            return
+        if _changes_anything(snapshot, plan):
+            for portion in portions(plan, snapshot):
+                try:
+                    result = await self._cluster.apply(portion, now=self._clock.now(), epoch=epoch)
+                except NotLeader:
+                    self._leader.lost()
+                    self._wake()
+                    return
+                yield self._committed(portion, result)
         if not self.cut:
             self._unwritten = plan
-        placements = {placement.gang.id: placement for placement in plan.place}
+
+    def _committed(self, portion: Plan, result: PlanResult) -> Committed:
+        if result.rejected:
+            self._wake()
+        placements = {placement.gang.id: placement for placement in portion.place}
         started = tuple((attempt, placements[gang]) for gang, attempt in zip(result.applied, result.attempts, strict=True))
         for gang in result.applied:
             self._changed(RunId(gang))
-        self.fruitful = bool(started or result.preempted)
+        self.fruitful = self.fruitful or bool(started or result.preempted)
         return Committed(started, result.preempted)
-
-    def _changes_anything(self, plan: Plan) -> bool:
-        """Most turns that follow a submission to a full cluster find nothing to do: to write that down would only hold up what is free
-        next."""
-        if plan.place or plan.preempt or plan.breaches or self.latest is None:
-            return True
-        return {promise.gang: promise for promise in plan.promises} != self.latest[0].promises
 
     async def tell(self, planned: list[asyncio.Future[None]]) -> None:
         """The turn has ended. Whoever waits for it finds written why its run waits, unless very many do."""
@@ -221,3 +219,11 @@ class Turns:
     async def _ring(self, at: datetime) -> None:
         await self._clock.sleep_until(at)
         self._wake()
+
+
+def _changes_anything(snapshot: Snapshot, plan: Plan) -> bool:
+    """Most turns that follow a submission to a full cluster find nothing to do: to write that down would only hold up what is free
+    next."""
+    if plan.place or plan.preempt or plan.breaches:
+        return True
+    return {promise.gang: promise for promise in plan.promises} != snapshot.promises
