@@ -17,6 +17,7 @@ from hopyard.controller.families import Families
 from hopyard.controller.launcher import Launcher, Reading
 from hopyard.controller.launches import Composer
 from hopyard.controller.leader import LEASE, Leadership
+from hopyard.controller.quiet import Quiet
 from hopyard.controller.reading import read_runs
 from hopyard.controller.turns import HOLDS_EVERY, LONGEST_PAUSE, Committed, Turns
 from hopyard.controller.watch import Watch
@@ -99,6 +100,7 @@ class Controller:
             holds_every=holds_every,
             preempt_grace=preempt_grace,
         )
+        self._quiet = Quiet()
         self._families = Families(runs, self.stop)
         self._watch = Watch(
             cluster,
@@ -305,6 +307,7 @@ class Controller:
 
     async def _turn(self) -> None:
         planned = self._turns.begin()
+        self._quiet.begin()
         try:
             thought = await self._turns.think()
             if thought is not None:
@@ -314,6 +317,8 @@ class Controller:
         except BaseException:
             self._turns.again(planned)
             raise
+        finally:
+            self._quiet.end()
         if self._turns.cut:
             self._turns.again(planned)
             self.wake()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -36,19 +34,6 @@ class Committed:
 
     started: tuple[tuple[AttemptId, Placement], ...] = ()
     preempted: tuple[AttemptId, ...] = ()
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Python looks for cycles that nobody holds before or after this, not in the middle: among many runs and gangs one look takes
-    longer than a plan after a small change."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class Turns:
@@ -135,8 +120,7 @@ class Turns:
 
     def _think(self, snapshot: Snapshot) -> Plan:
         began = time.perf_counter()
-        with undisturbed():
-            plan = self._policy(snapshot)
+        plan = self._policy(snapshot)
         self._think_s = time.perf_counter() - began
         return plan
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
@@ -44,7 +45,6 @@ class Preemptor:
         self._standing, self._now = standing, standing.snapshot.now
         self._queues = standing.snapshot.queues.queues
         self._capacity, self.accounts = capacity.copy(), accounts.copy()
-        self._weight = weight(node for node in standing.snapshot.nodes.values() if node.open)
         self._left: set[GangId] = set()
         self._askable: dict[_Claim, list[tuple[int, Running]]] = {}
         self._alike: dict[_Claim, list[Victim]] = {}
@@ -206,6 +206,10 @@ class Preemptor:
 
     def _may_leave(self, running: Running) -> bool:
         return running.gang.preemptible and running.gang.id not in self._left
+
+    @cached_property
+    def _weight(self) -> Callable[[Placement], int]:
+        return weight(node for node in self._standing.snapshot.nodes.values() if node.open)
 
     def _lost(self, running: Running) -> int:
         return lost(running, self._now, self._weight)

@@ -1,0 +1,110 @@
+"""Python looks for garbage between turns, never before what a turn decided is under way, and never not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.controller import quiet
+from hopyard.controller.quiet import Quiet
+from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.scheduler.cycle.planner import Planner
+from hopyard.testing.fake_engine import Fate
+from tests.controller.world import World, play
+
+
+@pytest.fixture(autouse=True)
+def _collects() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.enable()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+def test_it_looks_again_once_all_that_was_begun_is_under_way() -> None:
+    async def turns() -> None:
+        found = Quiet()
+        seen: list[bool] = []
+        found.begin()
+        asyncio.get_running_loop().call_soon(lambda: seen.append(gc.isenabled()))  # what this turn starts
+        found.end()
+        assert not gc.isenabled()
+        await asyncio.sleep(0)
+        assert seen == [False]
+        assert gc.isenabled()
+
+        found.begin()
+        found.end()
+        found.begin()  # the next turn follows at once
+        await asyncio.sleep(0)
+        assert not gc.isenabled()
+        found.end()
+        await asyncio.sleep(0)
+        assert gc.isenabled()
+
+    asyncio.run(turns())
+
+
+def test_it_looks_again_though_one_turn_follows_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def turns() -> None:
+        found = Quiet()
+        found.begin()
+        found.end()
+        assert not gc.isenabled()
+        monkeypatch.setattr(quiet, "LONGEST_S", -1.0)
+        found.begin()
+        found.end()
+        assert gc.isenabled()
+
+    asyncio.run(turns())
+
+
+def test_where_it_is_off_it_stays_off() -> None:
+    async def turns() -> None:
+        gc.disable()
+        found = Quiet()
+        found.begin()
+        found.end()
+        await asyncio.sleep(0)
+        assert not gc.isenabled()
+
+    asyncio.run(turns())
+
+
+def test_a_controller_decides_undisturbed_and_lets_it_look_while_nothing_happens(tmp_path: Path) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    class Watched(Planner):
+        def __call__(self, snapshot: Snapshot, /) -> Plan:
+            seen.append(("thinks", gc.isenabled()))
+            return super().__call__(snapshot)
+
+    class Store:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        async def apply(self, plan: Plan, /, **given: Any) -> Any:
+            result = await self._inner.apply(plan, **given)
+            seen.append(("applied", gc.isenabled()))
+            return result
+
+    async def scene(world: World) -> None:
+        world.new_policy, world.cluster = Watched, Store(world.cluster)
+        world.start()
+        await world.settle()
+        await world.submit(gpus=4)
+        await world.settle()
+        assert ("applied", False) in seen
+        assert not any(on for _, on in seen)
+        assert gc.isenabled()
+
+    play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1)))
