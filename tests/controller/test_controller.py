@@ -419,7 +419,7 @@ def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all
         assert [len(plan.place) for plan in plans if plan.place] == [1, 2, 1]
         assert (await world.runs.get(submitted[-1])).position == 1
         await world.settle()
-        assert world.engine.starts == [attempt_id(run, 1) for run in submitted[:4]]
+        assert sorted(world.engine.starts) == [attempt_id(run, 1) for run in submitted[:4]]  # each of the three is read for itself
 
     play(tmp_path, scene)
 

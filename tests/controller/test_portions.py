@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.controller.portions import FEWEST, MOST, portions
-from hopyard.domain.cluster import Breach, BreachCause, Plan, Preemption, Promise, Snapshot
-from hopyard.domain.gang import Gang, Placement, Role
-from hopyard.domain.ids import AttemptId, GangId, QueueName, RunId, attempt_id
+from hopyard.domain.cluster import Breach, BreachCause, Hold, HoldReason, Node, Observation, Plan, Preemption, Promise, Snapshot
+from hopyard.domain.gang import Assignment, Gang, Placement, Role
+from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, attempt_id
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RoleSpec, RunEventKind, RunPhase, RunSpec
 from hopyard.errors import NotLeader
 from hopyard.interfaces.run_store import NewRun
+from hopyard.stores.memory.cluster import MemoryClusterStore
+from hopyard.stores.memory.queues import MemoryQueueStore
+from hopyard.stores.memory.runs import MemoryRunStore
+from hopyard.stores.memory.state import State
+from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.queues import SqlQueueStore
+from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.testing.fake_engine import Fate
 from tests.controller.world import World, play
 
@@ -43,7 +54,7 @@ def promise(name: str) -> Promise:
     return Promise(GangId(name), start_at=NOW, given_at=NOW)
 
 
-LEAVES = st.sampled_from([f"{team}-{leaf}" for team in TEAMS for leaf in "ab"])
+LEAVES = st.sampled_from([f"{team}-{leaf}" for team in TEAMS for leaf in "ab"] + ["removed"])
 
 
 @given(st.lists(LEAVES, max_size=60), st.booleans(), st.data())
@@ -53,7 +64,8 @@ def test_portions_are_the_plan_team_by_team(queues: list[str], root: bool, data:
     snapshot = Snapshot(7, NOW, {}, queues=tree(root=root), promises={GangId(name): promise(name) for name in [*sorted(promised), "old"]})
     preempt = (Preemption(AttemptId("victim.1"), GangId("victim"), GangId("waits"), "makes room"),)
     breaches = (Breach(GangId("old"), BreachCause.NODE_LOST, "n1", NOW),)
-    plan = Plan(7, place, preempt=preempt, promises=(promise("new"),), breaches=breaches)
+    hold = (Hold(GangId("new"), HoldReason.NO_CAPACITY, 1, "nothing is free"),)
+    plan = Plan(7, place, hold, preempt, (promise("new"),), breaches, NOW)
     found = portions(plan, snapshot)
 
     teams = [{one.gang.queue.partition("-")[0] for one in portion.place} for portion in found]
@@ -68,13 +80,85 @@ def test_portions_are_the_plan_team_by_team(queues: list[str], root: bool, data:
         assert len(found) > 1
 
     last = found[-1]
-    assert (last.promises, last.breaches, last.preempt) == (plan.promises, breaches, preempt)
+    assert replace(last, place=place) == plan
     started: set[GangId] = set()
     for portion in found[:-1]:
         started.update(one.gang.id for one in portion.place)
         assert not portion.breaches
         assert not portion.preempt
         assert {one.gang for one in portion.promises} == snapshot.promises.keys() - started
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What stores hold after a plan: phases, promises, and what was told of each run, at whatever moment."""
+
+    phases: dict[RunId, RunPhase]
+    promises: Mapping[GangId, Promise]
+    told: dict[RunId, list[tuple[RunEventKind, str]]]
+
+
+async def applied(folder: Path, kind: str, *, whole: bool, most: int | None = None) -> tuple[Snapshot, Plan, Outcome]:
+    """24 runs of three teams on a node: the first two run and are to leave, the next twelve are placed, four of them were promised a
+    start; of the others two keep their promise, one is promised another start, one loses it, two get one. most: so many portions."""
+    async with AsyncExitStack() as ends:
+        if kind == "memory":
+            state = State()
+            cluster, runs, queues = MemoryClusterStore(state), MemoryRunStore(state), MemoryQueueStore(state)
+        else:
+            database = Database.open(folder / f"{whole}-{most}.db")
+            ends.push_async_callback(database.close)
+            cluster, runs, queues = SqlClusterStore(database), SqlRunStore(database), SqlQueueStore(database)  # type: ignore[assignment]
+        await queues.replace(tree())
+        lease = await cluster.lead("server", now=NOW, ttl=timedelta(hours=1))
+        assert lease is not None
+        await cluster.record("e", Observation((Node(NodeId("n"), "e", 64_000, 2**40),)), now=NOW)
+        names = [RunId(f"run-{number:02d}") for number in range(24)]
+        role = RoleSpec(("python", "x.py"), resources=Resources(1000, 1))
+        specs = [RunSpec("p", (role,), queue=QueueName(f"{TEAMS[number % 3]}-a")) for number in range(24)]
+        await runs.create([NewRun(run, "alice", spec) for run, spec in zip(names, specs, strict=True)], now=NOW)
+        fresh = await cluster.snapshot(now=NOW)
+        gangs = {gang.id: gang for gang in fresh.pending}
+        places = {gang.id: Placement(gang, (Assignment(0, NodeId("n")),)) for gang in fresh.pending}
+
+        def promises(*numbers: int, in_s: float = 60.0) -> tuple[Promise, ...]:
+            return tuple(Promise(GangId(names[number]), NOW + timedelta(seconds=in_s), NOW) for number in numbers)
+
+        first = Plan(fresh.version, tuple(places[GangId(run)] for run in names[:2]), promises=promises(2, 6, 9, 13, 14, 15, 16, 17))
+        await cluster.apply(first, now=NOW, epoch=lease.epoch)
+        snapshot = await cluster.snapshot(now=NOW)
+        plan = Plan(
+            snapshot.version,
+            tuple(places[GangId(run)] for run in names[2:14]),
+            preempt=tuple(Preemption(attempt_id(run, 1), GangId(run), GangId(names[20]), "makes room") for run in names[:2]),
+            promises=(*promises(14, 15), *promises(16, 18, 19, in_s=90)),
+            breaches=tuple(Breach(GangId(names[number]), BreachCause.NODE_LOST, "n", NOW) for number in (16, 17)),
+        )
+        parts = (plan,) if whole else portions(plan, snapshot)
+        assert whole or len(parts) == 3
+        for part in parts[:most]:
+            result = await cluster.apply(part, now=NOW, epoch=lease.epoch)
+            assert not result.rejected
+        assert set(gangs) == {GangId(run) for run in names}
+        return snapshot, plan, Outcome(
+            {run: (await runs.get(run)).phase for run in names},
+            (await cluster.snapshot(now=NOW)).promises,
+            {run: [(event.kind, event.detail) for event in await runs.events(run)] for run in names},
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["memory", "sql"])
+def test_a_plan_in_portions_comes_to_the_same_and_half_of_it_breaks_no_promise(tmp_path: Path, kind: str) -> None:
+    _, _, whole = asyncio.run(applied(tmp_path, kind, whole=True))
+    _, _, parts = asyncio.run(applied(tmp_path, kind, whole=False))
+    assert parts == whole
+    assert [told for told in whole.told.values() if any(event is RunEventKind.BREACHED for event, _ in told)]
+
+    snapshot, plan, half = asyncio.run(applied(tmp_path, kind, whole=False, most=2))
+    started = {GangId(run) for run, phase in half.phases.items() if phase is RunPhase.STARTING}
+    assert {placement.gang.id for placement in plan.place} - started  # some do not run yet
+    assert half.promises == {gang: one for gang, one in snapshot.promises.items() if gang not in started}
+    assert not [told for told in half.told.values() if any(event is RunEventKind.BREACHED for event, _ in told)]
 
 
 class Slow:
@@ -133,10 +217,7 @@ def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there
         world.start()
         await world.advance(timedelta(seconds=20))
         assert sorted(world.engine.starts) == sorted(attempt_id(run, 1) for run in (*first, *second))
-        for run in (*first, *second):
-            assert (await world.runs.get(run)).phase is RunPhase.RUNNING
-            kinds = [event.kind for event in await world.runs.events(run)]
-            assert not {RunEventKind.PROMISED, RunEventKind.BREACHED} & set(kinds)
+        assert {(await world.runs.get(run)).phase for run in (*first, *second)} == {RunPhase.RUNNING}
 
     play(tmp_path, scene, lambda _a, _r: Fate(run=timedelta(hours=1)))
 

@@ -14,6 +14,7 @@ import pytest
 from hopyard.controller import quiet
 from hopyard.controller.quiet import Quiet
 from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.run import RunPhase
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.testing.fake_engine import Fate
 from tests.controller.world import World, play
@@ -51,18 +52,40 @@ def test_it_looks_again_once_all_that_was_begun_is_under_way() -> None:
     asyncio.run(turns())
 
 
-def test_it_looks_again_though_one_turn_follows_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_looks_again_though_one_turn_follows_the_other_or_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet, "LONGEST_S", 0.01)
+
     async def turns() -> None:
         found = Quiet()
         found.begin()
+        async with asyncio.timeout(10):
+            while not gc.isenabled():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
         found.end()
-        assert not gc.isenabled()
-        monkeypatch.setattr(quiet, "LONGEST_S", -1.0)
-        found.begin()
-        found.end()
+        await asyncio.sleep(0)
         assert gc.isenabled()
 
     asyncio.run(turns())
+
+
+def test_it_looks_again_though_the_loop_was_closed_in_the_middle_of_a_turn() -> None:
+    found = Quiet()
+
+    async def turn() -> None:
+        found.begin()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            found.end()
+
+    async def step(coroutine: Any) -> None:
+        coroutine.send(None)
+
+    begun = turn()
+    asyncio.run(step(begun))
+    assert not gc.isenabled()
+    begun.close()
+    assert gc.isenabled()
 
 
 def test_where_it_is_off_it_stays_off() -> None:
@@ -87,7 +110,7 @@ def test_a_controller_decides_undisturbed_and_lets_it_look_while_nothing_happens
 
     class Store:
         def __init__(self, inner: Any) -> None:
-            self._inner = inner
+            self._inner, self.fails = inner, True
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
@@ -95,15 +118,21 @@ def test_a_controller_decides_undisturbed_and_lets_it_look_while_nothing_happens
         async def apply(self, plan: Plan, /, **given: Any) -> Any:
             result = await self._inner.apply(plan, **given)
             seen.append(("applied", gc.isenabled()))
+            if self.fails:
+                self.fails = False
+                raise RuntimeError("the store broke down")
             return result
 
     async def scene(world: World) -> None:
         world.new_policy, world.cluster = Watched, Store(world.cluster)
         world.start()
         await world.settle()
-        await world.submit(gpus=4)
+        run = await world.submit(gpus=4)
         await world.settle()
-        assert ("applied", False) in seen
+        assert seen == [("thinks", False), ("applied", False)]
+        assert gc.isenabled()  # although the turn failed
+        await world.advance(timedelta(seconds=5))
+        assert (await world.runs.get(run)).phase is RunPhase.RUNNING
         assert not any(on for _, on in seen)
         assert gc.isenabled()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 
 from hopyard.controller.effects import Effects, guard_effect, guard_step
@@ -312,8 +312,9 @@ class Controller:
             thought = await self._turns.think()
             if thought is not None:
                 reading = self._launcher.read_ahead(thought[1].place)
-                async for committed in self._turns.commit(*thought):
-                    self._follow(committed, reading)
+                async with aclosing(self._turns.commit(*thought)) as portions:
+                    async for committed in portions:
+                        self._follow(committed, reading)
         except BaseException:
             self._turns.again(planned)
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Placement
@@ -17,7 +18,7 @@ from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import children, path
 
 FEWEST = 4  # placements: a commit of fewer hardly takes less time
-MOST = 8  # portions: each has its wait for the disk
+MOST = 4  # portions: each has its wait for the disk, or for a database elsewhere
 
 
 def portions(plan: Plan, snapshot: Snapshot) -> Sequence[Plan]:
@@ -52,8 +53,13 @@ def _by_team(place: Sequence[Placement], tree: QueueTree) -> Collection[Sequence
     level = below.get(None, [])
     while len(level) == 1 and level[0] in below:
         level = below[level[0]]
+    teams = set(level)
+
+    @cache
+    def team_of(queue: QueueName) -> QueueName | None:
+        return next((one for one in path(tree, queue) if one in teams), None)
+
     found: dict[QueueName | None, list[Placement]] = {}
     for placement in place:
-        team = next((queue for queue in path(tree, placement.gang.queue) if queue in level), None)
-        found.setdefault(team, []).append(placement)
+        found.setdefault(team_of(placement.gang.queue), []).append(placement)
     return found.values()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 
-LONGEST_S = 1.0  # that it does not look, however one turn follows the other (and one turn, if it takes longer)
+LONGEST_S = 1.0  # that it does not look, however one turn follows the other, or a store does not answer
 
 
 class Quiet:
@@ -15,24 +14,29 @@ class Quiet:
     has it off altogether, it stays off."""
 
     def __init__(self) -> None:
-        self._off_since: float | None = None
         self._deciding = False
+        self._alarm: asyncio.TimerHandle | None = None  # while it is off because of this
 
     def begin(self) -> None:
+        """Call it on the event loop."""
         self._deciding = True
         if gc.isenabled():
             gc.disable()
-            self._off_since = time.monotonic()
+            self._alarm = asyncio.get_running_loop().call_later(LONGEST_S, self._look_again)
 
     def end(self) -> None:
-        """Call it on the event loop."""
         self._deciding = False
-        if self._off_since is not None and time.monotonic() - self._off_since > LONGEST_S:
+        try:
+            asyncio.get_running_loop().call_soon(self._look_if_idle)
+        except RuntimeError:  # the loop was closed in the middle of a turn: there is no later
             self._look_again()
-        else:
-            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_if_idle(self) -> None:
+        if not self._deciding:
+            self._look_again()
 
     def _look_again(self) -> None:
-        if self._off_since is not None and not self._deciding:
-            self._off_since = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
             gc.enable()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -124,7 +124,7 @@ class Turns:
         self._think_s = time.perf_counter() - began
         return plan
 
-    async def commit(self, snapshot: Snapshot, plan: Plan) -> AsyncIterator[Committed]:
+    async def commit(self, snapshot: Snapshot, plan: Plan) -> AsyncGenerator[Committed, None]:
         """Apply the plan under this server's epoch, portion by portion: what of each became true, as soon as it is. Under a stale epoch
         nothing more is written, and another turn is asked for."""
         epoch = await self._leader.epoch()
