@@ -45,7 +45,7 @@ test: $(DONE)/test $(DONE)/torch  ## the whole test suite (PYTEST_ARGS="-k name"
 lint: $(DONE)/test  ## ruff
 	$(BIN)/ruff check .
 
-types: $(DONE)/test  ## mypy, strict, over all of hopyard
+types: $(DONE)/test  ## mypy, strict, over all of hopyard and its benchmarks
 	$(BIN)/mypy
 
 contracts: $(DONE)/test  ## which room may import which

@@ -211,9 +211,16 @@ class Watched:
         return plan
 
 
+def _share(text: str) -> float:
+    least = 1 / min(kind.count for kind in KINDS)
+    if not least <= (share := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between {least} (one large gang for each queue) and 1")
+    return share
+
+
 def arguments() -> Arguments:
     parser = Arguments(__doc__ or "")
-    parser.add_argument("--share", type=float, default=1.0, help="share of each queue's gangs that arrive (default: all)")
+    parser.add_argument("--share", type=_share, default=1.0, help="share of each queue's gangs that arrive (default: all)")
     parser.add_argument("--policy", default="hopyard", choices=sorted(POLICIES))
     return parser
 

@@ -114,7 +114,11 @@ def best_of_optuna(table: Table, seed: int, trials: int, *, by_index: bool) -> f
 
     def suggest(trial: Any, name: str, values: tuple[ParamValue, ...]) -> ParamValue:
         numbers = all(isinstance(value, int | float) for value in values)
-        return values[trial.suggest_int(name, 0, len(values) - 1)] if by_index and numbers else trial.suggest_categorical(name, values)
+        if by_index and numbers:
+            index: int = trial.suggest_int(name, 0, len(values) - 1)
+            return values[index]
+        chosen: ParamValue = trial.suggest_categorical(name, values)
+        return chosen
 
     def objective(trial: Any) -> float:
         return table.loss({name: suggest(trial, name, values) for name, values in table.values.items()})

@@ -22,6 +22,9 @@ SMALL = {
     "placements": ["--nodes", "20,30", "--count", "20", "--shapes", "10"],
     "mop_hops": ["--size-mb", "0.1", "--unit-s", "0.01", "--epochs", "2"],
     "footprint": ["--runs", "1", "--idle", "0.2", "--idle-repeats", "1"],
+    "plan_scale": ["--nodes", "40", "--waiting", "200", "--queues", "10", "--users", "40"],
+    "starvation": ["--gpus", "8", "--takes", "120", "--every", "14"],
+    "kueue": ["--share", "0.03"],
 }
 FOUND = {
     "submit_latency": {"bare", "hop_run", "above_bare"},
@@ -36,6 +39,16 @@ FOUND = {
     "placements": {f"{what}_{nodes}" for what in ("at", "scan", "over_scan") for nodes in (20, 30)},
     "mop_hops": {"gap", "gap_p90", "deciding", "copying_twice", "bytes"},
     "footprint": {"help", "bare_python", "server_rss", "server_and_spawner_pss", "server_cpu"},
+    "plan_scale": {
+        *("first", "memory", "after_an_end", "after_a_submission", "after_a_node_was_lost", "after_nothing"),
+        *("holds", "empty_first", "empty"),
+    },
+    "starvation": {"stated", "learned", "unknown"},
+    "kueue": {
+        *("all_done", "bound", "simulated", "over_bound", "preemptions", "cpu"),
+        *(f"wait_{kind}{what}" for kind in ("small", "medium", "large") for what in ("", "_simulated", "_over_simulated")),
+        *(f"stage_{name}" for name in ("observed", "recorded", "turn_begins", "planned", "applied", "launched")),
+    },
 }
 
 
