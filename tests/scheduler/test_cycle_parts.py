@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopyard.domain.chunked import Chunks
 from hopyard.domain.cluster import HoldReason, Running
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, QueueName
@@ -48,6 +49,24 @@ def test_a_difference_is_what_only_one_has(order_: list[Thing], data: st.DataObj
     assert {id(one) for one in come} == {id(one) for one in new} - {id(one) for one in old}
     assert len(gone) == len(set(map(id, gone)))
     assert len(come) == len(set(map(id, come)))
+
+
+@some
+@given(st.lists(st.tuples(st.sampled_from(["add", "drop", "look"]), st.integers(0, 39)), max_size=80), st.integers(1, 6))
+def test_a_difference_of_chunked_ones_is_that_of_plain_ones(steps: list[tuple[str, int]], size: int) -> None:
+    waiting: Chunks[int, Thing] = Chunks(size)
+    before = waiting.seen()
+    for step, number in steps:
+        if step == "add":
+            waiting[number] = THINGS[number]
+        elif step == "drop":
+            waiting.discard(number)
+        else:
+            after = waiting.seen()
+            gone, come = difference(before, after)
+            assert sorted(map(id, gone)) == sorted({*map(id, before)} - {*map(id, after)})
+            assert sorted(map(id, come)) == sorted({*map(id, after)} - {*map(id, before)})
+            before = after
 
 
 def test_a_difference_in_the_middle_of_many_is_found() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Node
+from hopyard.domain.chunked import Chunks
+from hopyard.domain.cluster import Node, Snapshot
 from hopyard.domain.gang import ANYWHERE, Assignment, Gang, Placement, Role, Where
 from hopyard.domain.ids import GangId, NodeId, PoolName, QueueName
 from hopyard.domain.resources import Gpu, Resources
@@ -83,13 +84,24 @@ def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
         world.pending[gang_id] = edited
 
 
+def as_stored(snapshot: Snapshot, waiting: Chunks[GangId, Gang]) -> Snapshot:
+    """With those who wait as a store gives them: `waiting` is what it keeps."""
+    pending = {gang.id: gang for gang in snapshot.pending}
+    for gone in set(waiting) - pending.keys():
+        del waiting[gone]
+    for gang in pending.values():
+        if waiting.get(gang.id) is not gang:
+            waiting[gang.id] = gang
+    return replace(snapshot, pending=waiting.seen())
+
+
 @histories
 @given(worlds(), st.data())
 def test_a_planner_with_a_memory_plans_as_one_without(world: World, data: st.DataObject) -> None:
-    planner = Planner()
+    planner, waiting = Planner(), Chunks[GangId, Gang](data.draw(st.integers(1, 4)))
     for count in range(data.draw(st.integers(2, 8))):
         snapshot = world.snapshot()
-        remembered = planner(snapshot)
+        remembered = planner(as_stored(snapshot, waiting))
         assert remembered == plan(snapshot)
         if data.draw(st.integers(0, 4)):
             world.apply(remembered)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
+
+from hopyard.domain.chunked import Chunked
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -17,8 +20,11 @@ def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     """What is only in `old`, and what is only in `new`. Equal items are the same, and one that moved did not change.
 
     Made for long tuples that share nearly all their objects in nearly the same order: slices are compared in C, which looks at
-    identity first.
+    identity first. Of chunked sequences even that is done only where their chunks are not the same.
     """
+    if isinstance(old, Chunked) and isinstance(new, Chunked):
+        before, after = old, new
+        old, new = _not_shared(before, after), _not_shared(after, before)
     gone: list[T] = []
     come: list[T] = []
     i = j = 0
@@ -34,6 +40,12 @@ def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
         come += new[j : j + step[1]]
         i, j = i + step[0], j + step[1]
     return _without_shared(gone + list(old[i:]), come + list(new[j:]))
+
+
+def _not_shared(one: Chunked[T], other: Chunked[T]) -> Sequence[T]:
+    """The items of chunks that the other one does not have."""
+    shared = {id(chunk) for chunk in other.chunks}
+    return tuple(chain.from_iterable(chunk for chunk in one.chunks if id(chunk) not in shared))
 
 
 def _common(old: Sequence[T], i: int, new: Sequence[T], j: int) -> int:

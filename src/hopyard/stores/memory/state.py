@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from hopyard.domain.amounts import totals
 from hopyard.domain.charges import Charges
+from hopyard.domain.chunked import Chunks
 from hopyard.domain.cluster import Hold, Node, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.holdings import Holdings
@@ -53,7 +54,7 @@ class State:
         self.cordoned: dict[NodeId, str] = {}  # with the reason
         self.holdings = Holdings()
         self.charges = Charges()
-        self.pending: dict[GangId, Gang] = {}
+        self.pending: Chunks[GangId, Gang] = Chunks()
         self.running: dict[AttemptId, Running] = {}
         self.live: dict[AttemptId, str] = {}
         self.tree: QueueTree = ONE_QUEUE
@@ -66,7 +67,6 @@ class State:
         self._shapes: dict[tuple[Role, ...], tuple[Role, ...]] = {}
         self.seen_nodes = Cached(lambda: dict(sorted(self.nodes.items())))
         self.totals = Cached(lambda: totals(node for node in self.nodes.values() if node.ready))
-        self.seen_pending = Cached(lambda: tuple(self.pending.values()))
         self.seen_running = Cached(lambda: tuple(self.running.values()))
         self.seen_reservations = Cached(
             lambda: tuple(sorted(self.reservations.values(), key=lambda one: (one.start_at, one.name)))
@@ -80,7 +80,7 @@ class State:
             version=Version(self.version),
             now=now,
             nodes=self.seen_nodes.get(),
-            pending=self.seen_pending.get(),
+            pending=self.pending.seen(),
             running=self.seen_running.get(),
             queues=self.tree,
             used=self.seen_used.get(),
@@ -106,11 +106,9 @@ class State:
 
     def wait(self, gang: Gang) -> None:
         self.pending[gang.id] = gang
-        self.seen_pending.stale()
 
     def wait_no_more(self, gang: GangId) -> None:
         del self.pending[gang]
-        self.seen_pending.stale()
         if self.promises.pop(gang, None) is not None:
             self.seen_promises.stale()
 

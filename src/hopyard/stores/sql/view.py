@@ -12,6 +12,7 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, select
 
 from hopyard.domain.attempt import AttemptPhase
+from hopyard.domain.chunked import Chunks
 from hopyard.domain.cluster import Node, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import AttemptId, GangId, NodeId, Version
@@ -41,9 +42,8 @@ class View:
 
     def _forget(self) -> None:
         self._known = Marks()
-        self._waiting: dict[GangId, Gang] = {}
+        self._waiting: Chunks[GangId, Gang] = Chunks()
         self._running: dict[AttemptId, Running] = {}
-        self._pending: tuple[Gang, ...] | None = ()
         self._placed: tuple[Running, ...] | None = ()
         self._phases: dict[AttemptId, str] = {}
         self._nodes: dict[NodeId, Node] = {}
@@ -56,15 +56,13 @@ class View:
     def snapshot(self, conn: Connection, now: datetime) -> Snapshot:
         with self._lock:
             self._refresh(conn)
-            if self._pending is None:
-                self._pending = tuple(self._waiting.values())
             if self._placed is None:
                 self._placed = tuple(self._running.values())
             return Snapshot(
                 version=Version(self._known.version),
                 now=now,
                 nodes=self._nodes,
-                pending=self._pending,
+                pending=self._waiting.seen(),
                 running=self._placed,
                 queues=self._tree,
                 used=self._used,
@@ -111,8 +109,7 @@ class View:
             for id_, told in entry.attempts.items():
                 self._see(phases, id_, told)
             for gang in entry.placed:
-                if self._waiting.pop(gang, None) is not None:
-                    self._pending = None
+                self._waiting.discard(gang)
             if entry.used:
                 self._used = {**self._used, **entry.used}
             if entry.durations:
@@ -173,10 +170,8 @@ class View:
         for row in rows:
             if row.phase == _QUEUED:
                 self._waiting[GangId(row.id)] = to_gang(row)
-                self._pending = None
-            elif self._waiting.pop(GangId(row.id), None) is not None:
-                self._pending = None
+            else:
+                self._waiting.discard(GangId(row.id))
         if missed:
-            for gone in self._waiting.keys() - set(conn.execute(_WAITING_IDS).scalars()):
+            for gone in set(self._waiting).difference(conn.execute(_WAITING_IDS).scalars()):
                 del self._waiting[gone]
-                self._pending = None
