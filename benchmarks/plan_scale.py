@@ -29,6 +29,7 @@ from benchmarks.harness import Arguments, Report, main, say
 from benchmarks.peers.find import PeerPython
 from hopyard.app import collect_seldom
 from hopyard.controller.turns import PIECE
+from hopyard.domain.chunked import Chunks
 from hopyard.domain.cluster import Node, Plan, Running, Snapshot
 from hopyard.domain.durations import history_keys
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
@@ -115,63 +116,84 @@ def running(options: argparse.Namespace, kinds: Sequence[Script], random: Random
         count += 1
 
 
-def snapshot(options: argparse.Namespace, *, empty: bool = False) -> Snapshot:
-    random = Random(options.seed)
-    kinds = scripts(options, random)
-    nodes = {
-        (name := NodeId(f"n{number:05}")): Node(name, "local", 96000, 1024 * GIB, CARDS, labels={"rack": f"r{number // 32}"})
-        for number in range(options.nodes)
-    }
-    durations: dict[str, list[float]] = {}
-    for kind in kinds:
-        samples = [kind.takes_s * random.uniform(0.7, 1.3) for _ in range(10)]
-        for key in history_keys(kind.gang("", NOW)):
-            durations[key] = (durations.get(key, []) + samples)[-256:]
-    there = () if empty else tuple(running(options, kinds, random))
-    pending = tuple(
-        random.choice(kinds).gang(f"wait{number:06}", NOW - timedelta(seconds=options.waiting - number))
-        for number in range(options.waiting)
-    )
-    used = {(kind.queue, kind.user): Used(random.uniform(0, 1e4), NOW - timedelta(hours=3)) for kind in kinds}
-    return Snapshot(
-        Version(1), NOW, nodes, pending, there, tree(options.queues, 8 * options.nodes), used, (), {},
-        {key: tuple(samples) for key, samples in durations.items()},
-    )  # fmt: skip
+class State:
+    """What a store keeps, in chunks as the stores do, and how it changes from turn to turn."""
+
+    def __init__(self, options: argparse.Namespace, *, empty: bool = False) -> None:
+        random = Random(options.seed)
+        kinds = scripts(options, random)
+        nodes = {
+            (name := NodeId(f"n{number:05}")): Node(
+                name, "local", 96000, 1024 * GIB, CARDS, labels={"rack": f"r{number // 32}"}
+            )
+            for number in range(options.nodes)
+        }
+        durations: dict[str, list[float]] = {}
+        for kind in kinds:
+            samples = [kind.takes_s * random.uniform(0.7, 1.3) for _ in range(10)]
+            for key in history_keys(kind.gang("", NOW)):
+                durations[key] = (durations.get(key, []) + samples)[-256:]
+        self._pending, self._running = Chunks[GangId, Gang](), Chunks[GangId, Running]()
+        for there in () if empty else running(options, kinds, random):
+            self._running[there.gang.id] = there
+        for number in range(options.waiting):
+            waits = random.choice(kinds).gang(f"wait{number:06}", NOW - timedelta(seconds=options.waiting - number))
+            self._pending[waits.id] = waits
+        used = {(kind.queue, kind.user): Used(random.uniform(0, 1e4), NOW - timedelta(hours=3)) for kind in kinds}
+        self._rest = Snapshot(
+            Version(1), NOW, nodes, queues=tree(options.queues, 8 * options.nodes), used=used,
+            durations={key: tuple(samples) for key, samples in durations.items()},
+        )  # fmt: skip
+
+    def snapshot(self) -> Snapshot:
+        return replace(self._rest, pending=self._pending.seen(), running=self._running.seen())
+
+    def next_turn(self) -> None:
+        self._rest = replace(self._rest, now=self._rest.now + STEP, version=Version(self._rest.version + 1))
+
+    def apply(self, wanted: Plan) -> None:
+        """As a store would: what was placed runs, who was asked to end is gone."""
+        for one in wanted.preempt:
+            del self._running[one.gang]
+        for placement in wanted.place:
+            name = placement.gang.id
+            del self._pending[name]
+            self._running[name] = Running(placement, self._rest.now, AttemptId(f"{name}.1"), self._rest.now)
+        self._rest = replace(self._rest, promises={promise.gang: promise for promise in wanted.promises})
+
+    def end(self) -> None:
+        """One run ended, and what it took is known."""
+        gone = self.snapshot().running[len(self._running) // 2]
+        durations = dict(self._rest.durations)
+        took_s = (self._rest.now - gone.placed_at).total_seconds()
+        for key in history_keys(gone.gang):
+            durations[key] = (*durations.get(key, ()), took_s)[-256:]
+        del self._running[gone.gang.id]
+        self._rest = replace(self._rest, durations=durations)
+
+    def submit(self) -> None:
+        new = replace(self.snapshot().pending[len(self._pending) // 3], id=GangId("new"), submitted_at=self._rest.now)
+        self._pending[new.id] = new
+
+    def lose_node(self) -> None:
+        nodes = self._rest.nodes
+        name = sorted(nodes)[len(nodes) // 2]
+        self._rest = replace(self._rest, nodes={**nodes, name: replace(nodes[name], ready=False)})
+
+    def nothing(self) -> None:
+        pass
 
 
-def ended(before: Snapshot) -> Snapshot:
-    """One run ended, and what it took is known."""
-    gone = before.running[len(before.running) // 2]
-    durations = dict(before.durations)
-    took_s = (before.now - gone.placed_at).total_seconds()
-    for key in history_keys(gone.gang):
-        durations[key] = (*durations.get(key, ()), took_s)[-256:]
-    return replace(before, running=tuple(one for one in before.running if one is not gone), durations=durations)
-
-
-def submitted(before: Snapshot) -> Snapshot:
-    new = replace(before.pending[len(before.pending) // 3], id=GangId("new"), submitted_at=before.now)
-    return replace(before, pending=(*before.pending, new))
-
-
-def node_lost(before: Snapshot) -> Snapshot:
-    name = sorted(before.nodes)[len(before.nodes) // 2]
-    return replace(before, nodes={**before.nodes, name: replace(before.nodes[name], ready=False)})
-
-
-def nothing(before: Snapshot) -> Snapshot:
-    return before
-
-
-CHANGES: dict[str, Callable[[Snapshot], Snapshot]] = {
-    "after_an_end": ended, "after_a_submission": submitted, "after_a_node_was_lost": node_lost, "after_nothing": nothing,
+CHANGES: dict[str, Callable[[State], None]] = {
+    "after_an_end": State.end, "after_a_submission": State.submit, "after_a_node_was_lost": State.lose_node,
+    "after_nothing": State.nothing,
 }  # fmt: skip
 
 
 def one_round(options: argparse.Namespace) -> dict[str, float]:
     """Seconds of each plan, bytes of memory that the process held at most, and what the first plan says."""
     collect_seldom()  # as the server does
-    before = snapshot(options)
+    state = State(options)
     found: dict[str, float] = {"of_snapshot": peak_bytes()}
     planner = Planner()
 
@@ -184,41 +206,29 @@ def one_round(options: argparse.Namespace) -> dict[str, float]:
         found[f"{name}.placed"] = len(wanted.place)
         return wanted
 
-    wanted = timed("first", before)
+    wanted = timed("first", state.snapshot())
     found |= {"memory": peak_bytes(), "preempted": len(wanted.preempt), "promised": len(wanted.promises)}
-    before, turns = applied(before, wanted), 0
+    state.apply(wanted)
+    turns = 0
     while turns < SETTLED and (turns < 3 or wanted.place or wanted.preempt):  # what can start has started
         turns += 1
-        before = replace(before, now=before.now + STEP, version=Version(turns))
-        wanted = timed("settling", before)
-        before = applied(before, wanted)
+        state.next_turn()
+        wanted = timed("settling", state.snapshot())
+        state.apply(wanted)
     say(f"settled after {turns} turns")
     for name, change in CHANGES.items():
-        turns += 1
-        before = replace(change(before), now=before.now + STEP, version=Version(turns))
-        wanted = timed(name, before)
-        before = applied(before, wanted)
+        change(state)
+        state.next_turn()
+        wanted = timed(name, state.snapshot())
+        state.apply(wanted)
     begun = time.perf_counter()
     told = sum(1 for _ in wanted.hold)
     found |= {"holds": time.perf_counter() - begun, "held": told}
     if options.empty:
-        empty = snapshot(options, empty=True)
+        empty = State(options, empty=True).snapshot()
         timed("empty_first", replace(empty, place_most=PIECE), Planner())
         timed("empty", empty, Planner())
     return found
-
-
-def applied(before: Snapshot, wanted: Plan) -> Snapshot:
-    """As a store would: what was placed runs, who was asked to end is gone."""
-    placed = {placement.gang.id: placement for placement in wanted.place}
-    gone = {one.gang for one in wanted.preempt}
-    started = tuple(Running(one, before.now, AttemptId(f"{name}.1"), before.now) for name, one in placed.items())
-    return replace(
-        before,
-        pending=tuple(gang for gang in before.pending if gang.id not in placed),
-        running=(*(one for one in before.running if one.gang.id not in gone), *started),
-        promises={promise.gang: promise for promise in wanted.promises},
-    )
 
 
 def peak_bytes() -> int:

@@ -101,17 +101,18 @@ class Breach:
 class Snapshot:
     """One consistent, immutable view of the cluster. The only input of a policy.
 
-    pending: gangs that wait, immutable; a store gives them as a `Chunked`. running: gangs that hold resources. used: what users have used in the past, by queue and user.
-    promises: those given and not yet kept or withdrawn. durations: seconds that the newest finished runs took, newest last,
-    by the keys of `scheduler.predict`. place_most: a policy may leave others to the next plan once it has placed so many; 0: it places
-    whoever fits. preempt_grace_s: seconds that a run which is asked to make room may take before it is killed.
+    pending: gangs that wait. running: gangs that hold resources. Both are immutable; a store gives them as `Chunked`. used: what users
+    have used in the past, by queue and user. promises: those given and not yet kept or withdrawn. durations: seconds that the newest
+    finished runs took, newest last, by the keys of `scheduler.predict`. place_most: a policy may leave others to the next plan once it
+    has placed so many; 0: it places whoever fits. preempt_grace_s: seconds that a run which is asked to make room may take before it
+    is killed.
     """
 
     version: Version
     now: datetime
     nodes: Mapping[NodeId, Node]
     pending: Sequence[Gang] = ()
-    running: tuple[Running, ...] = ()
+    running: Sequence[Running] = ()
     queues: QueueTree = ONE_QUEUE
     used: Mapping[tuple[QueueName, str], Used] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()

@@ -55,7 +55,7 @@ class State:
         self.holdings = Holdings()
         self.charges = Charges()
         self.pending: Chunks[GangId, Gang] = Chunks()
-        self.running: dict[AttemptId, Running] = {}
+        self.running: Chunks[AttemptId, Running] = Chunks()
         self.live: dict[AttemptId, str] = {}
         self.tree: QueueTree = ONE_QUEUE
         self.reservations: dict[str, Reservation] = {}
@@ -67,7 +67,6 @@ class State:
         self._shapes: dict[tuple[Role, ...], tuple[Role, ...]] = {}
         self.seen_nodes = Cached(lambda: dict(sorted(self.nodes.items())))
         self.totals = Cached(lambda: totals(node for node in self.nodes.values() if node.ready))
-        self.seen_running = Cached(lambda: tuple(self.running.values()))
         self.seen_reservations = Cached(
             lambda: tuple(sorted(self.reservations.values(), key=lambda one: (one.start_at, one.name)))
         )
@@ -81,7 +80,7 @@ class State:
             now=now,
             nodes=self.seen_nodes.get(),
             pending=self.pending.seen(),
-            running=self.seen_running.get(),
+            running=self.running.seen(),
             queues=self.tree,
             used=self.seen_used.get(),
             reservations=self.seen_reservations.get(),
@@ -125,7 +124,6 @@ class State:
             preempted_for=row.preempted_for,
             asked_at=row.asked_at,
         )
-        self.seen_running.stale()
 
     def hide_running(self, row: AttemptRow) -> None:
         """It is over: what it held is free again."""
@@ -133,7 +131,6 @@ class State:
         self.holdings.hold(row.placement, -1)
         gang = row.placement.gang
         self.charges.charge(gang.queue, gang.user, row.amounts, -1)
-        self.seen_running.stale()
 
     def live_run(self, attempt: AttemptId) -> RunRow | None:
         """The run whose newest attempt this is, while it is live."""

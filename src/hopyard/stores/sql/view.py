@@ -43,9 +43,9 @@ class View:
     def _forget(self) -> None:
         self._known = Marks()
         self._waiting: Chunks[GangId, Gang] = Chunks()
-        self._running: dict[AttemptId, Running] = {}
-        self._placed: tuple[Running, ...] | None = ()
+        self._running: Chunks[AttemptId, Running] = Chunks()
         self._phases: dict[AttemptId, str] = {}
+        self._told_phases: Mapping[AttemptId, str] | None = None  # those, as long as they are the same
         self._nodes: dict[NodeId, Node] = {}
         self._tree: QueueTree = ONE_QUEUE
         self._reservations: tuple[Reservation, ...] = ()
@@ -56,14 +56,12 @@ class View:
     def snapshot(self, conn: Connection, now: datetime) -> Snapshot:
         with self._lock:
             self._refresh(conn)
-            if self._placed is None:
-                self._placed = tuple(self._running.values())
             return Snapshot(
                 version=Version(self._known.version),
                 now=now,
                 nodes=self._nodes,
                 pending=self._waiting.seen(),
-                running=self._placed,
+                running=self._running.seen(),
                 queues=self._tree,
                 used=self._used,
                 reservations=self._reservations,
@@ -74,7 +72,9 @@ class View:
     def live_attempts(self, conn: Connection) -> Mapping[AttemptId, str]:
         with self._lock:
             self._refresh(conn)
-            return self._phases
+            if self._told_phases is None:
+                self._told_phases = dict(self._phases)
+            return self._told_phases
 
     def nodes(self, conn: Connection) -> list[Node]:
         with self._lock:
@@ -104,10 +104,9 @@ class View:
 
     def _follow(self, entries: list[Entry]) -> None:
         """What this process wrote."""
-        phases = dict(self._phases)
         for entry in entries:
             for id_, told in entry.attempts.items():
-                self._see(phases, id_, told)
+                self._see(id_, told)
             for gang in entry.placed:
                 self._waiting.discard(gang)
             if entry.used:
@@ -116,22 +115,20 @@ class View:
                 self._durations = {**self._durations, **entry.durations}
             if entry.promises is not None:
                 self._promises = dict(entry.promises)
-        self._phases = phases
 
-    def _see(self, phases: dict[AttemptId, str], id_: AttemptId, told: tuple[Running, str] | None) -> None:
+    def _see(self, id_: AttemptId, told: tuple[Running, str] | None) -> None:
         """An attempt and its phase as they are now, or that it is over."""
+        self._told_phases = None
         if told is None:
-            phases.pop(id_, None)
-            if self._running.pop(id_, None) is not None:
-                self._placed = None
+            self._phases.pop(id_, None)
+            self._running.discard(id_)
             return
-        seen, phases[id_] = told
+        seen, self._phases[id_] = told
         known = self._running.get(id_)
         if known is not None and known.placement is not seen.placement:  # equal: an attempt never moves
             seen = replace(seen, placement=known.placement)
         if known != seen:
             self._running[id_] = seen
-            self._placed = None
 
     def _read(self, conn: Connection, now: Marks, before: Marks) -> None:
         """The rows that were touched since."""
@@ -154,16 +151,14 @@ class View:
 
     def _take_attempts(self, conn: Connection, before: Marks, *, missed: bool) -> None:
         """missed: some may be gone with their runs."""
-        running, phases = self._running, dict(self._phases)
+        running = self._running
         for row in live_rows.touched_since(conn, before.attempts):
             id_ = AttemptId(row.attempt)
             seen = (live_rows.to_running(row, running.get(id_)), str(AttemptPhase(row.phase))) if row.live else None
-            self._see(phases, id_, seen)
+            self._see(id_, seen)
         if missed:
-            for gone in running.keys() - live_rows.live_ids(conn):
-                del running[gone], phases[gone]
-                self._placed = None
-        self._phases = phases
+            for gone in set(running) - live_rows.live_ids(conn):
+                self._see(gone, None)
 
     def _take_runs(self, conn: Connection, before: Marks, *, missed: bool) -> None:
         rows = conn.execute(_WAITING) if before.runs < 0 else conn.execute(_TOUCHED, {"b_clock": before.runs})
