@@ -234,7 +234,7 @@ class _Base:
     def _planned(self, future: Future, expected: Callable[[Gang], Expected]) -> Timeline:
         snapshot = self.snapshot
         timeline = Timeline(
-            self._capacity.copy(), self._accounts.copy(), future, snapshot.reservations, snapshot.now, snapshot.queues
+            self._capacity.copy(), self._accounts.copy(), future, snapshot.reservations, snapshot.now, snapshot.queues, self._plan.promises
         )
         for placement in self._plan.place:
             timeline.start(placement, expected(placement.gang))

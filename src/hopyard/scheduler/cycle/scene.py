@@ -28,8 +28,9 @@ class Scene:
         self.capacity = standing.capacity  # itself: it knows by now which nodes are best; `close` gives back what starts
         self.accounts = standing.accounts.copy()
         self.timeline = Timeline(
-            self.capacity, self.accounts, standing.future, self.snapshot.reservations, self.now, self.snapshot.queues
-        )
+            self.capacity, self.accounts, standing.future, self.snapshot.reservations, self.now, self.snapshot.queues,
+            self.snapshot.promises.values(),
+        )  # fmt: skip
         self.promises = Promises(
             self.snapshot.promises, self.timeline, self.accounts, self.line, self.snapshot.queues.queues, self.now
         )

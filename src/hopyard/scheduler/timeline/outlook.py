@@ -36,7 +36,9 @@ class Outlook:
         reservations: Sequence[Reservation],
         now: datetime,
         queues: QueueTree,
+        likely: Iterable[NodeId] = (),
     ) -> None:
+        """likely: nodes that somebody will probably be promised."""
         self.capacity, self.accounts, self.future, self.now = capacity, accounts, future, now
         self.reservations, self.queues = tuple(reservations), queues
         self.bookings = bookings(reservations, now)
@@ -46,6 +48,10 @@ class Outlook:
         self._started_on: dict[NodeId, dict[GangId, End]] = {}
         self._reserved = {node for booking in self.bookings for node in booking.reservation.nodes}
         self._special = dict.fromkeys(sorted(self._reserved))  # nodes that anybody has reserved or was promised
+        # Nodes of which moments know what is free: all special ones, and some more. A copy of all nodes for each moment would cost by
+        # the size of the cluster.
+        self._near = {*self._special, *likely}
+        self._near_now: Capacity | None = None  # what is free there now
         self._views: dict[tuple[frozenset[int], Owned], tuple[Capacity, list[Moment]]] = {}
         self._owned: dict[tuple[str, str], Owned] = {}
         self.booked = accounts.copy()
@@ -199,9 +205,12 @@ class Outlook:
         self.accounts.charge(placement)
         if self._ladder is not None:
             self._ladder.started.append((end.mid_s, placement))
+        near = self._is_near(placement)
+        if near and self._near_now is not None:
+            self._near_now.take(placement)
         for moment in self.moments:
             if moment.from_s < end.high_s - SLACK_S:
-                if moment.capacity is not None:
+                if near and moment.capacity is not None:
                     moment.capacity.take(placement)
                 if moment.accounts is not None:
                     moment.accounts.charge(placement)
@@ -214,6 +223,9 @@ class Outlook:
         gang = stay.placement.gang.id
         new = [a.node for a in stay.placement.assignments if a.node not in self._special]
         self._special.update(dict.fromkeys(new))
+        if not self._near.issuperset(new):
+            self._near.update(new)
+            self._forget_capacities()
         self.stays[gang] = stay
         for moment in self.moments:
             if moment.capacity is not None:
@@ -252,9 +264,18 @@ class Outlook:
     def _forget(self) -> None:
         """Look at the moments anew."""
         for moment in self.moments:
-            moment.capacity, moment.accounts = None, None
-            moment.ended.clear()
+            moment.accounts = None
+        self._forget_capacities()
         self._views.clear()
+
+    def _forget_capacities(self) -> None:
+        self._near_now = None
+        for moment in self.moments:
+            moment.capacity = None
+            moment.ended.clear()
+
+    def _is_near(self, placement: Placement) -> bool:
+        return any(assignment.node in self._near for assignment in placement.assignments)
 
     def tell(self, runs: Iterable[Running]) -> None:
         """What is known of these changed: all that follows from when they end is worked out anew."""
@@ -301,10 +322,12 @@ class Outlook:
 
     def _capacity_at(self, moment: Moment) -> Capacity:
         if moment.capacity is None:
-            moment.capacity = self.capacity.copy()
+            if self._near_now is None:
+                self._near_now = self.capacity.part(self._near)
+            moment.capacity = self._near_now.copy()
             self._let_end(moment, moment.capacity, list(self._special))
             for end in self.started.values():
-                if end.high_s <= moment.from_s + SLACK_S and end.gang not in moment.ended:
+                if end.high_s <= moment.from_s + SLACK_S and end.gang not in moment.ended and self._is_near(end.placement):
                     moment.capacity.give_back(end.placement)
             for stay in self.stays.values():
                 if stay.there(moment.at_s):

@@ -40,9 +40,12 @@ class Timeline:
         reservations: Sequence[Reservation],
         now: datetime,
         queues: QueueTree,
+        promises: Iterable[Promise] = (),
     ) -> None:
-        """future: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue."""
-        self._outlook = Outlook(capacity, accounts, future, reservations, now, queues)
+        """future: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue. promises: of earlier turns,
+        which will be given again, probably on the same nodes."""
+        likely = [node for promise in promises for node in promise.nodes]
+        self._outlook = Outlook(capacity, accounts, future, reservations, now, queues, likely)
         self._now = now
 
     @property
