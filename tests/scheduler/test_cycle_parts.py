@@ -174,17 +174,17 @@ def test_what_is_charged_moves_a_queue_back() -> None:
     accounts = accounts_of()
     contest = Contest(LEAVES.queues, accounts)
     a, b = gang("a", 1, queue="a"), gang("b", 1, queue="b")
-    contest.enter(QueueName("a"), a)
-    contest.enter(QueueName("b"), b)
+    contest.enter({QueueName("a"): a})
+    contest.enter({QueueName("b"): b})
     assert contest.first() is a  # sure of one GPU
     world = World({NodeId("n"): machine("n", 8)}, LEAVES)
     world.submit(gang("other", 1, queue="a"))
     accounts.charge(world.turn().place[0])
-    contest.enter(QueueName("a"), a)
+    contest.enter({QueueName("a"): a})
     assert contest.first() is b
-    contest.enter(QueueName("b"), None)
+    contest.enter({QueueName("b"): None})
     assert contest.first() is a
-    contest.enter(QueueName("a"), None)
+    contest.enter({QueueName("a"): None})
     assert contest.first() is None
 
 

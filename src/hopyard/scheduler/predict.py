@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
+from operator import is_not
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,10 @@ class History:
         return self.seconds[min(bisect_right(self.weights, weight), len(self.seconds) - 1)]
 
 
+MOST_KNOWN = 512
+_KNOWN: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], History]] = {}  # by the identity of what they were made from, which is kept
+
+
 def history(gang: Gang, durations: Durations) -> History:
     """What is known of runs like this one: first of those that tell most (see `domain.durations`), and where these are too few,
     of the next with what weight is missing."""
@@ -118,7 +122,16 @@ def telling(keys: Sequence[str], durations: Durations) -> tuple[Sequence[float],
 
 
 def history_of(levels: tuple[Sequence[float], ...]) -> History:
-    return _history(tuple(map(tuple, levels)))
+    """Made once for the same tuples: to compare hundreds of numbers to find it again would take as long as all that is asked of it."""
+    if not all(type(samples) is tuple for samples in levels):
+        return _history(levels)
+    key = tuple(map(id, levels))
+    known = _KNOWN.get(key)
+    if known is None or any(map(is_not, known[0], levels)):
+        if len(_KNOWN) >= MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[key] = levels, _history(levels)
+    return known[1]
 
 
 def expect(gang: Gang, durations: Durations) -> Expected:
@@ -170,8 +183,7 @@ def _outlived(elapsed_s: float) -> tuple[tuple[float, float, float], float]:
     return (step * 10 / 9, step * 2, step * 10), step
 
 
-@lru_cache(maxsize=512)
-def _history(levels: tuple[tuple[float, ...], ...]) -> History:
+def _history(levels: Sequence[Sequence[float]]) -> History:
     if levels and len(levels[0]) >= ENOUGH:  # each counts fully, and nobody else is asked
         count = len(levels[0])
         return History(tuple(sorted(levels[0])), ALL_ALIKE[:count] if count <= KEPT else tuple(map(float, range(1, count + 1))))

@@ -37,21 +37,27 @@ class Contest:
             level = self._levels[name] = _Level(name, above)
             (self._top if above is None else above.below).append(level)
 
-    def enter(self, queue: QueueName, gang: Gang | None) -> None:
-        """Who comes first in a queue that gangs wait in; or that something was charged to it."""
-        level = self._levels[queue]
-        if gang is not level.first and gang is not None:
-            level.ask = self._accounts.ask(gang)
-        level.first = gang
-        self._weigh(level)
-        above = level.above
-        while above is not None:
-            best = _first(above.below)
-            above.first = None if best is None else best.first
-            if best is not None:
-                above.ask = self._accounts.ask_above(best.name, best.ask)
-            self._weigh(above)
-            above = above.above
+    def enter(self, heads: Mapping[QueueName, Gang | None]) -> None:
+        """Who comes first in these queues, in which gangs wait; or that something was charged to them."""
+        moved: dict[QueueName, _Level] = {}
+        for queue, gang in heads.items():
+            level = self._levels[queue]
+            if gang is not level.first and gang is not None:
+                level.ask = self._accounts.ask(gang)
+            level.first = gang
+            self._weigh(level)
+            if level.above is not None:
+                moved[level.above.name] = level.above
+        while moved:  # a level is looked at again where one below it moves later: what comes last holds
+            found, moved = moved, {}
+            for above in found.values():
+                best = _first(above.below)
+                above.first = None if best is None else best.first
+                if best is not None:
+                    above.ask = self._accounts.ask_above(best.name, best.ask)
+                self._weigh(above)
+                if above.above is not None:
+                    moved[above.above.name] = above.above
 
     def first(self) -> Gang | None:
         """Who comes first of all."""

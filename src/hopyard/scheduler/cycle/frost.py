@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import QueueName
-from hopyard.domain.quota import path
 from hopyard.scheduler.cycle.holds import Verdict
 from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.scene import Scene
@@ -43,21 +43,22 @@ class Frost:
         self._scene = scene
         self._sheets: dict[QueueName, list[_Sheet]] = {}
 
-    def form(self, gang: Gang) -> None:
-        """The gang waits; whether others are to stand back for it is seen here."""
+    def form(self, gang: Gang) -> Sequence[QueueName]:
+        """The gang waits; whether others are to stand back for it is seen here. Queues in which everybody does from now on."""
         scene = self._scene
         if scene.now - gang.submitted_at < patience(scene.expected(gang)) or scene.line.rank_of(gang)[1]:
-            return
+            return ()
         refused = scene.accounts.refusal(gang)
         if refused is None or scene.standing.never_allowed(gang):
-            return
+            return ()
         user = gang.user if refused.reason is HoldReason.USER_LIMIT else None
         whose = f"{gang.user or 'its user'} in queue {refused.queue}" if user is not None else f"queue {refused.queue}"
         told = Verdict(HoldReason.BEHIND, f"run {gang.id} waits longer for what {whose} may use", (f"run:{gang.id}",))
         sheet = _Sheet(user, scene.line.shape_of(gang).asks_gpus, told)
-        for leaf in scene.standing.leaves:
-            if refused.queue in path(scene.snapshot.queues, leaf):
-                self._sheets.setdefault(leaf, []).append(sheet)
+        leaves = scene.standing.leaves_below.get(refused.queue, ())
+        for leaf in leaves:
+            self._sheets.setdefault(leaf, []).append(sheet)
+        return leaves if user is None and not sheet.gpus_only else ()
 
     def holds(self, queue: QueueName, user: str, shape: Shape) -> bool:
         return queue in self._sheets and self._over(queue, user, shape.asks_gpus) is not None

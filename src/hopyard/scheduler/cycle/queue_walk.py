@@ -29,13 +29,19 @@ class QueueWalk:
         self.over: set[Shape] = set()
         self.full: Set[Shape] = frozenset()
         self.over_users: set[tuple[str, Shape]] = set()
+        self._closed = False
         self.begin_again()
 
     def begin_again(self) -> None:
         """From the first, as things are charged by now."""
-        self._ranks: list[Rank] = sorted(self._leaf.ranks, reverse=True)
+        self._ranks: list[Rank] = [] if self._closed else sorted(self._leaf.ranks, reverse=True)
         self._users: list[UserEntry] = []
         self._head: Gang | None = None
+
+    def close(self) -> None:
+        """Pass over everybody."""
+        self._closed = True
+        self.begin_again()
 
     @property
     def priority(self) -> int:
@@ -88,7 +94,7 @@ class QueueWalk:
 
     def _begin(self, users: dict[str, Waiting]) -> list[UserEntry]:
         """Users all of whose gangs are passed over are left out: to compare them costs more than to see that."""
-        key = self._accounts.user_key
+        key = self._accounts.user_key if len(users) > 1 else _alone
         walks = [(user, _UserWalk(user, kinds, self)) for user, kinds in users.items()]
         found: list[UserEntry] = [(key(self.queue, user), user, walk) for user, walk in walks if walk.head() is not None]
         heapify(found)
@@ -138,6 +144,11 @@ class _UserWalk:
 def _entry(at: int, kind: Kind, alike: list[Gang]) -> Entry:
     gang = alike[at]
     return gang.submitted_at, gang.id, at, kind, alike
+
+
+def _alone(_queue: QueueName, _user: str) -> tuple[float, ...]:
+    """The key of a user who is compared with nobody."""
+    return (0.0,)
 
 
 UserEntry = tuple[tuple[float, ...], str, _UserWalk]

@@ -10,6 +10,7 @@ from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import QueueTree
+from hopyard.domain.quota import path
 from hopyard.scheduler.cycle.borrowed import Borrowed
 from hopyard.scheduler.cycle.changes import changed_keys, difference
 from hopyard.scheduler.cycle.fullness import Fullness
@@ -143,6 +144,10 @@ class Standing:
             self.slices.add(running)
         above = {queue.parent for queue in queues.queues.values()}
         self.leaves = sorted(name for name in queues.queues if name not in above)
+        self.leaves_below: dict[QueueName, list[QueueName]] = {}  # and the leaves themselves
+        for leaf in self.leaves:
+            for name in path(queues, leaf):
+                self.leaves_below.setdefault(name, []).append(leaf)
 
     def _follow_node(self, name: NodeId, before: Node | None) -> None:
         node = self.snapshot.nodes.get(name)

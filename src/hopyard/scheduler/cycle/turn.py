@@ -194,7 +194,7 @@ class Turn:
         if (hopeful and self._asking.make_room(gang)) or self._promise(gang, shape, found):
             self._order.step(gang)
         else:
-            self._frost.form(gang)
+            self._order.close(self._frost.form(gang))
             self._pass(gang, shape, found)
 
     def _known(self, gang: Gang, shape: Shape) -> Blocked | None:

@@ -41,9 +41,9 @@ class Walk:
     def head(self) -> Gang | None:
         """Who is next; the same one until something is said of it."""
         while True:
-            for queue in self._moved:
-                self._contest.enter(queue, self._leaves[queue].head())
-            self._moved.clear()
+            if self._moved:
+                self._contest.enter({queue: self._leaves[queue].head() for queue in self._moved})
+                self._moved.clear()
             found = self._contest.first()
             if found is None or self._leaves[found.queue].head() is found:
                 return found
@@ -82,6 +82,13 @@ class Walk:
         """Look no more at those of these shapes in any queue."""
         self._over.update(shapes)
         self._moved.update(dict.fromkeys(queue for queue, leaf in self._leaves.items() if leaf.stale()))
+
+    def close(self, queues: Iterable[QueueName]) -> None:
+        """Look no more at anybody in these."""
+        for queue in queues:
+            if queue in self._leaves:
+                self._leaves[queue].close()
+                self._moved[queue] = None
 
     def begin_passing(self, shapes: Set[Shape], patient: Callable[[list[tuple[QueueName, int]]], Collection[QueueName]]) -> None:
         """From now on, look no more at those of these shapes, in any queue but those that are patient. The set may grow: see

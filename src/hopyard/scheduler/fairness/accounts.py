@@ -19,6 +19,8 @@ from hopyard.scheduler.fairness.ledger import Ledger
 from hopyard.scheduler.fairness.lending import Lending
 from hopyard.scheduler.fairness.limits import NOTHING, Limits
 
+MOST_ASKS = 4096  # that are remembered
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -47,7 +49,7 @@ class Accounts:
     (lend_limit) nobody else uses. Resources that no queue names have no limit.
     """
 
-    __slots__ = ("_cards", "_cluster", "_history", "_ledger", "_limits", "_nodes", "_shares")
+    __slots__ = ("_asks", "_cards", "_cluster", "_history", "_ledger", "_limits", "_nodes", "_shares")
 
     def __init__(self, limits: Limits, ledger: Ledger, history: Mapping[tuple[QueueName, str], float]) -> None:
         self._limits = limits
@@ -55,6 +57,7 @@ class Accounts:
         self._history = history
         self._nodes: Mapping[NodeId, Node] = {}
         self._cards = Cards()
+        self._asks: dict[int, tuple[tuple[Role, ...], Amounts]] = {}  # of roles by identity, as many gangs share
         self._cluster: Amounts = NOTHING
         self._shares: dict[tuple[QueueName, str], tuple[Amounts, float]] = {}  # of users, with what they are the shares of
 
@@ -86,12 +89,12 @@ class Accounts:
         listed = list(nodes)
         self._nodes = {**self._nodes, **{node.id: node for node in listed}}
         self._cluster, self._shares = totals(node for node in listed if node.open), {}
-        self._cards = Cards.of(listed)
+        self._cards, self._asks = Cards.of(listed), {}
 
     def set_node(self, before: Node, after: Node) -> None:
         """One node is another now, with the same GPUs."""
         self._nodes = {**self._nodes, after.id: after}
-        self._cards = self._cards.turned(before, after)
+        self._cards, self._asks = self._cards.turned(before, after), {}
         cluster = Counter(self._cluster)
         if before.open:
             cluster.subtract(totals([before]))
@@ -102,6 +105,7 @@ class Accounts:
     def copy(self) -> Accounts:
         other = Accounts(self._limits, self._ledger.copy(), self._history)
         other._nodes, other._cards, other._cluster = self._nodes, self._cards, self._cluster
+        other._asks = self._asks  # as long as the cards are the same, both may learn from each other
         other._shares = self._shares  # as long as the cluster is the same, both may learn from each other
         return other
 
@@ -155,7 +159,7 @@ class Accounts:
         if leaf not in limits.leaves:
             inside = sorted(name for name in limits.leaves if leaf in limits.paths[name])
             return Refusal(HoldReason.NO_QUEUE, leaf, sentences.no_queue(leaf, inside))
-        ask = asked(gang, self._cards)
+        ask = self.ask(gang)
         for name, amount in ask.items():
             if not name.startswith(GPU_OF) and (refused := self._refused(gang, name, amount)):
                 return refused
@@ -163,7 +167,7 @@ class Accounts:
 
     def refuses(self, gang: Gang, names: Collection[str]) -> bool:
         """Whether `refusal` is for one of these resources; GPU stands for those of all models."""
-        for name, amount in asked(gang, self._cards).items():
+        for name, amount in self.ask(gang).items():
             if (GPU if name.startswith(GPU_OF) else name) in names and self._refused(gang, name, amount):
                 return True
         return GPU in names and bool(self._limits.models.get(gang.queue)) and self._no_model(gang.sized(_fewest(gang))) is not None
@@ -202,7 +206,7 @@ class Accounts:
     def covered(self, gang: Gang) -> Gang:
         """An elastic gang with no more replicas than the guarantee covers that covers its smallest size, of its queue or one
         above it; as it is where none does. It is no larger than that where it needs something that others are sure of alone."""
-        lending, ask = self._lending, asked(gang, self._cards)
+        lending, ask = self._lending, self.ask(gang)
         lender = lending.lender(gang.queue, ask)[0] if gang.elastic else None
         if lender is None:
             return gang
@@ -212,7 +216,7 @@ class Accounts:
     def queue_key(self, queue: QueueName, gang: Gang) -> tuple[tuple[int, float, QueueName], ...]:
         """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how
         full the guarantee is, if so, the dominant share of what is borrowed already, by weight; then the queue's name."""
-        ask, keys = asked(gang, self._cards), []
+        ask, keys = self.ask(gang), []
         for level in self._limits.path(queue):
             keys.append(self.level_key(level, ask))
             ask = self.ask_above(level, ask)
@@ -220,7 +224,15 @@ class Accounts:
 
     def ask(self, gang: Gang) -> Amounts:
         """What it asks for, as `level_key` takes it."""
-        return asked(gang, self._cards)
+        roles = gang.roles
+        known = self._asks.get(id(roles))
+        if known is not None and known[0] is roles:
+            return known[1]
+        if len(self._asks) >= MOST_ASKS:
+            self._asks.clear()
+        ask = asked(gang, self._cards)
+        self._asks[id(roles)] = roles, ask
+        return ask
 
     def user_key(self, queue: QueueName, user: str) -> tuple[float]:
         """Smaller comes first: the share of the cluster that the user uses now in this queue, and on top what was used on
@@ -249,15 +261,15 @@ class Accounts:
 
     def owed(self, gang: Gang) -> frozenset[QueueName]:
         """The queues that it may reclaim from: they use what guarantees of its own queue, or one above it, lend (see `Lending`)."""
-        return self._lending.owed(gang.queue, asked(gang, self._cards))
+        return self._lending.owed(gang.queue, self.ask(gang))
 
     def lender(self, gang: Gang) -> tuple[QueueName | None, Sequence[str]]:
         """The queue that may take back for the gang what others use (see `Lending`), and of which resources."""
-        return self._lending.lender(gang.queue, asked(gang, self._cards))
+        return self._lending.lender(gang.queue, self.ask(gang))
 
     def not_lent(self, gang: Gang) -> frozenset[str]:
         """What it asks for and may take from nobody: others are sure of that, and its lender is not."""
-        lender, ask = self.lender(gang)[0], asked(gang, self._cards)
+        lender, ask = self.lender(gang)[0], self.ask(gang)
         return frozenset() if lender is None else self._lending.not_lent(lender, ask)
 
     def debtors(self, lender: QueueName, names: Sequence[str]) -> frozenset[QueueName]:
@@ -266,7 +278,7 @@ class Accounts:
 
     def owes(self, queue: QueueName, gang: Gang) -> bool:
         """Whether the queue is among those that `owed` names: quicker, to ask again for one after something was credited."""
-        return self._lending.owes(queue, gang.queue, asked(gang, self._cards))
+        return self._lending.owes(queue, gang.queue, self.ask(gang))
 
     def lends(self, queue: QueueName) -> bool:
         """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more than its own."""

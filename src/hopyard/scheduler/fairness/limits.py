@@ -61,8 +61,14 @@ class Limits:
     def within(self, queue: QueueName, used: Amounts, ask: Amounts) -> list[str]:
         """The resources asked for that the queue is sure of, if it has guarantees left for all of them; else nothing."""
         sure = self.sure.get(queue, NOTHING)
-        named = [name for name in ask if sure.get(name)]
-        return named if all(used.get(name, 0) + ask[name] <= sure[name] for name in named) else []
+        named = []
+        for name, amount in ask.items():
+            of_this = sure.get(name)
+            if of_this:
+                if used.get(name, 0) + amount > of_this:
+                    return []
+                named.append(name)
+        return named
 
 
 def _kept(queue: Queue, sure: Amounts) -> Amounts:

@@ -60,7 +60,7 @@ class Rankings:
         if mix != self._mix:
             self._mix = mix
             self._forget_gradients()
-        if self._gradient("fragmentation").weigh(self._free):
+        if self._free.ground.cards and self._gradient("fragmentation").weigh(self._free):
             self._forget_ranked("fragmentation")
 
     def _forget_gradients(self) -> None:
