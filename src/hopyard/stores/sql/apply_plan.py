@@ -19,6 +19,7 @@ from hopyard.stores.sql.checkpoint_rows import newest_steps
 from hopyard.stores.sql.codec import encode_counts, encode_placement
 from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
 from hopyard.stores.sql.hold_rows import HoldRows
+from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LiveAttempt
 from hopyard.stores.sql.marks import Stamp
@@ -37,13 +38,13 @@ _WAITING = select(
     runs.c.preemptions,
 ).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 _PHASE = select(runs.c.id, runs.c.phase).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
-_START = (
+_START = Hot(
     update(runs)
     .where(runs.c.id == bindparam("b_id"), runs.c.phase == str(RunPhase.QUEUED))
     .values(phase=str(RunPhase.STARTING), attempts=bindparam("b_attempts"), touched=bindparam("b_touched"))
 )
 _PREEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"))
-_ATTEMPT_INSERT = attempts.insert()
+_ATTEMPT_INSERT = Hot(attempts.insert())
 _EVENT_INSERT = run_events.insert()
 _CHANGED = "reservations or queues were changed after this was planned"
 
@@ -147,9 +148,9 @@ class Applying:
         return attempt
 
     def _write_started(self, fresh: list[dict[str, Any]]) -> None:
-        self._conn.execute(_ATTEMPT_INSERT, fresh)
-        self._conn.execute(
-            _START, [{"b_id": row["run"], "b_attempts": row["number"], "b_touched": self._stamp.now} for row in fresh]
+        _ATTEMPT_INSERT.change(self._conn, fresh)
+        _START.change(
+            self._conn, [{"b_id": row["run"], "b_attempts": row["number"], "b_touched": self._stamp.now} for row in fresh]
         )
         self._holds.drop(self._conn, [row["run"] for row in fresh])
         self._stamp.touch("runs", "attempts")

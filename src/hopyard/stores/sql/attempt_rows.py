@@ -16,14 +16,15 @@ from hopyard.domain.run import RunPhase
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.stores.sql.codec import encode_exit, encode_replicas, from_us
 from hopyard.stores.sql.history_rows import UsedKey, write_durations, write_used
+from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LIVE, LiveAttempt
 from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.tables import attempts, runs
 
 _SECOND = 1_000_000
-_WRITE_ATTEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), LIVE)
-_WRITE_RUN = update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase"))
+_WRITE_ATTEMPT = Hot(update(attempts).where(attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), LIVE))
+_WRITE_RUN = Hot(update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase")))
 # Ends that only something that ran can come to.
 _RAN = frozenset({ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT})
 
@@ -86,8 +87,8 @@ class Changes:
         self.stamp.write()
         return Recorded(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
 
-    def _execute(self, statement: Any, rows: dict[str, dict[str, Any]]) -> None:
-        if rows and self._conn.execute(statement, list(rows.values())).rowcount != len(rows):
+    def _execute(self, statement: Hot, rows: dict[str, dict[str, Any]]) -> None:
+        if statement.change(self._conn, list(rows.values())) != len(rows):
             raise OutOfStep
 
     def _follow(self, found: LiveAttempt, after: After, started_at: int | None) -> None:

@@ -17,6 +17,7 @@ from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
 from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_spec, encode_words, fingerprint, to_us
 from hopyard.stores.sql.counting import take_numbers
+from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.run_rows import RUNS_OF_IDS, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
@@ -31,10 +32,10 @@ _KNOWN = (
     .join(run_contents, run_contents.c.run == runs.c.id)
     .where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 )
-_RUN_INSERT = runs.insert()
-_CONTENTS_INSERT = run_contents.insert()
-_TAG_INSERT = run_tags.insert()
-_DATASET_INSERT = run_datasets.insert()
+_RUN_INSERT = Hot(runs.insert())
+_CONTENTS_INSERT = Hot(run_contents.insert())
+_TAG_INSERT = Hot(run_tags.insert())
+_DATASET_INSERT = Hot(run_datasets.insert())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,10 @@ def _insert(conn: Connection, accepted: list[_Accepted]) -> dict[str, Run]:
         for at, ref in enumerate(one.new.spec.datasets)
     ]
     stamp = Stamp(conn)
-    conn.execute(_RUN_INSERT, [_run_row(one, stamp) for one in accepted])
-    conn.execute(_CONTENTS_INSERT, [_contents_row(one) for one in accepted])
-    if tags:
-        conn.execute(_TAG_INSERT, tags)
-    if datasets:
-        conn.execute(_DATASET_INSERT, datasets)
+    _RUN_INSERT.change(conn, [_run_row(one, stamp) for one in accepted])
+    _CONTENTS_INSERT.change(conn, [_contents_row(one) for one in accepted])
+    _TAG_INSERT.change(conn, tags)
+    _DATASET_INSERT.change(conn, datasets)
     stamp.touch("runs", visible=any(not one.new.offline for one in accepted))
     stamp.write()
     return {one.new.id: _as_run(one) for one in accepted}

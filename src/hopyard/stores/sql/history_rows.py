@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Table, bindparam, select, update
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import Used
 from hopyard.stores.sql.codec import decode_seconds, encode_seconds, from_us, to_us
+from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.tables import durations, used
 
 UsedKey = tuple[QueueName, str]
@@ -17,8 +18,8 @@ UsedKey = tuple[QueueName, str]
 _USED = select(used.c.queue, used.c.user_name, used.c.share_seconds, used.c.at)
 _USED_SINCE = _USED.where(used.c.touched > bindparam("b_clock"))
 _DURATIONS_SINCE = select(durations.c.key, durations.c.seconds).where(durations.c.touched > bindparam("b_clock"))
-_CHANGE_USED = update(used).where(used.c.queue == bindparam("b_queue"), used.c.user_name == bindparam("b_user"))
-_CHANGE_DURATIONS = update(durations).where(durations.c.key == bindparam("b_key"))
+_CHANGE_USED = Hot(update(used).where(used.c.queue == bindparam("b_queue"), used.c.user_name == bindparam("b_user")))
+_CHANGE_DURATIONS = Hot(update(durations).where(durations.c.key == bindparam("b_key")))
 
 
 def used_since(conn: Connection, clock: int) -> dict[UsedKey, Used]:
@@ -58,8 +59,7 @@ def write_durations(
     _write(conn, durations, fresh, _CHANGE_DURATIONS, again)
 
 
-def _write(conn: Connection, table: Table, fresh: list[dict[str, Any]], change: Any, again: list[dict[str, Any]]) -> None:
+def _write(conn: Connection, table: Table, fresh: list[dict[str, Any]], change: Hot, again: list[dict[str, Any]]) -> None:
     if fresh:
         conn.execute(table.insert(), fresh)
-    if again:
-        conn.execute(change, again)
+    change.change(conn, again)

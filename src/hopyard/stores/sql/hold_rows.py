@@ -18,6 +18,7 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.run import RunPhase
 from hopyard.stores.sql.codec import decode_words, encode_words, to_us
 from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.marks import read_marks
 from hopyard.stores.sql.tables import counters, holds, runs
 
@@ -32,9 +33,9 @@ _WAITING = (
 _SINCE = select(runs.c.id, runs.c.queue, runs.c.phase).where(runs.c.touched > bindparam("b_clock"))
 _BASES = select(counters.c.name, counters.c.value).where(counters.c.name.startswith(BASE, autoescape=True))
 _SET_BASE = update(counters).where(counters.c.name == bindparam("b_name"))
-_CHANGE = update(holds).where(holds.c.run == bindparam("b_run"))
-_REMOVE = delete(holds).where(holds.c.run == bindparam("b_run"))
-_INSERT = holds.insert()
+_CHANGE = Hot(update(holds).where(holds.c.run == bindparam("b_run")))
+_REMOVE = Hot(delete(holds).where(holds.c.run == bindparam("b_run")))
+_INSERT = Hot(holds.insert())
 
 
 class _Row(NamedTuple):
@@ -71,7 +72,7 @@ class HoldRows:
         """These wait no longer."""
         if gone:
             self._transaction = self._database.transaction
-            conn.execute(_REMOVE, [{"b_run": run} for run in gone])
+            _REMOVE.change(conn, [{"b_run": run} for run in gone])
             for run in gone:
                 self._rows.pop(run, None)
                 self._waiting.pop(run, None)
@@ -95,10 +96,8 @@ class HoldRows:
         still = [(run, row) for run, row in changes if run in self._waiting]
         fresh = [{"run": run, **_values(row)} for run, row in still if run not in self._rows]
         moved = [{"b_run": run, **_values(row)} for run, row in still if run in self._rows]
-        if fresh:
-            conn.execute(_INSERT, fresh)
-        if moved:
-            conn.execute(_CHANGE, moved)
+        _INSERT.change(conn, fresh)
+        _CHANGE.change(conn, moved)
         self._rows.update(still)
         return [run for run, _ in still]
 

@@ -7,15 +7,16 @@ from sqlalchemy import Connection, select, update
 from hopyard.errors import NotLeader
 from hopyard.interfaces.cluster_store import Lease
 from hopyard.stores.sql.codec import from_us
+from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.tables import lease
 
 # Locked until the transaction ends, so that nobody takes the lease between the look at it and what is written under it.
-_ROW = select(lease.c.holder, lease.c.epoch, lease.c.expires_at).with_for_update()
+_ROW = Hot(select(lease.c.holder, lease.c.epoch, lease.c.expires_at).with_for_update())
 
 
 def take_lease(conn: Connection, holder: str, now: int, until: int) -> Lease | None:
     """See ClusterStore.lead; times in microseconds."""
-    before, epoch, expires_at = conn.execute(_ROW).one()
+    ((before, epoch, expires_at),) = _ROW.rows(conn)
     if before is not None and before != holder and now < expires_at <= until + (until - now):
         return None
     if before != holder:
@@ -31,6 +32,6 @@ def drop_lease(conn: Connection, holder: str) -> None:
 
 def check_epoch(conn: Connection, epoch: int) -> None:
     """Raises NotLeader unless somebody leads under this epoch."""
-    holder, now, _ = conn.execute(_ROW).one()
+    ((holder, now, _),) = _ROW.rows(conn)
     if holder is None or now != epoch:
         raise NotLeader(f"epoch {epoch} is over, it is {now} now", hints=("another server decides: nothing was written",))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select, update
 
 from hopyard.domain.ids import Version
+from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.tables import marks
 
 
@@ -27,12 +28,13 @@ class Marks(NamedTuple):
     removed: int = -1
 
 
-_READ = select(*(marks.c[name] for name in Marks._fields))
-_WRITE = update(marks)
+_READ = Hot(select(*(marks.c[name] for name in Marks._fields)))
+_WRITE = Hot(update(marks))
 
 
 def read_marks(conn: Connection) -> Marks:
-    return Marks(*conn.execute(_READ).one())
+    (found,) = _READ.rows(conn)
+    return Marks(*found)
 
 
 class Stamp:
@@ -61,7 +63,7 @@ class Stamp:
     def write(self) -> Version:
         """Count on what was touched, if anything was; the version that a policy sees now."""
         if self._after != self._written:
-            self._conn.execute(_WRITE, self._after._asdict())
+            _WRITE.change(self._conn, [self._after._asdict()])
             self._written = self._after
             self._tell(self._after)
         return Version(self._after.version)

@@ -1,0 +1,81 @@
+"""Statements that run many times a second, given to the driver right away.
+
+SQLAlchemy compiles a statement once, but finds it again, checks its parameters and wraps what comes back each time it runs: for the
+short statements of the thread that writes, several times as long as the driver takes, and beside threads that wait for the
+interpreter. What it made of the statement is kept here; errors are its own, so that nobody else has to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import ClauseElement, Connection
+from sqlalchemy.exc import DBAPIError
+
+Row = Mapping[str, Any]
+
+
+class Hot:
+    """One statement, whose parameters are named as SQLAlchemy's are. Values go to the driver as they are: text, numbers, bytes and
+    truth values; no types that SQLAlchemy would convert, and no lists (`in_`), with which the text would change."""
+
+    def __init__(self, statement: ClauseElement) -> None:
+        self._statement = statement
+        self._known: dict[tuple[str, ...], tuple[str, Callable[[Row], Any]]] = {}  # by dialect and the names of parameters
+
+    def change(self, conn: Connection, rows: Sequence[Row]) -> int:
+        """Run it for each of these parameters, which all have the same names; how many rows it changed. Raises DBAPIError."""
+        if not rows:
+            return 0
+        text, given = self._compiled(conn, rows[0])
+        cursor = conn.connection.cursor()
+        try:
+            cursor.executemany(text, [given(row) for row in rows])
+            return int(cursor.rowcount)
+        except conn.dialect.loaded_dbapi.Error as error:
+            raise _told(conn, text, error) from error
+        finally:
+            cursor.close()
+
+    def rows(self, conn: Connection, parameters: Row | None = None) -> list[Sequence[Any]]:
+        """What it finds. Raises DBAPIError."""
+        text, given = self._compiled(conn, parameters or {})
+        cursor = conn.connection.cursor()
+        try:
+            cursor.execute(text, given(parameters or {}))
+            return list(cursor.fetchall())
+        except conn.dialect.loaded_dbapi.Error as error:
+            raise _told(conn, text, error) from error
+        finally:
+            cursor.close()
+
+    def _compiled(self, conn: Connection, row: Row) -> tuple[str, Callable[[Row], Any]]:
+        """Its text for this database, and what the driver takes for one set of parameters."""
+        key = conn.dialect.name, *row
+        found = self._known.get(key)
+        if found is None:
+            compiled = self._statement.compile(dialect=conn.dialect, column_keys=list(row))
+            fixed = {name: value for name, value in compiled.params.items() if name not in row}
+            order = list(compiled.positiontup) if compiled.positional else None  # type: ignore[attr-defined]
+            found = self._known[key] = str(compiled), _giver(order, fixed)
+        return found
+
+
+def _giver(order: Sequence[str] | None, fixed: Row) -> Callable[[Row], Any]:
+    """order: of parameters by position; None where the driver takes them by name. fixed: those that the statement itself gives."""
+    if order is None:
+        return lambda row: {**row, **fixed}
+    if not fixed and len(order) > 1:
+        return itemgetter(*order)
+    return lambda row: tuple([fixed[name] if name in fixed else row[name] for name in order])
+
+
+def _told(conn: Connection, text: str, error: Exception) -> Exception:
+    """As SQLAlchemy would raise it; a connection that broke is given up."""
+    dialect = conn.dialect
+    lost = dialect.is_disconnect(error, conn.connection.dbapi_connection, None)  # type: ignore[arg-type]
+    if lost:
+        conn.invalidate(error)
+    return DBAPIError.instance(text, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect)
