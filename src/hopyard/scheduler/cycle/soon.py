@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.gang import Gang, Placement, Role, Topology
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.hope import Hope
@@ -26,6 +26,7 @@ class Soon:
         self._then: Accounts | None = None
         self._hope: Hope | None = None
         self._capacity: Capacity | None = None
+        self._fitting: dict[tuple[tuple[Role, ...], Topology | None], bool] = {}
 
     def starts(self, placement: Placement) -> None:
         """It starts in this turn."""
@@ -46,7 +47,14 @@ class Soon:
         return self._then.refusal(gang) is None
 
     def _fits(self, gang: Gang) -> bool:
-        """As things stood when room was first looked for."""
+        """As things stood when room was first looked for: those that ask for the same fit alike."""
+        shape = gang.roles, gang.topology
+        found = self._fitting.get(shape)
+        if found is None:
+            found = self._fitting[shape] = self._has_room(gang)
+        return found
+
+    def _has_room(self, gang: Gang) -> bool:
         if self._hope is None:
             self._hope = Hope(self._now, self._gone)
         if not self._hope.holds(gang):
