@@ -25,9 +25,9 @@ from benchmarks.kueue_stages import STAGES, Stages, told
 from benchmarks.local_server import scratch_folder
 from benchmarks.peers.find import PeerPython
 from benchmarks.waiting_engine import WaitingEngine
-from hopyard.app import collect_seldom
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.controller import Controller
+from hopyard.controller.garbage import look_briefly
 from hopyard.controller.launches import Composer
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Closeness
@@ -67,7 +67,7 @@ class Outcome:
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001 - as every benchmark
     report = Report(NAME, {"share": options.share, "policy": options.policy, "repeats": options.repeats})
     ideal = simulated(options.share, options.policy)
-    collect_seldom()  # as the server does
+    look_briefly()  # as the server does
     found = []
     for _ in range(options.repeats):
         with scratch_folder() as folder:

@@ -27,7 +27,7 @@ from random import Random
 
 from benchmarks.harness import Arguments, Report, main, say
 from benchmarks.peers.find import PeerPython
-from hopyard.app import collect_seldom
+from hopyard.controller.garbage import look_briefly
 from hopyard.controller.turns import PIECE
 from hopyard.domain.chunked import Chunks
 from hopyard.domain.cluster import Node, Plan, Running, Snapshot
@@ -192,7 +192,7 @@ CHANGES: dict[str, Callable[[State], None]] = {
 
 def one_round(options: argparse.Namespace) -> dict[str, float]:
     """Seconds of each plan, bytes of memory that the process held at most, and what the first plan says."""
-    collect_seldom()  # as the server does
+    look_briefly()  # as the server does
     state = State(options)
     found: dict[str, float] = {"of_snapshot": peak_bytes()}
     planner = Planner()

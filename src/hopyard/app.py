@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
-import gc
 import getpass
 import json
 import logging
@@ -34,6 +33,7 @@ from hopyard.config.home import Home, write_atomically
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import Settings, read_settings
 from hopyard.controller.clock import SystemClock
+from hopyard.controller.garbage import look_at_everything, look_briefly
 from hopyard.domain.ids import DEFAULT_POOL, slug
 from hopyard.domain.resources import UNNAMED_GPU, Gpu
 from hopyard.engines.local.engine import LocalEngine
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     home = Home(given.home.expanduser().absolute()) if given.home else Home.default()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     give_memory_back()
-    collect_seldom()
+    look_briefly()
     try:
         lock = take_lock(home.create())
         if lock is None:
@@ -94,13 +94,6 @@ def give_memory_back() -> None:
     """Large freed blocks go back to the system: streams come in pieces of megabytes, and without this an idle server keeps the
     memory of its busiest moment."""
     set_allocator(mmap_bytes=256 * 1024, arenas=2)
-
-
-def collect_seldom() -> None:
-    """Look less often for cycles that nobody holds, and never again in what was imported: beside many waiting runs a look at
-    everything takes tenths of a second, in which nothing is decided and nobody answered."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 10)
 
 
 def take_lock(home: Home) -> int | None:
@@ -225,7 +218,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()
-            others = [loops.create_task(parts.controller.run()), loops.create_task(parts.sweeper.run(clock))]
+            background = parts.controller.run(), parts.sweeper.run(clock), look_at_everything(clock)
+            others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):
                     await parts.controller.looked.wait()

@@ -1,0 +1,64 @@
+"""What is new is looked at often, what is old seldom, and no garbage stays for good. In a process of its own: it is all about that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+
+BEGIN = """
+    import asyncio, gc, weakref
+    from datetime import UTC, datetime
+    from hopyard.controller import garbage
+    from hopyard.testing.clock import ManualClock
+
+    class Thing:
+        def __init__(self):
+            self.itself = self
+
+    looks = []
+    gc.callbacks.append(lambda phase, about: phase == "stop" and looks.append(about["generation"]))
+    garbage.look_briefly()
+    garbage.look_briefly()  # twice is as once
+"""
+
+
+def run(script: str) -> str:
+    code = dedent(BEGIN) + dedent(script)
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_what_is_old_is_not_looked_at_again() -> None:
+    said = run("""
+        kept = [Thing() for _ in range(200_000)]
+        print(len(looks) > 20, 2 in looks, looks.count(1) > 2)
+        print(len(gc.get_objects()) < 3 * garbage.NEW * garbage.TIMES, gc.get_freeze_count() > 100_000)
+        print(gc.callbacks.count(garbage._set_aside))
+    """)
+    assert said.split() == ["True", "False", "True", "True", "True", "1"]
+
+
+def test_what_was_set_aside_and_let_go_is_found_in_the_end() -> None:
+    said = run("""
+        kept = [Thing() for _ in range(50_000)]
+        seen = [weakref.ref(kept[0]), weakref.ref(kept[-1])]
+        gc.collect(1)
+        kept.clear()
+        gc.collect(1)
+        print(seen[0]() is None)
+
+        async def an_hour():
+            clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
+            looking = asyncio.create_task(garbage.look_at_everything(clock))
+            for _ in range(2):
+                while clock.next_at() is None:
+                    await asyncio.sleep(0)
+                clock.advance(garbage.EVERYTHING_EVERY)
+            while looks.count(2) < 2:
+                await asyncio.sleep(0)
+            looking.cancel()
+
+        asyncio.run(an_hour())
+        print([one() is None for one in seen], gc.get_freeze_count() > 0, looks.count(2))
+    """)
+    assert said.split("\n")[:2] == ["False", "[True, True] True 2"]
