@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from hopyard.domain.cluster import Node, Running, Snapshot
@@ -163,7 +163,7 @@ class Standing:
             self.whole.set_node(_open(node))
             self._hopeless.clear()
 
-    def _follow_running(self, ended: Iterable[Running], begun: Iterable[Running]) -> None:
+    def _follow_running(self, ended: Iterable[Running], begun: Sequence[Running]) -> None:
         gone = {running.gang.id: running for running in ended}
         left: list[Placement] = []
         come: list[Placement] = []
@@ -173,8 +173,8 @@ class Standing:
                 if before is not None:
                     left.append(self._end(before))
                 come.append(running.placement)
-            self.future.add(running)
             self._holds(running)
+        self.future.add_all(begun)
         for running in gone.values():
             left.append(self._end(running))
             self.future.drop(running.gang.id)

@@ -45,12 +45,11 @@ class Fitting:
         self.allowed: Bools = ground.allowed(shape.where)
         if request.gpus or request.shares_gpu:
             self.needs = ground.needs(request, shape.closed_models)
-            usable = self.needs[ground.card] != NEVER
-            self.allowed = self.allowed & usable.any(axis=1)
-            of_allowed = ground.card[self.allowed]
-            found = np.unique(self.needs[of_allowed[of_allowed >= 0]])
-            if len(found) == 1 and found[0] != NEVER:
-                self.need = int(found[0])
+            has, usable = ground.has, self.needs[:-1] != NEVER
+            self.allowed = self.allowed & has[:, usable].any(axis=1)
+            found = set(self.needs[:-1][has[self.allowed].any(axis=0)].tolist())
+            if len(found) == 1 and NEVER not in found:
+                (self.need,) = found
 
     def closed(self, ground: Ground, row: int) -> Fitting:
         """On the same ground with one machine less that is open."""

@@ -59,6 +59,16 @@ class Ground:
         self._inside: dict[str, Bools | None] = {}
         self._holding: dict[str, Ints] = {}
         self._kinds: dict[tuple[str, ...], tuple[Ints, Ints]] = {}
+        self._has: Bools | None = None
+
+    @property
+    def has(self) -> Bools:
+        """[i, k]: whether node i has a card of kind k."""
+        if self._has is None:
+            self._has = np.zeros((len(self.nodes), len(self.cards)), np.bool_)
+            for kind in range(len(self.cards)):
+                self._has[:, kind] = (self.card == kind).any(axis=1)
+        return self._has
 
     def turned(self, row: int, node: Node) -> Ground:
         """This ground where the machine of one row was opened or closed, or holds other things. What is known of the others is

@@ -86,35 +86,46 @@ class Future:
         *, grace_s: float = PREEMPT_GRACE_S, pick: Pick | None = None, progress: Mapping[GangId, float] | None = None,
     ) -> Future:  # fmt: skip
         found = cls(durations, now, grace_s=grace_s, pick=pick, progress=progress)
-        for one in running:
-            found.add(one)
+        found.add_all({one.gang.id: one for one in running}.values())
         return found
 
     def add(self, running: Running) -> None:
         """One that holds resources, or that changed."""
-        gang = running.gang.id
-        self.drop(gang)
-        self._running[gang] = running
-        kind = self._kind[gang] = alike(running.gang)
-        self._alike.setdefault(kind, {})[gang] = None
-        for assignment in running.placement.assignments:
-            self._on.setdefault(assignment.node, {})[gang] = running
-        slot = self._free_slots.pop() if self._free_slots else len(self._gangs)
-        if slot == len(self._gangs):
-            self._gangs.append(None)
-        if slot == self._times.shape[1]:
+        self.add_all((running,))
+
+    def add_all(self, runs: Collection[Running]) -> None:
+        """`add` each; no two are of one gang."""
+        slots, numbers, begun, limits = [], [], [], []
+        for running in runs:
+            gang = running.gang.id
+            self.drop(gang)
+            self._running[gang] = running
+            kind = self._kind[gang] = alike(running.gang)
+            self._alike.setdefault(kind, {})[gang] = None
+            for assignment in running.placement.assignments:
+                self._on.setdefault(assignment.node, {})[gang] = running
+            if self._free_slots:
+                slot = self._free_slots.pop()
+                self._gangs[slot] = gang
+            else:
+                slot = len(self._gangs)
+                self._gangs.append(gang)
+            self._slots[gang] = slot
+            if kind not in self._numbers:
+                self._numbers[kind], self._next = self._next, self._next + 1
+            alone = running.stopping or self._pick is not None or gang in self._progress
+            slots.append(slot)
+            numbers.append(ALONE if alone else self._numbers[kind])
+            begun.append(_begun(running))
+            limits.append(running.gang.time_limit_s)
+        while len(self._gangs) > self._times.shape[1]:
             self._times = np.concatenate([self._times, np.zeros_like(self._times)], axis=1)
             self._about = np.concatenate([self._about, np.zeros_like(self._about)], axis=1)
             self._number = np.concatenate([self._number, np.zeros_like(self._number)])
-        alone = running.stopping or self._pick is not None or gang in self._progress
-        if kind not in self._numbers:
-            self._numbers[kind], self._next = self._next, self._next + 1
-        self._number[slot] = ALONE if alone else self._numbers[kind]
-        self._gangs[slot], self._slots[gang] = gang, slot
-        self._times[:, slot] = -np.inf
-        limit_s = running.gang.time_limit_s
-        self._about[:, slot] = _begun(running), np.inf if limit_s is None else limit_s
-        self._uses.add(slot, running.placement)
+        self._number[slots] = numbers
+        self._times[:, slots] = -np.inf
+        self._about[:, slots] = begun, [np.inf if limit_s is None else limit_s for limit_s in limits]
+        self._uses.add_all(zip(slots, (running.placement for running in runs), strict=True))
 
     def drop(self, gang: GangId) -> None:
         """It is gone; nothing happens where it was not there."""

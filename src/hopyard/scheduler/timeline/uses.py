@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,21 +27,21 @@ class Uses:
         self._gone = 0
         self._of: dict[int, tuple[int, int]] = {}  # the rows of each slot
 
-    def add(self, slot: int, placement: Placement) -> None:
-        first, end = self._count, self._count + len(placement.assignments)
-        while end > len(self._rows):
+    def add_all(self, placements: Iterable[tuple[int, Placement]]) -> None:
+        """By the slots of their gangs, of which nothing is there."""
+        first = self._count
+        rows: list[tuple[int, ...]] = []
+        for slot, placement in placements:
+            begin = first + len(rows)
+            for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True):
+                asked, node = role.resources, self.nodes.setdefault(assignment.node, len(self.nodes))
+                rows.append((slot, node, asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli))
+            self._of[slot] = begin, first + len(rows)
+        self._count = first + len(rows)
+        while self._count > len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        self._rows[first:end] = [
-            (
-                slot,
-                self.nodes.setdefault(assignment.node, len(self.nodes)),
-                role.resources.cpu_milli,
-                role.resources.memory_bytes,
-                len(assignment.gpus) * assignment.gpu_milli,
-            )
-            for (_, role), assignment in zip(placement.gang.requests(), placement.assignments, strict=True)
-        ]
-        self._of[slot], self._count = (first, end), end
+        if rows:
+            self._rows[first : self._count] = rows
 
     def drop(self, slot: int) -> None:
         first, end = self._of.pop(slot)
