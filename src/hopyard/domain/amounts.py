@@ -33,10 +33,13 @@ def placed(placement: Placement, nodes: Mapping[NodeId, Node]) -> dict[str, int]
         if not indices:
             continue
         found[GPU] = found.get(GPU, 0) + milli * len(indices)
-        node = nodes.get(assignment.node)
+        node, left = nodes.get(assignment.node), len(indices)
         for gpu in () if node is None else node.gpus:
             if gpu.index in indices:
                 models[gpu.model] = models.get(gpu.model, 0) + milli
+                left -= 1
+                if not left:
+                    break
     for model, amount in models.items():
         name = GPU_OF + model.lower()
         found[name] = found.get(name, 0) + amount
