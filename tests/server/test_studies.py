@@ -51,7 +51,8 @@ def test_a_study_starts_its_trials_in_its_queue_as_its_user(tmp_path: Path) -> N
         assert (await stage.ask("GET", f"/runs/{made['id']}", token=token))["id"] == made["id"]
         assert [one["id"] for one in (await stage.ask("GET", "/runs", token=token, parent=study["id"]))["runs"]] == [made["id"]]
         listed = (await stage.ask("GET", "/runs", trials=0))["runs"]
-        assert [(one["id"], one["trials"]) for one in listed] == [(study["id"], {"starting": 1})] or listed[0]["trials"] == {"queued": 1}
+        assert [one["id"] for one in listed] == [study["id"]]
+        assert listed[0]["trials"] in [{phase: 1} for phase in ("queued", "starting", "running")]  # however far it is by now
         assert [one["id"] for one in (await stage.ask("GET", "/runs", studies=1))["runs"]] == [study["id"]]
         assert (await stage.ask("GET", "/runs/resolve", ref="last"))["id"] == study["id"]
 
