@@ -65,9 +65,10 @@ class Ground:
     def has(self) -> Bools:
         """[i, k]: whether node i has a card of kind k."""
         if self._has is None:
-            self._has = np.zeros((len(self.nodes), len(self.cards)), np.bool_)
+            found = np.zeros((len(self.nodes), len(self.cards)), np.bool_)
             for kind in range(len(self.cards)):
-                self._has[:, kind] = (self.card == kind).any(axis=1)
+                found[:, kind] = (self.card == kind).any(axis=1)
+            self._has = found  # only now: why runs wait is told in another thread
         return self._has
 
     def turned(self, row: int, node: Node) -> Ground:
