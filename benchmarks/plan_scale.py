@@ -6,7 +6,7 @@ Nodes of 8 GPUs; runs of 1 to 64 GPUs in many shapes hold `--full` of them; gang
 two levels whose queues have guarantees, limits and users' limits. Then the same with nothing running, where most can start: those
 that the server starts before it looks for others, and all in one go. Each round begins in a process of its own, so that its memory
 is that of one plan; the snapshots are made before the clock starts.
-Python looks for garbage as it does in the server: seldom, and between plans.
+Python looks for garbage as it does in the server: between plans.
 """
 
 from __future__ import annotations

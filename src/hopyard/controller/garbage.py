@@ -1,6 +1,6 @@
 """How a server looks for cycles that nobody holds.
 
-Python looks at what is new often, and now and then at all that there is: beside many waiting runs that takes a second or more, in
+Python looks at what is new often, and now and then at all that there is: beside many waiting runs that takes half a second and more, in
 which nothing is decided and nobody answered. So what outlived two looks is set aside, and looked at again once in a while only.
 """
 

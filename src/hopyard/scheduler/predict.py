@@ -21,6 +21,7 @@ UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)  # the band without any history; with a 
 PACE = (0.8, 1.5)  # what is left of a run that tells how far it is may take so many times what its pace says
 TELLS_PACE = 0.02  # the part that must be done: before that, its start counts too much
 NEVER_S = 10 * 365 * 86400.0  # no band reaches further
+MOST_KNOWN = 512  # histories that are remembered
 Durations = Mapping[str, Sequence[float]]
 Floats = NDArray[np.float64]
 
@@ -97,10 +98,6 @@ class History:
         return self.seconds[min(bisect_right(self.weights, weight), len(self.seconds) - 1)]
 
 
-MOST_KNOWN = 512
-_KNOWN: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], History]] = {}  # by the identity of what they were made from, which is kept
-
-
 def history(gang: Gang, durations: Durations) -> History:
     """What is known of runs like this one: first of those that tell most (see `domain.durations`), and where these are too few,
     of the next with what weight is missing."""
@@ -119,6 +116,9 @@ def telling(keys: Sequence[str], durations: Durations) -> tuple[Sequence[float],
             if count >= ENOUGH:
                 break
     return tuple(found)
+
+
+_KNOWN: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], History]] = {}  # by the identity of what they were made from, which is kept
 
 
 def history_of(levels: tuple[Sequence[float], ...]) -> History:
