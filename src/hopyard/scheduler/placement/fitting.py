@@ -31,7 +31,7 @@ class Fitting:
     every allowed node, where that is the same for all; else None. loose: what asks for as much on any node, and so is served
     alike by the nodes that are allowed; None where that is this shape, or where nodes have cards of several kinds. gpus: whole cards for each replica, 0 for a share of one."""
 
-    __slots__ = ("allowed", "cpu", "extras", "gpus", "ground", "loose", "memory", "need", "needs", "shape")
+    __slots__ = ("_rows", "allowed", "cpu", "extras", "gpus", "ground", "loose", "memory", "need", "needs", "shape")
 
     def __init__(self, ground: Ground, shape: Shape) -> None:
         request = shape.resources
@@ -41,6 +41,7 @@ class Fitting:
         self.cpu, self.memory, self.gpus = request.cpu_milli, request.memory_bytes, request.gpus
         self.extras = tuple((name, amount) for name, amount in request.extras if amount)
         self.needs: Ints | None = None
+        self._rows: Ints | None = None
         self.need: int | None = None
         self.allowed: Bools = ground.allowed(shape.where)
         if request.gpus or request.shares_gpu:
@@ -55,8 +56,15 @@ class Fitting:
         """On the same ground with one machine less that is open."""
         found = copy(self)
         found.ground, found.allowed = ground, self.allowed.copy()
-        found.allowed[row] = False
+        found.allowed[row], found._rows = False, None
         return found
+
+    @property
+    def rows(self) -> Ints:
+        """The nodes that are allowed."""
+        if self._rows is None:
+            self._rows = np.flatnonzero(self.allowed)
+        return self._rows
 
     def needed(self, rows: Rows) -> Ints | int:
         """Thousandths needed of each card of these nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +12,12 @@ from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.gradient import Gradient
 from hopyard.scheduler.placement.ground import Ints
 from hopyard.scheduler.placement.mix import NO_MIX, Mix
-from hopyard.scheduler.placement.scores import GRADIENTS, NOT_HERE, SCORES, Columns, Score, Values
+from hopyard.scheduler.placement.scores import GRADIENTS, NOT_HERE, SCORES, Columns, Values
 from hopyard.scheduler.placement.worth import Worth
 
 MOST_SHAPES = 512
 FEW = 4
+NO_ROW = -1
 STALE = -1  # what is known of no node holds any more
 MOST_CHANGES = 8  # times the number of nodes: so many are remembered, for shapes that were not asked for in a while
 
@@ -82,7 +84,8 @@ class Rankings:
     def copy(self, free: Free) -> Rankings:
         """For a copy of the Free; what is known is shared until one of them learns more."""
         found = Rankings(free, self._mix)
-        found._changes = self._changes.copy()
+        if self._ranked or self._gradients:
+            found._changes = self._changes.copy()  # which of them these know
         found._gradients = {name: (gradient.copy(), seen) for name, (gradient, seen) in self._gradients.items()}
         found._fittings, found._worths = self._fittings, self._worths  # true of the ground, whatever is free
         found._ranked = dict(self._ranked)
@@ -124,14 +127,22 @@ class Rankings:
 
     def best(self, score: str, shape: Shape) -> Best | None:
         """The best node for one replica; None where it fits nowhere."""
-        ranked = self.ranked(score, shape)
-        if not len(ranked.values):
+        fitting = self.fitting(shape)
+        ranked = self._ranked_as(score, fitting)
+        if ranked.fitting is fitting:
+            row = int(ranked.values.argmin()) if len(ranked.values) else NO_ROW
+        else:
+            rows = fitting.rows
+            row = rows.item(ranked.values[rows].argmin()) if len(rows) else NO_ROW
+        if row == NO_ROW or (value := ranked.values.item(row)) == NOT_HERE:
             return None
-        row = int(ranked.values.argmin())
-        value = ranked.values.item(row)
-        return (
-            None if value == NOT_HERE else Best(score, ranked.fitting, row, ranked.columns.item(row), value, len(self._changes))
-        )
+        return Best(score, fitting, row, ranked.columns.item(row), value, len(self._changes))
+
+    def values(self, score: str, shape: Shape) -> Values:
+        """The scores of all nodes for one replica, NOT_HERE where it does not fit."""
+        fitting = self.fitting(shape)
+        ranked = self._ranked_as(score, fitting)
+        return ranked.values if ranked.fitting is fitting else np.where(fitting.allowed, ranked.values, NOT_HERE)
 
     def took(self, best: Best) -> None:
         """A replica of that shape was put where it was best: what the node is worth now was worked out to find that out."""
@@ -148,55 +159,45 @@ class Rankings:
 
     def knows(self, score: str, shape: Shape) -> bool:
         """Whether nothing is left to work out of the scores as of now."""
-        found = self._ranked.get((score, shape))
+        found = self._ranked.get((score, _ranked_as(score, self.fitting(shape))))
         return found is not None and found.seen == len(self._changes)
 
-    def ranked(self, score: str, shape: Shape) -> Ranked:
-        """The scores as of now."""
-        key = score, shape
+    def _ranked_as(self, score: str, fitting: Fitting) -> Ranked:
+        """The scores as of now; they hold for this shape on the nodes that are allowed to it."""
+        key = score, _ranked_as(score, fitting)
         found = self._ranked.get(key)
         if found is None:
-            found = self._rank(score, shape)
-        elif found.seen < len(self._changes):
-            found = self._catch_up(score, found, key)
-        return found
+            return self._rank(*key)
+        return self._catch_up(key, found) if found.seen < len(self._changes) else found
 
     def _rank(self, score: str, shape: Shape) -> Ranked:
-        free, fitting = self._free, self.fitting(shape)
-        if score in GRADIENTS and fitting.loose is not None:
-            loose = self.ranked(score, fitting.loose)
-            values, columns = np.where(fitting.allowed, loose.values, NOT_HERE), loose.columns.copy()
-        elif score in GRADIENTS:
-            values, columns = self._gradient(score).everywhere(free, fitting)
+        fitting = self.fitting(shape)
+        if score in GRADIENTS:
+            values, columns = self._gradient(score).everywhere(self._free, fitting)
         else:
-            values, columns = SCORES[score](free, fitting, np.arange(len(free.cpu)))
+            values, columns = SCORES[score](self._free, fitting, np.arange(len(self._free.cpu)))
         if len(self._ranked) >= MOST_SHAPES:
             del self._ranked[next(iter(self._ranked))]
         found = self._ranked[score, shape] = Ranked(fitting, values, columns, len(self._changes))
         return found
 
-    def _catch_up(self, score: str, ranked: Ranked, key: tuple[str, Shape]) -> Ranked:
-        rows = self._since(ranked.seen)
+    def _catch_up(self, key: tuple[str, Shape], ranked: Ranked) -> Ranked:
+        changed = self._since(ranked.seen)
+        rows = np.fromiter(changed, np.int64, len(changed))
         if ranked.shared:
             ranked = Ranked(ranked.fitting, ranked.values.copy(), ranked.columns.copy(), ranked.seen)
             self._ranked[key] = ranked
-        fitting = ranked.fitting
-        if score in GRADIENTS and fitting.loose is not None:
-            loose = self.ranked(score, fitting.loose)
-            ranked.values[rows] = np.where(fitting.allowed[rows], loose.values[rows], NOT_HERE)
-            ranked.columns[rows] = loose.columns[rows]
+        score = key[0]
+        if score in GRADIENTS:
+            self._gradient(score).again(self._free, ranked.fitting, rows, ranked.values, ranked.columns)
         else:
-            ranked.values[rows], ranked.columns[rows] = self._score(score)(self._free, fitting, rows)
+            ranked.values[rows], ranked.columns[rows] = SCORES[score](self._free, ranked.fitting, rows)
         ranked.seen = len(self._changes)
         return ranked
 
-    def _since(self, seen: int) -> Ints:
+    def _since(self, seen: int) -> Collection[int]:
         """The nodes that changed since then, each once."""
-        rows = set(self._changes[seen:])
-        return np.fromiter(rows, np.int64, len(rows))
-
-    def _score(self, name: str) -> Score:
-        return self._gradient(name) if name in GRADIENTS else SCORES[name]
+        return set(self._changes[seen:])
 
     def _gradient(self, name: str) -> Gradient:
         """Of this name, with all changes taken in."""
@@ -229,3 +230,8 @@ class Rankings:
         for key, ranked in kept.items():
             self._ranked[key] = Ranked(ranked.fitting, ranked.values, ranked.columns, ranked.seen - half)
             self._ranked[key].shared = ranked.shared
+
+
+def _ranked_as(score: str, fitting: Fitting) -> Shape:
+    """The shape whose scores serve this one, too."""
+    return fitting.shape if fitting.loose is None or score not in GRADIENTS else fitting.loose

@@ -331,6 +331,6 @@ class Search:
     def _scores(self, shape: Shape) -> Values:
         """Without what is booked: scores are kept for other searches, and those of nodes alike are worked out once for all."""
         if self._rankings.knows(self._score, shape):
-            return self._rankings.ranked(self._score, shape).values
+            return self._rankings.values(self._score, shape)
         with self._booked.aside():
-            return self._rankings.ranked(self._score, shape).values
+            return self._rankings.values(self._score, shape)

@@ -26,14 +26,13 @@ from numpy.typing import NDArray
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.scheduler.placement.ground import NEVER, Bools, Ground, Ints, matches
 from hopyard.scheduler.placement.mix import Mix
+from hopyard.scheduler.placement.table import Halves
 
 Floats = NDArray[np.float64]
-Halves = NDArray[np.float32]  # of whole numbers below 2^24: exact
 TYPICAL = 64  # shapes that are looked at; others count as the one that is most like them
 TOTAL = 30  # the weights of a kind of node are whole numbers of at most about 2 to the power of this in all: sums are exact
 PLENTY = float(1 << 40)
 NOTHING_LIKE = 1000.0  # a thousandth of a card more or less makes shapes as different as that many times the CPU
-FEW = 64
 SOME = 1e-6  # of nothing there is enough for those who ask for none
 ROUNDING = 1 + 1e-9  # room for exactly n replicas is room for n, whatever division makes of it
 
@@ -75,11 +74,11 @@ class Worth:
         """Whether no other node of the kind of this one is open. With it comes or goes what only such nodes can serve."""
         return not np.any((self.kind == self.kind[row]) & ground.open & (np.arange(len(self.kind)) != row))
 
-    def _cuts(self, cards: Floats, milli: Floats) -> Floats:
+    def _cuts(self, cards: Floats, milli: Floats) -> Halves:
         """[r, m]: what of r thousandths of one card shape m can use."""
         left = np.arange(WHOLE_GPU + 1)[:, None]
         shares = left // milli * milli if self._fluid else np.where(left >= milli, left, 0)
-        return np.where(cards > 1, np.where(left == WHOLE_GPU, WHOLE_GPU, 0), shares).astype(np.float64)
+        return np.where(cards > 1, np.where(left == WHOLE_GPU, WHOLE_GPU, 0), shares).astype(np.float32)
 
     def weights(self, usable: Floats, rows: Ints, times: Ints) -> Floats:
         """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k, where it can use `usable[i, m]` of each of
@@ -102,20 +101,22 @@ class Worth:
             found[found < 1] = 0.0
         return found
 
-    def on_cards(self, gpu: Ints) -> Floats:
+    def on_cards(self, gpu: Ints) -> Halves:
         """[i, m]: what shape m can use of these cards (row i: those of one node), whatever else the node has left."""
         left = np.minimum(np.maximum(gpu, 0), WHOLE_GPU)
-        if len(left) < FEW:
-            found: Floats = np.add.reduce(self._cut[left], axis=1)
-            return found
-        found = np.zeros((len(left), self._cut.shape[1]))
+        found = np.zeros((len(left), self._cut.shape[1]), np.float32)
         for column in range(left.shape[1]):
-            found += self._cut[left[:, column]]
+            found += self._cut.take(left[:, column], 0)
         return found
 
-    def change(self, before: Ints | int, after: Ints | int) -> Floats:
+    def on_cards_of(self, gpu: Ints) -> Halves:
+        """`on_cards` of one node."""
+        found: Halves = np.add.reduce(self._cut.take(np.minimum(np.maximum(gpu, 0), WHOLE_GPU), 0))
+        return found
+
+    def change(self, before: Ints | int, after: Ints | int) -> Halves:
         """[i, m]: how `on_cards` changes when one card goes from `before[i]` thousandths to `after[i]`."""
-        found: Floats = self._cut[after] - self._cut[before]
+        found: Halves = self._cut.take(after, 0) - self._cut.take(before, 0)
         return found
 
     def limits(self, cpu: Ints, memory: Ints) -> Floats:
@@ -124,10 +125,15 @@ class Worth:
         np.minimum(found, np.multiply.outer(memory + SOME, self._per_byte), out=found)
         return found
 
-    def bounded(self, on_cards: Floats | Halves, limit: Floats) -> Floats:
+    def limits_of(self, cpu: int, memory: int) -> Floats:
+        """`limits` of one node."""
+        found: Floats = np.multiply(self._per_cpu, cpu + SOME)
+        return np.minimum(found, self._per_byte * (memory + SOME), out=found)
+
+    def bounded(self, on_cards: Halves, limit: Floats) -> Floats:
         """What is usable, given what is on the cards, and what CPU and memory are enough for. Less than one replica is nothing."""
         if self._fluid:
-            found: Floats = np.minimum(on_cards, limit, dtype=np.float64)
+            found: Floats = np.minimum(on_cards.astype(np.float64), limit)
             np.floor(found, out=found)
             found *= found >= self._least
             return found

@@ -1,0 +1,56 @@
+"""Tables that share rows are as if each had its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.scheduler.placement.table import A_FEW, SPARE, Table
+
+WIDTH = 3
+Step = tuple[str, int, list[int], int]
+
+
+def steps(count: int) -> st.SearchStrategy[list[Step]]:
+    rows = st.lists(st.integers(0, count - 1), min_size=1, max_size=count, unique=True)
+    return st.lists(st.tuples(st.sampled_from(["copy", "put", "one", "change"]), st.integers(0, 9), rows, st.integers(-99, 99)))
+
+
+def play(count: int, moves: Sequence[Step]) -> None:
+    plain = [np.arange(count * WIDTH, dtype=np.float32).reshape(count, WIDTH)]
+    tables = [Table(plain[0])]
+    for what, which, rows, value in moves:
+        table, mine = tables[which % len(tables)], plain[which % len(tables)]
+        values = np.full((len(rows), WIDTH), value, np.float32)
+        if what == "copy":
+            tables.append(table.copy())
+            plain.append(mine.copy())
+        elif what == "put":
+            table.put(np.array(rows), values)
+            mine[rows] = values
+        elif what == "one":
+            table.put_one(rows[0], values[0])
+            mine[rows[0]] = values[0]
+        else:
+            table.change(rows[0], values[0])
+            mine[rows[0]] += values[0]
+        everything = np.arange(count)
+        for shared, alone in zip(tables, plain, strict=True):
+            np.testing.assert_array_equal(shared.take(everything), alone)
+
+
+@given(st.data())
+def test_each_of_them_has_what_was_put_into_it_alone(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 40))
+    play(count, data.draw(steps(count)))
+
+
+def test_tables_with_more_changes_than_spare_rows_are_laid_out_anew() -> None:
+    count = 8
+    one_by_one: list[Step] = [("one", 0, [n % count], n) if n % 2 else ("change", 0, [n % count], n) for n in range(2 * A_FEW)]
+    copied: list[Step] = [step for one in one_by_one for step in (("copy", 0, [0], 0), one)]
+    play(count, copied[: 4 * (A_FEW + count // SPARE)])
+    play(count, [step for n in range(A_FEW) for step in (("copy", 0, [0], 0), ("put", 0, list(range(count)), n))])
