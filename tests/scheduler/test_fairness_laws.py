@@ -66,6 +66,34 @@ def test_credit_undoes_charge_in_any_order(data: st.DataObject) -> None:
 
 @law
 @given(st.data())
+def test_what_was_asked_before_changes_no_answer(data: st.DataObject) -> None:
+    """Answers are remembered until somebody is charged, also by copies that go their own way."""
+    of = data.draw(trees())
+    size = size_of(of, data.draw(st.integers(0, 6)))
+    asking = data.draw(gangs(of))
+    books: list[tuple[Accounts, list[Gang]]] = [(accounts(of, **size), [])]
+    for _ in range(data.draw(st.integers(1, 8))):
+        books_of, there = books[data.draw(st.integers(0, len(books) - 1))]
+        match data.draw(st.sampled_from(["charge", "charge all", "credit", "copy"])):
+            case "charge" if asking:
+                there.append(data.draw(st.sampled_from(asking)))
+                books_of.charge(running(there[-1]).placement)
+            case "charge all":
+                books_of.charge_all(running(one).placement for one in asking)
+                there += asking
+            case "credit" if there:
+                books_of.credit(running(there.pop()).placement)
+            case _:
+                books.append((books_of.copy(), [*there]))
+        for known, inside in books:
+            anew = accounts(of, *inside, **size)
+            for one in asking:
+                assert known.refusal(one) == anew.refusal(one)
+                assert known.queue_key(one.queue, one) == anew.queue_key(one.queue, one)
+
+
+@law
+@given(st.data())
 def test_use_stays_within_the_limits_of_every_level_and_user(data: st.DataObject) -> None:
     of = data.draw(trees())
     size = size_of(of, data.draw(st.integers(0, 12)))

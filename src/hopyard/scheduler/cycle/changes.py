@@ -23,8 +23,7 @@ def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     identity first. Of chunked sequences even that is done only where their chunks are not the same.
     """
     if isinstance(old, Chunked) and isinstance(new, Chunked):
-        before, after = old, new
-        old, new = _not_shared(before, after), _not_shared(after, before)
+        old, new = _without_shared(_not_shared(old, new), _not_shared(new, old))
     gone: list[T] = []
     come: list[T] = []
     i = j = 0
@@ -42,10 +41,10 @@ def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     return _without_shared(gone + list(old[i:]), come + list(new[j:]))
 
 
-def _not_shared(one: Chunked[T], other: Chunked[T]) -> Sequence[T]:
+def _not_shared(one: Chunked[T], other: Chunked[T]) -> list[T]:
     """The items of chunks that the other one does not have."""
     shared = {id(chunk) for chunk in other.chunks}
-    return tuple(chain.from_iterable(chunk for chunk in one.chunks if id(chunk) not in shared))
+    return list(chain.from_iterable(chunk for chunk in one.chunks if id(chunk) not in shared))
 
 
 def _common(old: Sequence[T], i: int, new: Sequence[T], j: int) -> int:
@@ -83,7 +82,7 @@ def _without_shared(gone: list[T], come: list[T]) -> tuple[list[T], list[T]]:
     """Without what is in both: it only moved."""
     if not gone or not come:
         return gone, come
-    before, after = {id(item) for item in gone}, {id(item) for item in come}
+    before, after = {*map(id, gone)}, {*map(id, come)}
     return [item for item in gone if id(item) not in after], [item for item in come if id(item) not in before]
 
 

@@ -24,6 +24,8 @@ class Slices:
 
     def add(self, running: Running) -> None:
         """It holds resources, or news of it came. A run whose processes have not begun gives way to nobody."""
+        if not self._slicing:
+            return
         self.drop(running)
         gang = running.gang
         if gang.queue not in self._slicing or not gang.preemptible or running.started_at is None:

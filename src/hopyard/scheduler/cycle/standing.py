@@ -85,6 +85,8 @@ class Standing:
             self._wanted.count(gang, 1)
         if self.snapshot.queues != before.queues:
             self._form_line()
+            for running in self.snapshot.running:
+                self.slices.add(running)
             return
         for gang in gone:
             self.line.remove(gang)
@@ -140,8 +142,6 @@ class Standing:
         self.ranking = rank_in(queues)
         self.line = Line(self.snapshot.pending, self.ranking)
         self.slices = Slices(queues)
-        for running in self.snapshot.running:
-            self.slices.add(running)
         above = {queue.parent for queue in queues.queues.values()}
         self.leaves = sorted(name for name in queues.queues if name not in above)
         self.leaves_below: dict[QueueName, list[QueueName]] = {}  # and the leaves themselves

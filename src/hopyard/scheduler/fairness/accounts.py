@@ -11,7 +11,7 @@ from functools import partial
 from hopyard.domain.amounts import decayed, dominant_share, placed, totals
 from hopyard.domain.cluster import HoldReason, Node, Running
 from hopyard.domain.gang import Gang, Placement, Role
-from hopyard.domain.ids import NodeId, QueueName
+from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import GPU, GPU_OF, Amounts, QueueTree, Used
 from hopyard.scheduler.fairness import sentences, shares
 from hopyard.scheduler.fairness.ask import Cards, asked, in_full
@@ -20,6 +20,8 @@ from hopyard.scheduler.fairness.lending import Lending
 from hopyard.scheduler.fairness.limits import NOTHING, Limits
 
 MOST_ASKS = 4096  # that are remembered
+MOST_PLACED = 65_536  # likewise
+QueueKey = tuple[tuple[int, float, QueueName], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ class Accounts:
     (lend_limit) nobody else uses. Resources that no queue names have no limit.
     """
 
-    __slots__ = ("_asks", "_cards", "_cluster", "_history", "_ledger", "_limits", "_nodes", "_shares")
+    __slots__ = (
+        "_asks", "_cards", "_cluster", "_history", "_keys", "_ledger", "_limits", "_nodes", "_placed", "_refusals", "_shares",
+    )  # fmt: skip
 
     def __init__(self, limits: Limits, ledger: Ledger, history: Mapping[tuple[QueueName, str], float]) -> None:
         self._limits = limits
@@ -60,6 +64,10 @@ class Accounts:
         self._asks: dict[int, tuple[tuple[Role, ...], Amounts]] = {}  # of roles by identity, as many gangs share
         self._cluster: Amounts = NOTHING
         self._shares: dict[tuple[QueueName, str], tuple[Amounts, float]] = {}  # of users, with what they are the shares of
+        self._placed: dict[GangId, tuple[Placement, Amounts]] = {}  # what gangs use, as long as the cards are the same
+        # Of roles by identity too, until somebody is charged:
+        self._keys: dict[tuple[QueueName, int], tuple[tuple[Role, ...], QueueKey]] = {}
+        self._refusals: dict[tuple[QueueName, str, int], tuple[tuple[Role, ...], Refusal | None]] = {}
 
     @classmethod
     def of(
@@ -89,12 +97,14 @@ class Accounts:
         listed = list(nodes)
         self._nodes = {**self._nodes, **{node.id: node for node in listed}}
         self._cluster, self._shares = totals(node for node in listed if node.open), {}
-        self._cards, self._asks = Cards.of(listed), {}
+        self._cards, self._asks, self._placed = Cards.of(listed), {}, {}
+        self._forget()
 
     def set_node(self, before: Node, after: Node) -> None:
         """One node is another now, with the same GPUs."""
         self._nodes = {**self._nodes, after.id: after}
-        self._cards, self._asks = self._cards.turned(before, after), {}
+        self._cards, self._asks, self._placed = self._cards.turned(before, after), {}, {}
+        self._forget()
         cluster = Counter(self._cluster)
         if before.open:
             cluster.subtract(totals([before]))
@@ -102,10 +112,15 @@ class Accounts:
             cluster.update(totals([after]))
         self._cluster, self._shares = {name: amount for name, amount in cluster.items() if amount}, {}
 
+    def _forget(self) -> None:
+        """Something was charged, or amounts count otherwise."""
+        self._keys.clear()
+        self._refusals.clear()
+
     def copy(self) -> Accounts:
         other = Accounts(self._limits, self._ledger.copy(), self._history)
         other._nodes, other._cards, other._cluster = self._nodes, self._cards, self._cluster
-        other._asks = self._asks  # as long as the cards are the same, both may learn from each other
+        other._asks, other._placed = self._asks, self._placed  # as long as the cards are the same, both may learn from each other
         other._shares = self._shares  # as long as the cluster is the same, both may learn from each other
         return other
 
@@ -117,7 +132,8 @@ class Accounts:
 
     def charge(self, placement: Placement) -> None:
         gang = placement.gang
-        self._ledger.add(gang.queue, gang.user, placed(placement, self._nodes), 1)
+        self._ledger.add(gang.queue, gang.user, self._uses(placement), 1)
+        self._forget()
 
     def charge_all(self, placements: Iterable[Placement]) -> None:
         """`charge` each; where they are many, much cheaper."""
@@ -133,15 +149,28 @@ class Accounts:
         for placement in placements:
             gang = placement.gang
             of_user = sums.setdefault((gang.queue, gang.user), {})
-            for name, amount in placed(placement, self._nodes).items():
+            for name, amount in self._uses(placement).items():
                 of_user[name] = of_user.get(name, 0) + amount
         for (queue, user), amounts in sums.items():
             self._ledger.add(queue, user, amounts, sign)
+        self._forget()
 
     def credit(self, placement: Placement) -> None:
         """Exactly undo `charge`."""
         gang = placement.gang
-        self._ledger.add(gang.queue, gang.user, placed(placement, self._nodes), -1)
+        self._ledger.add(gang.queue, gang.user, self._uses(placement), -1)
+        self._forget()
+
+    def _uses(self, placement: Placement) -> Amounts:
+        gang = placement.gang.id
+        known = self._placed.get(gang)
+        if known is not None and known[0] is placement:
+            return known[1]
+        if len(self._placed) >= MOST_PLACED:
+            self._placed.clear()
+        uses = placed(placement, self._nodes)
+        self._placed[gang] = placement, uses
+        return uses
 
     def used(self, queue: QueueName) -> Amounts:
         """What the queue uses with all below it."""
@@ -153,9 +182,18 @@ class Accounts:
 
     def refusal(self, gang: Gang) -> Refusal | None:
         """Why its queue or its user may use no more of what it asks for, or None."""
-        limits, leaf = self._limits, gang.queue
-        if leaf in limits.unlimited:
+        if gang.queue in self._limits.unlimited:
             return None
+        key, roles = (gang.queue, gang.user, id(gang.roles)), gang.roles
+        known = self._refusals.get(key)
+        if known is None or known[0] is not roles:
+            if len(self._refusals) >= MOST_ASKS:
+                self._refusals.clear()
+            known = self._refusals[key] = roles, self._found_refusal(gang)
+        return known[1]
+
+    def _found_refusal(self, gang: Gang) -> Refusal | None:
+        limits, leaf = self._limits, gang.queue
         if leaf not in limits.leaves:
             inside = sorted(name for name in limits.leaves if leaf in limits.paths[name])
             return Refusal(HoldReason.NO_QUEUE, leaf, sentences.no_queue(leaf, inside))
@@ -213,14 +251,22 @@ class Accounts:
         alone = not lending.not_lent(lender, ask)
         return _largest(gang, lambda sized: alone and lending.covers(lender, gang.queue, asked(sized, self._cards)))
 
-    def queue_key(self, queue: QueueName, gang: Gang) -> tuple[tuple[int, float, QueueName], ...]:
+    def queue_key(self, queue: QueueName, gang: Gang) -> QueueKey:
         """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there; if not, how
         full the guarantee is, if so, the dominant share of what is borrowed already, by weight; then the queue's name."""
+        roles = gang.roles
+        known = self._keys.get((queue, id(roles)))
+        if known is not None and known[0] is roles:
+            return known[1]
         ask, keys = self.ask(gang), []
         for level in self._limits.path(queue):
             keys.append(self.level_key(level, ask))
             ask = self.ask_above(level, ask)
-        return tuple(reversed(keys))
+        found = tuple(reversed(keys))
+        if len(self._keys) >= MOST_ASKS:
+            self._keys.clear()
+        self._keys[queue, id(roles)] = roles, found
+        return found
 
     def ask(self, gang: Gang) -> Amounts:
         """What it asks for, as `level_key` takes it."""

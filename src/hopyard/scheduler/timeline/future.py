@@ -63,6 +63,7 @@ class Future:
         self._running: dict[GangId, Running] = {}
         self._on: dict[NodeId, dict[GangId, Running]] = {}
         self._known: dict[GangId, tuple[float, float, bool, float]] = {}  # mid and high as points in time, until when they hold
+        self._ends: dict[GangId, End] = {}  # as of now
         self._histories: dict[
             Alike, tuple[Sequence[str], tuple[Sequence[float], ...], History]
         ] = {}  # with what it was made from
@@ -134,6 +135,7 @@ class Future:
         if running is None:
             return
         self._known.pop(gang, None)
+        self._ends.pop(gang, None)
         del self._alike[self._kind.pop(gang)][gang]
         for assignment in running.placement.assignments:
             self._on[assignment.node].pop(gang, None)
@@ -147,6 +149,7 @@ class Future:
         self._grace_s = max(grace_s, OVERDUE_S)
         before, self._durations = self._durations, durations
         was, self._now, self._sorted = self._now, now.timestamp(), None
+        self._ends.clear()
         if self._now < was:
             self._known.clear()
             self._times[:, [*self._slots.values()]] = -np.inf
@@ -270,6 +273,13 @@ class Future:
         return found[2]
 
     def _end(self, running: Running) -> End:
+        gang = running.gang.id
+        found = self._ends.get(gang)
+        if found is None:
+            found = self._ends[gang] = self._worked_out(running)
+        return found
+
+    def _worked_out(self, running: Running) -> End:
         gang = running.gang
         if running.stopping:
             leaves = self._leaves(running)
