@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from hopyard.errors import ServerUnavailable, SpecError
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.hot import Hot
+from hopyard.stores.sql.hot import ByIds, Hot
 from hopyard.stores.sql.tables import counters, lease, promises, secrets
 from tests.stores_sql.postgres import PostgreSQL
 
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 INSERT = Hot(secrets.insert())
 CHANGE = Hot(update(secrets).where(secrets.c.name == bindparam("b_name"), secrets.c.value != b"kept"))
 ALL = Hot(select(secrets.c.name, secrets.c.value).order_by(secrets.c.name))
+BY_NAME = ByIds(select(secrets.c.name), secrets.c.name)
 ONE = Hot(select(secrets.c.value).where(secrets.c.name == bindparam("b_name")))
 
 
@@ -40,6 +41,15 @@ async def test_it_inserts_changes_and_finds(database: Database) -> None:
     for name, expected in (("b", [b"b"]), ("x", [])):
         rows = await database.read(lambda conn, name=name: ONE.rows(conn, {"b_name": name}))  # type: ignore[misc]
         assert [bytes(value) for (value,) in rows] == expected
+
+
+async def test_any_number_of_ids_is_found(database: Database) -> None:
+    names = [f"n{number:03}" for number in range(200)]
+    await database.write(lambda conn: INSERT.change(conn, [{"name": name, "value": b""} for name in names]))
+    for count in (0, 1, 2, 4, 5, 63, 64, 65, 129, 200):
+        asked = [*names[:count], "nobody"] if count % 2 else names[:count]
+        rows = await database.read(lambda conn, asked=asked: list(BY_NAME.rows(conn, asked)))  # type: ignore[misc]
+        assert sorted(name for (name,) in rows) == names[:count]
 
 
 async def test_what_the_statement_says_itself_is_given_too(database: Database) -> None:

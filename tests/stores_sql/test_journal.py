@@ -16,7 +16,7 @@ from hopyard.domain.cluster import Promise, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.run import Run
-from hopyard.stores.sql import journal, live_rows
+from hopyard.stores.sql import create_runs, journal, live_rows
 from hopyard.stores.sql.database import Database
 from hopyard.testing.stores import Stores, apply, at, exited, new_run, node, running, see, start, submit
 from tests.stores_sql.conftest import stores_over
@@ -89,6 +89,33 @@ async def test_what_was_written_here_is_not_read_again(stores: Stores, reads: Re
     assert seen.durations and seen.used
     assert dict(await stores.cluster.live_attempts()) == {second: "running"}
     await same(stores, tmp_path / "hopyard.db")
+
+
+async def test_who_comes_is_told(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+    """As it stands in its row, and in the order of what happened: one that was placed waits no longer."""
+    first, _ = await begun(stores)
+    before = reads.count
+    news = [new_run(priority=90, time_limit_s=60.0, label="b"), new_run(offline=True), new_run()]
+    waits, offline, placed = await stores.runs.create(news, now=at(4))
+    await start(stores, placed.id, seconds=5)
+    await stores.cluster.record_status(exited(first), now=at(9))
+    await stores.cluster.snapshot(now=at(10))
+    assert reads.count == before
+    seen = await same(stores, tmp_path / "hopyard.db")
+    assert waits.id in {gang.id for gang in seen.pending} and not {offline.id, placed.id} & {gang.id for gang in seen.pending}
+
+
+async def test_very_many_who_come_at_once_are_read(
+    stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(create_runs, "MOST_TOLD", 2)
+    first, _ = await begun(stores)
+    await stores.cluster.record_status(exited(first), now=at(9))
+    before = reads.count
+    await stores.runs.create([new_run() for _ in range(3)], now=at(10))
+    await stores.cluster.snapshot(now=at(11))
+    assert reads.count > before
+    assert len((await same(stores, tmp_path / "hopyard.db")).pending) == 4
 
 
 async def test_promises_and_who_leaves_the_queue_are_told(stores: Stores, reads: Reads, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
 
@@ -17,9 +17,9 @@ from hopyard.domain.run import RunEventKind, RunPhase
 from hopyard.stores.sql.attempt_rows import Changes
 from hopyard.stores.sql.checkpoint_rows import newest_steps
 from hopyard.stores.sql.codec import encode_counts, encode_placement
-from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
+from hopyard.stores.sql.gang_rows import GANG_COLUMNS, WIDTH, to_gang
 from hopyard.stores.sql.hold_rows import HoldRows
-from hopyard.stores.sql.hot import Hot
+from hopyard.stores.sql.hot import ByIds, Hot
 from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LiveAttempt
 from hopyard.stores.sql.marks import Stamp
@@ -27,16 +27,19 @@ from hopyard.stores.sql.promise_rows import replace_promises
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_events, runs
 
 # By id alone: asked for its phase too, SQLite looks at all that wait.
-_WAITING = select(
-    *GANG_COLUMNS,
-    runs.c.phase,
-    runs.c.attempts,
-    runs.c.resume_step,
-    runs.c.started_at,
-    runs.c.max_attempts,
-    runs.c.losses,
-    runs.c.preemptions,
-).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
+_WAITING = ByIds(
+    select(
+        *GANG_COLUMNS,
+        runs.c.phase,
+        runs.c.attempts,
+        runs.c.resume_step,
+        runs.c.started_at,
+        runs.c.max_attempts,
+        runs.c.losses,
+        runs.c.preemptions,
+    ),
+    runs.c.id,
+)
 _PHASE = select(runs.c.id, runs.c.phase).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 _START = Hot(
     update(runs)
@@ -47,6 +50,19 @@ _PREEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"))
 _ATTEMPT_INSERT = Hot(attempts.insert())
 _EVENT_INSERT = run_events.insert()
 _CHANGED = "reservations or queues were changed after this was planned"
+
+
+class _Waiting(NamedTuple):
+    """A run that waits; `gang` as `to_gang` takes it."""
+
+    gang: Sequence[Any]
+    phase: str
+    attempts: int
+    resume_step: int | None
+    started_at: int | None
+    max_attempts: int
+    losses: int
+    preemptions: int
 
 
 class Applying:
@@ -88,7 +104,7 @@ class Applying:
 
     def _place(self, wanted: Sequence[Placement]) -> tuple[list[LiveAttempt], dict[GangId, str]]:
         waiting = self._waiting([placement.gang.id for placement in wanted])
-        steps = newest_steps(self._conn, [RunId(row.id) for row in waiting.values() if row.attempts])
+        steps = newest_steps(self._conn, [RunId(run) for run, row in waiting.items() if row.attempts])
         fresh: list[dict[str, Any]] = []
         started: list[LiveAttempt] = []
         rejected: dict[GangId, str] = {}
@@ -97,7 +113,7 @@ class Applying:
             if row is None:
                 rejected[asked.gang.id] = "it no longer waits"
                 continue
-            gang = to_gang(row)
+            gang = to_gang(row.gang)
             placement = Placement(gang.sized(_counts(gang, asked.gang)), asked.assignments)
             reason = self._refusal(placement)
             if reason is not None:
@@ -122,11 +138,11 @@ class Applying:
                 live.holdings.hold(placement, -1)
         return reason
 
-    def _begin(self, row: Any, gang: Gang, placement: Placement) -> LiveAttempt:
+    def _begin(self, row: _Waiting, gang: Gang, placement: Placement) -> LiveAttempt:
         engine = self._live.nodes[placement.assignments[0].node].engine
         attempt = LiveAttempt(
-            attempt_id(RunId(row.id), row.attempts + 1),
-            RunId(row.id),
+            attempt_id(RunId(gang.id), row.attempts + 1),
+            RunId(gang.id),
             gang,
             placement,
             engine,
@@ -155,13 +171,9 @@ class Applying:
         self._holds.drop(self._conn, [row["run"] for row in fresh])
         self._stamp.touch("runs", "attempts")
 
-    def _waiting(self, gangs: Sequence[GangId]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for at in range(0, len(gangs), IDS_PER_QUERY):
-            for row in self._conn.execute(_WAITING, {"b_ids": gangs[at : at + IDS_PER_QUERY]}):
-                if row.phase == RunPhase.QUEUED:
-                    found[row.id] = row
-        return found
+    def _waiting(self, gangs: Sequence[GangId]) -> dict[str, _Waiting]:
+        found = (_Waiting(row[:WIDTH], *row[WIDTH:]) for row in _WAITING.rows(self._conn, gangs))
+        return {row.gang[0]: row for row in found if row.phase == RunPhase.QUEUED}
 
     # -- making room --------------------------------------------------------------------------------------------------
 

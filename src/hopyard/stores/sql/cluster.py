@@ -24,7 +24,6 @@ from hopyard.stores.sql.attempt_rows import Changes, OutOfStep
 from hopyard.stores.sql.codec import decode_replicas, encode_exit, to_us
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.hold_rows import Change, HoldRows
-from hopyard.stores.sql.journal import Journal
 from hopyard.stores.sql.lease_rows import check_epoch, drop_lease, take_lease
 from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LiveAttempt
@@ -45,9 +44,8 @@ class SqlClusterStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        journal = Journal(database)
-        self._view = View(journal)
-        self._live = Live(database, journal)
+        self._view = View(database.journal)
+        self._live = Live(database)
         self._holds = HoldRows(database)
 
     # -- who decides --------------------------------------------------------------------------------------------------

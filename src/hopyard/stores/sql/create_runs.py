@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, select
 
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
@@ -17,7 +17,9 @@ from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
 from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_spec, encode_words, fingerprint, to_us
 from hopyard.stores.sql.counting import take_numbers
-from hopyard.stores.sql.hot import Hot
+from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
+from hopyard.stores.sql.hot import ByIds, Hot
+from hopyard.stores.sql.journal import Entry, Journal
 from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.run_rows import RUNS_OF_IDS, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
@@ -27,11 +29,11 @@ _UNFINISHED = Exit(ExitKind.LOST, 1, "recorded offline; its record was not compl
 
 UNKNOWN = ""  # the fingerprint of a run that came from an older schema: whoever knows its id submitted it
 
-_KNOWN = (
-    select(runs.c.id, runs.c.user_name, run_contents.c.fingerprint)
-    .join(run_contents, run_contents.c.run == runs.c.id)
-    .where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
+_KNOWN = ByIds(
+    select(runs.c.id, runs.c.user_name, run_contents.c.fingerprint).join(run_contents, run_contents.c.run == runs.c.id), runs.c.id
 )
+MOST_TOLD = 256  # who looks for more reads the rows: entries are kept whether anybody reads them or not
+_OF_GANG = tuple(column.name for column in GANG_COLUMNS)
 _RUN_INSERT = Hot(runs.insert())
 _CONTENTS_INSERT = Hot(run_contents.insert())
 _TAG_INSERT = Hot(run_tags.insert())
@@ -54,7 +56,7 @@ class _Accepted:
     number: int = 0
 
 
-def create_runs(conn: Connection, submissions: Sequence[Submission]) -> list[list[Run] | Exception]:
+def create_runs(conn: Connection, submissions: Sequence[Submission], *, journal: Journal) -> list[list[Run] | Exception]:
     """The runs of each submission, or why it was refused."""
     ids = list(dict.fromkeys(new.id for submission in submissions for new in submission.runs))
     known = _known(conn, ids)
@@ -68,7 +70,7 @@ def create_runs(conn: Connection, submissions: Sequence[Submission]) -> list[lis
             accepted.update(taken)
             results.append([])
     _number(conn, list(accepted.values()))
-    fresh = _insert(conn, list(accepted.values()))
+    fresh = _insert(conn, list(accepted.values()), journal)
     retried = _existing(conn, [run for run in ids if run in known])
     there = {**retried, **fresh}
     return [
@@ -79,11 +81,7 @@ def create_runs(conn: Connection, submissions: Sequence[Submission]) -> list[lis
 
 def _known(conn: Connection, ids: list[RunId]) -> dict[str, tuple[str, str]]:
     """User and fingerprint of the runs that are there already."""
-    found: dict[str, tuple[str, str]] = {}
-    for at in range(0, len(ids), IDS_PER_QUERY):
-        for id_, user, print_ in conn.execute(_KNOWN, {"b_ids": ids[at : at + IDS_PER_QUERY]}):
-            found[id_] = (user, print_)
-    return found
+    return {id_: (user, print_) for id_, user, print_ in _KNOWN.rows(conn, ids)}
 
 
 def _accept(
@@ -111,7 +109,7 @@ def _number(conn: Connection, accepted: list[_Accepted]) -> None:
         following[name] += 1
 
 
-def _insert(conn: Connection, accepted: list[_Accepted]) -> dict[str, Run]:
+def _insert(conn: Connection, accepted: list[_Accepted], journal: Journal) -> dict[str, Run]:
     if not accepted:
         return {}
     tags = [{"run": one.new.id, "key": key, "value": value} for one in accepted for key, value in one.new.spec.tags.items()]
@@ -121,12 +119,16 @@ def _insert(conn: Connection, accepted: list[_Accepted]) -> dict[str, Run]:
         for at, ref in enumerate(one.new.spec.datasets)
     ]
     stamp = Stamp(conn)
-    _RUN_INSERT.change(conn, [_run_row(one, stamp) for one in accepted])
+    rows = [_run_row(one, stamp) for one in accepted]
+    _RUN_INSERT.change(conn, rows)
     _CONTENTS_INSERT.change(conn, [_contents_row(one) for one in accepted])
     _TAG_INSERT.change(conn, tags)
     _DATASET_INSERT.change(conn, datasets)
     stamp.touch("runs", visible=any(not one.new.offline for one in accepted))
     stamp.write()
+    if len(rows) <= MOST_TOLD:
+        waiting = tuple(to_gang([row[column] for column in _OF_GANG]) for row in rows if row["phase"] == RunPhase.QUEUED)
+        journal.write(stamp.before, Entry(stamp.after, submitted=waiting))
     return {one.new.id: _as_run(one) for one in accepted}
 
 
@@ -149,6 +151,7 @@ def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:
         "wants": encode_words(spec.wants),
         "attempts": 0,
         "max_attempts": spec.max_attempts,
+        "served_us": 0,
         "resume_step": None if spec.resume is None else spec.resume.step,
         "stop_requested": False,
         "offline": offline,

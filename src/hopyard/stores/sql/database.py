@@ -10,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from hopyard.errors import HopyardError, ServerUnavailable, SpecError
 from hopyard.stores.sql.faults import translate
+from hopyard.stores.sql.hot import Hot
+from hopyard.stores.sql.journal import Journal
 from hopyard.stores.sql.schema import bring_to_head
 from hopyard.stores.sql.writer import Batch, Write, Writer, run_each
 
@@ -27,18 +29,24 @@ BUSY_TIMEOUT_MS = 10_000
 # PostgreSQL has no lock on the whole database as SQLite has, so every writing transaction takes this one: a write then
 # looks and decides without anything moving under it, also when several servers share the database.
 ADVISORY_LOCK = 0x686F70  # "hop"
+_BEGIN_WRITING, _BEGIN_READING = Hot(text("BEGIN IMMEDIATE")), Hot(text("BEGIN"))
 
 
 class Database:
     """Connections to one SQLite file or one PostgreSQL database whose schema is the newest.
 
     Writes of any number of callers are grouped into few commits; reads go on beside them, each on one consistent state.
+    journal: what was written lately, for those who keep a picture of it.
     """
 
     def __init__(self, engine: Engine, read_engine: Engine) -> None:
         self._engine = engine
         self._read_engine = read_engine
         self._writer = Writer(engine)
+        self.journal = Journal()
+        self.on_undo(self.journal.undone)
+        self.on_commit(self.journal.committed)
+        self.on_lost(self.journal.forget)
         self._local = threading.local()
         self._opened: list[Connection] = []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="hopyard-sql-reader")
@@ -195,8 +203,8 @@ def _sqlite_engines(address: URL) -> tuple[Engine, Engine]:
         connection.execute("PRAGMA query_only=ON")
 
     # The driver begins a transaction too late (not before a read) and too weakly for a write that looks first.
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-    event.listen(read_engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    event.listen(engine, "begin", _BEGIN_WRITING.rows)
+    event.listen(read_engine, "begin", _BEGIN_READING.rows)
     return engine, read_engine
 
 

@@ -7,19 +7,22 @@ interpreter. What it made of the statement is kept here; errors are its own, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ClauseElement, Connection
+from sqlalchemy import ClauseElement, ColumnElement, Connection, Select, bindparam
 from sqlalchemy.exc import DBAPIError
 
 Row = Mapping[str, Any]
+SIZES = (1, 4, 16, 64)  # so many ids are asked for at once: of each size one text is kept
 
 
 class Hot:
     """One statement, whose parameters are named as SQLAlchemy's are. Values go to the driver as they are: text, numbers, bytes and
-    truth values; no types that SQLAlchemy would convert, and no lists (`in_`), with which the text would change."""
+    truth values; no types that SQLAlchemy would convert, and no lists (`in_`), with which the text would change (see `ByIds`)."""
 
     def __init__(self, statement: ClauseElement) -> None:
         self._statement = statement
@@ -61,6 +64,29 @@ class Hot:
             order = list(compiled.positiontup) if compiled.positional else None  # type: ignore[attr-defined]
             found = self._known[key] = str(compiled), _giver(order, fixed)
         return found
+
+
+class ByIds:
+    """A statement that finds rows by some values of one column, given to the driver right away."""
+
+    def __init__(self, statement: Select[Any], column: ColumnElement[Any]) -> None:
+        self._sized = {
+            size: Hot(statement.where(column.in_([bindparam(name, type_=column.type) for name in _names(size)])))
+            for size in SIZES
+        }
+
+    def rows(self, conn: Connection, ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """What it finds of any number of them. Raises DBAPIError."""
+        for at in range(0, len(ids), SIZES[-1]):
+            some = ids[at : at + SIZES[-1]]
+            size = next(size for size in SIZES if size >= len(some))
+            filled = [*some, *repeat(some[-1], size - len(some))]
+            yield from self._sized[size].rows(conn, dict(zip(_names(size), filled, strict=True)))
+
+
+@cache
+def _names(size: int) -> tuple[str, ...]:
+    return tuple(f"b_{number}" for number in range(size))
 
 
 def _giver(order: Sequence[str] | None, fixed: Row) -> Callable[[Row], Any]:

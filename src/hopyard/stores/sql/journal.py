@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hopyard.domain.cluster import Promise, Running
+from hopyard.domain.gang import Gang
 from hopyard.domain.ids import AttemptId, GangId
 from hopyard.domain.queue import Used
-from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.history_rows import UsedKey
 from hopyard.stores.sql.marks import Marks
 
@@ -22,25 +22,23 @@ KEPT = 256  # entries; a reader that is further behind reads the rows
 @dataclass(frozen=True, slots=True)
 class Entry:
     """attempts: those that were changed, as they are now with their phase, None where they are over. placed: gangs that wait no longer.
-    used, durations, promises: as in a snapshot; of the first two what is new, of the promises all, None where none was changed."""
+    submitted: gangs that wait since. used, durations, promises: as in a snapshot; of the first two what is new, of the promises all, None where none was changed."""
 
     after: Marks
     attempts: Mapping[AttemptId, tuple[Running, str] | None] = field(default_factory=dict)
     placed: tuple[GangId, ...] = ()
+    submitted: tuple[Gang, ...] = ()
     used: Mapping[UsedKey, Used] = field(default_factory=dict)
     durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     promises: Mapping[GangId, Promise] | None = None
 
 
 class Journal:
-    """Written by the writing thread alone, read by any."""
+    """Of one Database. Written by the writing thread alone, read by any."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self) -> None:
         self._drafts: list[tuple[Marks, Entry]] = []  # of the transaction that is under way
         self._entries: dict[Marks, Entry] = {}  # by the marks before
-        database.on_undo(self._undone)
-        database.on_commit(self._committed)
-        database.on_lost(self.forget)
 
     def write(self, before: Marks, entry: Entry) -> None:
         """Readers are told when the transaction is stored."""
@@ -50,10 +48,12 @@ class Journal:
         """The database may be an older copy of itself: from the same marks on it may go another way. From any thread."""
         self._entries = {}
 
-    def _undone(self, _: int) -> None:
+    def undone(self, _: int) -> None:
+        """Something of the transaction that is under way is undone, or may be."""
         self._drafts.clear()
 
-    def _committed(self) -> None:
+    def committed(self) -> None:
+        """The transaction is stored."""
         entries = self._entries  # a reader may have it forgotten meanwhile
         entries.update(self._drafts)
         self._drafts.clear()

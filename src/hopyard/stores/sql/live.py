@@ -18,7 +18,7 @@ from hopyard.domain.queue import Amounts, Used
 from hopyard.stores.sql import history_rows, live_rows, node_rows, promise_rows, queue_rows
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.history_rows import UsedKey
-from hopyard.stores.sql.journal import Entry, Journal
+from hopyard.stores.sql.journal import Entry
 from hopyard.stores.sql.live_rows import LiveAttempt
 from hopyard.stores.sql.marks import Marks, Stamp, read_marks
 
@@ -37,8 +37,8 @@ class _Draft:
 class Live:
     """Used by the writing thread alone."""
 
-    def __init__(self, database: Database, journal: Journal) -> None:
-        self._database, self._journal = database, journal
+    def __init__(self, database: Database) -> None:
+        self._database, self._journal = database, database.journal
         self._forget()
         database.on_undo(self._undone)
 
@@ -95,7 +95,7 @@ class Live:
             return
         attempts = {id_: self._seen(id_) for id_ in draft.attempts}
         promises = self.promises if written.promises > before.promises else None
-        self._journal.write(before, Entry(written, attempts, tuple(draft.placed), draft.used, draft.durations, promises))
+        self._journal.write(before, Entry(written, attempts, tuple(draft.placed), (), draft.used, draft.durations, promises))
 
     def _seen(self, id_: AttemptId) -> tuple[Running, str] | None:
         found = self.attempts.get(id_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, or_, select, update
@@ -50,9 +51,10 @@ class SqlRunStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._create = partial(create_runs, journal=database.journal)
 
     async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
-        return await self._database.write_together(create_runs, Submission(runs, now))
+        return await self._database.write_together(self._create, Submission(runs, now))
 
     async def get(self, run: RunId, /) -> Run:
         def read(conn: Connection) -> Run:

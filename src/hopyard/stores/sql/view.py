@@ -109,6 +109,8 @@ class View:
                 self._see(id_, told)
             for gang in entry.placed:
                 self._waiting.discard(gang)
+            for submitted in entry.submitted:
+                self._waiting[submitted.id] = submitted
             if entry.used:
                 self._used = {**self._used, **entry.used}
             if entry.durations:
