@@ -96,10 +96,11 @@ async def test_who_comes_is_told(stores: Stores, reads: Reads, tmp_path: Path) -
     first, _ = await begun(stores)
     before = reads.count
     news = [new_run(priority=90, time_limit_s=60.0, label="b"), new_run(offline=True), new_run()]
-    waits, offline, placed = await stores.runs.create(news, now=at(4))
-    await start(stores, placed.id, seconds=5)
-    await stores.cluster.record_status(exited(first), now=at(9))
-    await stores.cluster.snapshot(now=at(10))
+    await stores.cluster.record_status(exited(first), now=at(4))
+    waits, offline, placed = await stores.runs.create(news, now=at(5))  # between two that were told of, and seen with them at once
+    second = await start(stores, placed.id, seconds=6)
+    await stores.cluster.record_status(running(second), now=at(7))
+    await stores.cluster.snapshot(now=at(8))
     assert reads.count == before
     seen = await same(stores, tmp_path / "hopyard.db")
     assert waits.id in {gang.id for gang in seen.pending} and not {offline.id, placed.id} & {gang.id for gang in seen.pending}

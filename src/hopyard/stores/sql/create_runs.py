@@ -20,7 +20,7 @@ from hopyard.stores.sql.counting import take_numbers
 from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
 from hopyard.stores.sql.hot import ByIds, Hot
 from hopyard.stores.sql.journal import Entry, Journal
-from hopyard.stores.sql.marks import Stamp
+from hopyard.stores.sql.marks import Marks, Stamp
 from hopyard.stores.sql.run_rows import RUNS_OF_IDS, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
 
@@ -118,7 +118,7 @@ def _insert(conn: Connection, accepted: list[_Accepted], journal: Journal) -> di
         for one in accepted
         for at, ref in enumerate(one.new.spec.datasets)
     ]
-    stamp = Stamp(conn)
+    stamp = Stamp(conn, written=lambda after: _tell(journal, stamp.before, after, rows))
     rows = [_run_row(one, stamp) for one in accepted]
     _RUN_INSERT.change(conn, rows)
     _CONTENTS_INSERT.change(conn, [_contents_row(one) for one in accepted])
@@ -126,10 +126,14 @@ def _insert(conn: Connection, accepted: list[_Accepted], journal: Journal) -> di
     _DATASET_INSERT.change(conn, datasets)
     stamp.touch("runs", visible=any(not one.new.offline for one in accepted))
     stamp.write()
-    if len(rows) <= MOST_TOLD:
-        waiting = tuple(to_gang([row[column] for column in _OF_GANG]) for row in rows if row["phase"] == RunPhase.QUEUED)
-        journal.write(stamp.before, Entry(stamp.after, submitted=waiting))
     return {one.new.id: _as_run(one) for one in accepted}
+
+
+def _tell(journal: Journal, before: Marks, after: Marks, rows: Sequence[dict[str, Any]]) -> None:
+    """Readers need not look for who waits from now on, unless very many do."""
+    if len(rows) <= MOST_TOLD:
+        waiting = [[row[column] for column in _OF_GANG] for row in rows if row["phase"] == RunPhase.QUEUED]
+        journal.write(before, Entry(after, submitted=tuple(map(to_gang, waiting))))
 
 
 def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:

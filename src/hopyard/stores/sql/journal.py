@@ -22,7 +22,8 @@ KEPT = 256  # entries; a reader that is further behind reads the rows
 @dataclass(frozen=True, slots=True)
 class Entry:
     """attempts: those that were changed, as they are now with their phase, None where they are over. placed: gangs that wait no longer.
-    submitted: gangs that wait since. used, durations, promises: as in a snapshot; of the first two what is new, of the promises all, None where none was changed."""
+    submitted: gangs that wait since. used, durations, promises: as in a snapshot; of the first two what is new, of the promises all,
+    None where none was changed."""
 
     after: Marks
     attempts: Mapping[AttemptId, tuple[Running, str] | None] = field(default_factory=dict)

@@ -95,7 +95,10 @@ class Live:
             return
         attempts = {id_: self._seen(id_) for id_ in draft.attempts}
         promises = self.promises if written.promises > before.promises else None
-        self._journal.write(before, Entry(written, attempts, tuple(draft.placed), (), draft.used, draft.durations, promises))
+        told = Entry(
+            written, attempts, tuple(draft.placed), used=draft.used, durations=draft.durations, promises=promises
+        )  # fmt: skip
+        self._journal.write(before, told)
 
     def _seen(self, id_: AttemptId) -> tuple[Running, str] | None:
         found = self.attempts.get(id_)

@@ -60,11 +60,6 @@ class Stamp:
         """A row is gone that was touched at this clock: who knows the database as of an earlier one has to look for it."""
         self._after = self._after._replace(removed=max(self._after.removed, touched))
 
-    @property
-    def after(self) -> Marks:
-        """With what was touched."""
-        return self._after
-
     def write(self) -> Version:
         """Count on what was touched, if anything was; the version that a policy sees now."""
         if self._after != self._written:
