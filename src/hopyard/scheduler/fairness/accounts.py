@@ -20,7 +20,7 @@ from hopyard.scheduler.fairness.lending import Lending
 from hopyard.scheduler.fairness.limits import NOTHING, Limits
 
 MOST_ASKS = 4096  # that are remembered
-MOST_PLACED = 65_536  # likewise
+MOST_PLACED = 16_384  # likewise: of those that are gone, too
 QueueKey = tuple[tuple[int, float, QueueName], ...]
 
 

@@ -128,7 +128,7 @@ class Rankings:
     def best(self, score: str, shape: Shape) -> Best | None:
         """The best node for one replica; None where it fits nowhere."""
         fitting = self.fitting(shape)
-        ranked = self._ranked_as(score, fitting)
+        ranked = self._caught_up(score, fitting)
         if ranked.fitting is fitting:
             row = int(ranked.values.argmin()) if len(ranked.values) else NO_ROW
         else:
@@ -141,7 +141,7 @@ class Rankings:
     def values(self, score: str, shape: Shape) -> Values:
         """The scores of all nodes for one replica, NOT_HERE where it does not fit."""
         fitting = self.fitting(shape)
-        ranked = self._ranked_as(score, fitting)
+        ranked = self._caught_up(score, fitting)
         return ranked.values if ranked.fitting is fitting else np.where(fitting.allowed, ranked.values, NOT_HERE)
 
     def took(self, best: Best) -> None:
@@ -159,12 +159,12 @@ class Rankings:
 
     def knows(self, score: str, shape: Shape) -> bool:
         """Whether nothing is left to work out of the scores as of now."""
-        found = self._ranked.get((score, _ranked_as(score, self.fitting(shape))))
+        found = self._ranked.get((score, _scored_as(score, self.fitting(shape))))
         return found is not None and found.seen == len(self._changes)
 
-    def _ranked_as(self, score: str, fitting: Fitting) -> Ranked:
+    def _caught_up(self, score: str, fitting: Fitting) -> Ranked:
         """The scores as of now; they hold for this shape on the nodes that are allowed to it."""
-        key = score, _ranked_as(score, fitting)
+        key = score, _scored_as(score, fitting)
         found = self._ranked.get(key)
         if found is None:
             return self._rank(*key)
@@ -232,6 +232,6 @@ class Rankings:
             self._ranked[key].shared = ranked.shared
 
 
-def _ranked_as(score: str, fitting: Fitting) -> Shape:
+def _scored_as(score: str, fitting: Fitting) -> Shape:
     """The shape whose scores serve this one, too."""
     return fitting.shape if fitting.loose is None or score not in GRADIENTS else fitting.loose
