@@ -38,7 +38,7 @@ RETRY_AFTER = timedelta(seconds=1)
 # long queue on a full cluster leaves the server to requests. What becomes free may end them sooner (see `_rest`).
 PAUSE, FRUITLESS_PAUSE = 0.25, 1.0
 PAUSE_AFTER = timedelta(milliseconds=20)
-LONGEST_GLANCE_S = 0.1  # that a turn waits for
+LONGEST_WAIT_S = 0.1  # that a turn and what ended wait for each other
 
 
 class Controller:
@@ -73,6 +73,7 @@ class Controller:
         self._wake, self._freed, self._active, self._told = (asyncio.Event() for _ in range(4))
         self._glanced = asyncio.Event()  # not set while it is recorded what the engine tells of
         self._glanced.set()
+        self._decided = asyncio.Event()  # not set while somebody waits for a turn
         self.looked = asyncio.Event()  # set once `run` has looked at the engine for the first time: its nodes are known
         self._effects = Effects()
         self._ended: list[RunId] = []  # of which is to be told
@@ -124,6 +125,7 @@ class Controller:
 
     def wake(self) -> None:
         """Something waits, or something became free: schedule soon."""
+        self._decided.clear()
         self._wake.set()
 
     async def wait_planned(self, timeout_s: float) -> bool:
@@ -236,8 +238,11 @@ class Controller:
 
     async def _schedule_loop(self) -> None:
         while True:
+            if not self._wake.is_set():
+                self._decided.set()
             await self._wake.wait()
-            await self._have_glanced()
+            # What ended is being written down: to decide without it would be in vain, and in the way of deciding with it.
+            await _briefly(self._glanced)
             self._wake.clear()
             self._freed.clear()
             began = self._clock.now()
@@ -252,13 +257,6 @@ class Controller:
             ended = self._clock.now()
             if ended > began + PAUSE_AFTER:
                 await self._rest(ended, ended - began)
-
-    async def _have_glanced(self) -> None:
-        """What ended is being written down: to decide without it would be in vain, and in the way of deciding with it. An engine that
-        does not answer holds up nobody."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LONGEST_GLANCE_S):
-                await self._glanced.wait()
 
     async def _rest(self, ended: datetime, took: timedelta) -> None:
         """What becomes free is worth the next turn before the time is up: at once where this one found something to do, else a little later."""
@@ -358,8 +356,18 @@ class Controller:
 
     async def _tell_all_ended(self) -> None:
         while self._ended:
+            await _briefly(self._decided)  # who takes their place comes before those who are only told
             ended, self._ended = self._ended, []
             await guard_effect(self._families.ended(ended))
             if self._on_ended is not None:
                 found = (await read_runs(self._runs, ended)).values()
                 await asyncio.gather(*(guard_effect(self._on_ended(run)) for run in found if run.phase.final))
+
+
+async def _briefly(event: asyncio.Event) -> None:
+    """Wait for it, but not for an engine or a turn that takes long: what is said of them may wait, it is not to be held up."""
+    if event.is_set():
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LONGEST_WAIT_S):
+            await event.wait()

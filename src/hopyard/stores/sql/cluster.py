@@ -27,6 +27,7 @@ from hopyard.stores.sql.hold_rows import Change, HoldRows
 from hopyard.stores.sql.lease_rows import check_epoch, drop_lease, take_lease
 from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LiveAttempt
+from hopyard.stores.sql.marks import read_marks
 from hopyard.stores.sql.promise_rows import replace_promises
 from hopyard.stores.sql.tables import attempts, runs
 from hopyard.stores.sql.view import View
@@ -59,7 +60,7 @@ class SqlClusterStore:
     # -- plans --------------------------------------------------------------------------------------------------------
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
-        return await self._database.read(lambda conn: self._view.snapshot(conn, now))
+        return await self._see(lambda: self._view.snapshot(now))
 
     async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
         def write(conn: Connection) -> PlanResult:
@@ -179,12 +180,12 @@ class SqlClusterStore:
         return await self._write(write)
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
-        return await self._database.read(self._view.live_attempts)
+        return await self._see(self._view.live_attempts)
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     async def nodes(self) -> Sequence[Node]:
-        return await self._database.read(self._view.nodes)
+        return await self._see(self._view.nodes)
 
     async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
         def write(conn: Connection) -> Node:
@@ -217,6 +218,12 @@ class SqlClusterStore:
         await self._write(write)
 
     # -- what they share ----------------------------------------------------------------------------------------------
+
+    async def _see(self, tell: Callable[[], T]) -> T:
+        """What the view tells of this moment. What this process wrote itself it knows, and only asks whether that is all."""
+        marks = self._database.at_once(read_marks)
+        told = None if marks is None else self._view.follow(marks, tell)
+        return await self._database.read(lambda conn: self._view.read(conn, tell)) if told is None else told
 
     async def _write(self, write: Callable[[Connection], T]) -> T:
         try:

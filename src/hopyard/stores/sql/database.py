@@ -30,6 +30,7 @@ BUSY_TIMEOUT_MS = 10_000
 # looks and decides without anything moving under it, also when several servers share the database.
 ADVISORY_LOCK = 0x686F70  # "hop"
 _BEGIN_WRITING, _BEGIN_READING = Hot(text("BEGIN IMMEDIATE")), Hot(text("BEGIN"))
+_NEVER_WAIT = Hot(text("PRAGMA busy_timeout=0"))
 
 
 class Database:
@@ -117,6 +118,23 @@ class Database:
         if self._closed:
             raise ServerUnavailable("the database is closed")
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, read)
+
+    def at_once(self, read: Callable[[Connection], T]) -> T | None:
+        """What `read(connection)` finds with one `Hot` statement that needs a page or two, here and now: another thread would be asked in
+        many times as long, and compete with whatever else this one does. None where `read` has to be asked: it is a database behind a
+        network, or it is locked, broken or closed."""
+        if self.dialect != "sqlite" or self._closed:
+            return None
+        try:
+            connection: Connection | None = getattr(self._local, "at_once", None)
+            if connection is None:
+                connection = self._local.at_once = self._read_engine.connect()
+                self._opened.append(connection)
+                _NEVER_WAIT.rows(connection)
+            return read(connection)
+        except DBAPIError:
+            self._local.at_once = None
+            return None
 
     async def close(self) -> None:
         """Finish the writes that are queued and let go of all connections. Idempotent."""

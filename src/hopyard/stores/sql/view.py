@@ -5,9 +5,10 @@ from the rows that were touched since. What did not change is the same object ag
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 from sqlalchemy import Connection, bindparam, select
 
@@ -25,6 +26,8 @@ from hopyard.stores.sql.history_rows import UsedKey
 from hopyard.stores.sql.journal import Entry, Journal
 from hopyard.stores.sql.marks import Marks, read_marks
 from hopyard.stores.sql.tables import runs
+
+T = TypeVar("T")
 
 _QUEUED = str(RunPhase.QUEUED)
 _WAITING = select(*GANG_COLUMNS, runs.c.phase).where(runs.c.phase == _QUEUED)
@@ -53,33 +56,51 @@ class View:
         self._used: dict[UsedKey, Used] = {}
         self._durations: dict[str, tuple[float, ...]] = {}
 
-    def snapshot(self, conn: Connection, now: datetime) -> Snapshot:
+    def read(self, conn: Connection, tell: Callable[[], T]) -> T:
+        """What `tell` says of the state that the connection sees."""
         with self._lock:
             self._refresh(conn)
-            return Snapshot(
-                version=Version(self._known.version),
-                now=now,
-                nodes=self._nodes,
-                pending=self._waiting.seen(),
-                running=self._running.seen(),
-                queues=self._tree,
-                used=self._used,
-                reservations=self._reservations,
-                promises=self._promises,
-                durations=self._durations,
-            )
+            return tell()
 
-    def live_attempts(self, conn: Connection) -> Mapping[AttemptId, str]:
-        with self._lock:
-            self._refresh(conn)
-            if self._told_phases is None:
-                self._told_phases = dict(self._phases)
-            return self._told_phases
+    def follow(self, now: Marks, tell: Callable[[], T]) -> T | None:
+        """What `tell` says of the state with these marks; None where rows must be read for that, or others are reading some."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            before = self._known
+            if now != before:
+                entries = self._journal.between(before, now)
+                if entries is None or _by_others(now, before):
+                    return None
+                self._follow(entries)
+                self._known = now
+            return tell()
+        finally:
+            self._lock.release()
 
-    def nodes(self, conn: Connection) -> list[Node]:
-        with self._lock:
-            self._refresh(conn)
-            return list(self._nodes.values())
+    # Each is a `tell` of the above.
+
+    def snapshot(self, now: datetime) -> Snapshot:
+        return Snapshot(
+            version=Version(self._known.version),
+            now=now,
+            nodes=self._nodes,
+            pending=self._waiting.seen(),
+            running=self._running.seen(),
+            queues=self._tree,
+            used=self._used,
+            reservations=self._reservations,
+            promises=self._promises,
+            durations=self._durations,
+        )
+
+    def live_attempts(self) -> Mapping[AttemptId, str]:
+        if self._told_phases is None:
+            self._told_phases = dict(self._phases)
+        return self._told_phases
+
+    def nodes(self) -> list[Node]:
+        return list(self._nodes.values())
 
     def _refresh(self, conn: Connection) -> None:
         now, before = read_marks(conn), self._known
@@ -172,3 +193,8 @@ class View:
         if missed:
             for gone in set(self._waiting).difference(conn.execute(_WAITING_IDS).scalars()):
                 del self._waiting[gone]
+
+
+def _by_others(now: Marks, before: Marks) -> bool:
+    """Whether something changed that stands in rows only."""
+    return now.nodes > before.nodes or now.queues > before.queues or now.reservations > before.reservations
