@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
+from math import inf
 from random import Random
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +18,12 @@ from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.fitting import least_gpu
 from hopyard.scheduler.predict import Expected, expect
-from hopyard.scheduler.timeline.future import Future
+from hopyard.scheduler.timeline.future import OVERDUE_S, Future
 from hopyard.scheduler.timeline.grant import Granted, Refused, grant
+from hopyard.scheduler.timeline.releases import Releases
+from hopyard.scheduler.timeline.returns import Returns
 from hopyard.scheduler.timeline.timeline import Timeline
 from tests.scheduler.futures import T0, Life, asks, busy, clusters, end_s, gangs, machine, runs, seconds, snapshot
 
@@ -267,23 +274,71 @@ def test_looking_takes_nothing(scene: tuple[list[Node], list[Running], list[Gang
 def test_what_comes_back_is_kept_up_too(scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]) -> None:
     """The arrays say the same as the ends one by one."""
     nodes, running, _ = scene
-    there = [replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)]
+    _kept_up(nodes, [replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)], steps)
+
+
+def test_so_is_that_of_many_that_are_alike() -> None:
+    """Their ends are worked out together."""
+    nodes = [machine(f"n{i:02}", 4) for i in range(20)]
+    placed = [Placement(asks(f"r{i:02}"), (Assignment(0, nodes[i % 20].id, (i // 20,)),)) for i in range(40)]
+    _kept_up(nodes, [runs(_unlimited(one), T0 - seconds(i)) for i, one in enumerate(placed)], [3, 16, 8, 7, 40, 11, 100, 4, 2])
+
+
+def _kept_up(nodes: list[Node], running: list[Running], steps: list[int]) -> None:
+    there = list(running)
     durations: dict[str, tuple[float, ...]] = {"all": (20.0, 40.0, 60.0, 200.0)}
     kept, now = Future.of(there, durations, T0), T0
+    names = tuple(node.id for node in nodes)
     for step in steps:
         now += seconds(step)
-        if there and step % 3 == 0:
+        if there and step % 4 == 0:
             kept.drop(there.pop().gang.id)
             durations = {**durations, "all": (*durations["all"], float(step))}
-        elif there and step % 3 == 1:
+        elif there and step % 4 == 1:
             there[0] = replace(there[0], stopping=not there[0].stopping)
             kept.add(there[0])
+        elif step % 4 == 2 and len(there) < len(running):
+            there.append(running[len(there)])
+            kept.add(there[-1])
         kept.at(now, durations, grace_s=PREEMPT_GRACE_S)
-        names = [node.id for node in nodes]
-        row, at_s, back = kept.comes_back(names)
-        told = sorted(
-            (names[index], round(time_s, 3), int(gpu)) for index, time_s, gpu in zip(row, at_s, back[:, 2], strict=True)
-        )
-        ends = Future.of(there, durations, now).ends()
-        each = [(a.node, round(end.mid_s, 3), len(a.gpus) * 1000) for end in ends for a in end.placement.assignments]
-        assert told == sorted(each)
+        found = kept.releases(names)
+        told = {name: _released(found, index, now) for index, name in enumerate(names)}
+        each: dict[NodeId, list[tuple[float, int]]] = {name: [] for name in names}
+        for end in Future.of(there, durations, now).ends():
+            for assignment in end.placement.assignments:
+                each[assignment.node].append((round(end.mid_s, 3), 1000 * len(assignment.gpus)))
+        assert told == each
+
+
+def _released(releases: Releases, node: int, now: datetime) -> list[tuple[float, int]]:
+    """In how many seconds how many thousandths of GPUs come back to a node, one after another."""
+    entries = np.flatnonzero((releases.node == node) & np.isfinite(releases.at))
+    at_s = np.maximum(releases.at[entries] - now.timestamp(), OVERDUE_S)
+    return [(round(time_s, 3), gpu) for time_s, gpu in zip(at_s.tolist(), np.diff(releases.back[2, entries], prepend=0).tolist(), strict=True)]
+
+
+@EXAMPLES
+@given(scenes(), st.integers(0, 3))
+def test_a_node_is_fit_from_when_enough_has_come_back_to_it(scene: tuple[list[Node], list[Running], list[Gang]], begun: int) -> None:
+    """Whether that was there before this turn or was started in it."""
+    nodes, running, waiting = scene
+    future, started = Future.of(running[begun:], {}, T0), Future.of(running[:begun], {}, T0).ends()
+    capacity = Capacity.of(nodes, (one.placement for one in running))
+    returns = Returns.of(capacity, future, started)
+    for gang in waiting:
+        fit_s = np.full(len(capacity.ids), inf)
+        left = np.array(capacity.sums())
+        for end in (None, *sorted([*future.ends(), *started], key=lambda end: end.mid_s)):
+            if end is not None:
+                for (_, role), assignment in zip(end.placement.gang.requests(), end.placement.assignments, strict=True):
+                    asked = role.resources
+                    back = asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli
+                    left[:, capacity.rows([assignment.node])] += np.array(back)[:, None]
+            for role in gang.roles:
+                asked = role.resources
+                enough = (left >= np.array([[asked.cpu_milli], [asked.memory_bytes], [least_gpu(asked)]])).all(axis=0)
+                fit_s[enough & capacity.allowed(role.where) & np.isinf(fit_s)] = 0.0 if end is None else end.mid_s
+        assert returns.first_s(gang).tolist() == pytest.approx(fit_s.tolist())
+        near, beyond_s = returns.nearest(gang, 1, ())
+        assert {*near} >= {node for node, at_s in zip(capacity.ids, fit_s.tolist(), strict=True) if at_s < beyond_s - 0.001}
+        assert all(fit_s[capacity.rows([node])[0]] <= beyond_s + 0.001 for node in near)

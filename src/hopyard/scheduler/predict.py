@@ -101,21 +101,22 @@ class History:
 def history(gang: Gang, durations: Durations) -> History:
     """What is known of runs like this one: first of those that tell most (see `domain.durations`), and where these are too few,
     of the next with what weight is missing."""
-    return history_of(telling(history_keys(gang), durations))
+    return history_of(telling(history_keys(gang), durations)[0])
 
 
-def telling(keys: Sequence[str], durations: Durations) -> tuple[Sequence[float], ...]:
-    """What finished runs took by the first of these keys that together tell enough."""
+def telling(keys: Sequence[str], durations: Durations) -> tuple[tuple[Sequence[float], ...], Sequence[str]]:
+    """What finished runs took by the first of these keys that together tell enough, and these keys: what is known by the others
+    does not matter."""
     found: list[Sequence[float]] = []
     count = 0
-    for key in keys:
+    for looked, key in enumerate(keys, 1):
         samples = durations.get(key)
         if samples:
             found.append(samples)
             count += len(samples)
             if count >= ENOUGH:
-                break
-    return tuple(found)
+                return tuple(found), keys[:looked]
+    return tuple(found), keys
 
 
 _KNOWN: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], History]] = {}  # by the identity of what they were made from, which is kept

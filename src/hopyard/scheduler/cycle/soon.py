@@ -7,6 +7,7 @@ from datetime import timedelta
 from hopyard.domain.gang import Gang, Placement, Role, Topology
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
+from hopyard.scheduler.placement.ground import Ints
 from hopyard.scheduler.placement.hope import Hope
 from hopyard.scheduler.timeline.future import Future
 
@@ -24,8 +25,8 @@ class Soon:
         self._gone, self.last_s = future.gone_by(SOON.total_seconds())
         self._now, self._accounts = capacity, accounts
         self._then: Accounts | None = None
+        self._left: tuple[Capacity, Ints] | None = None  # what is free then, and where something else than now
         self._hope: Hope | None = None
-        self._capacity: Capacity | None = None
         self._fitting: dict[tuple[tuple[Role, ...], Topology | None], bool] = {}
 
     def starts(self, placement: Placement) -> None:
@@ -55,11 +56,13 @@ class Soon:
         return found
 
     def _has_room(self, gang: Gang) -> bool:
+        if self._left is None:
+            capacity = self._now.copy()
+            capacity.give_back_all(self._gone)
+            self._left = capacity, capacity.rows({each.node for placement in self._gone for each in placement.assignments})
+        capacity, emptier = self._left
+        if capacity.surely_holds(gang, emptier):
+            return True
         if self._hope is None:
             self._hope = Hope(self._now, self._gone)
-        if not self._hope.holds(gang):
-            return False
-        if self._capacity is None:
-            self._capacity = self._now.copy()
-            self._capacity.give_back_all(self._gone)
-        return self._capacity.place(gang, score="first-fit") is not None
+        return self._hope.holds(gang) and capacity.place(gang, score="first-fit") is not None

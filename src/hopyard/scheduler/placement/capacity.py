@@ -84,6 +84,15 @@ class Capacity:
         places = (self.place(gang, score=score, closed_models=closed, prefer=prefer) for gang, closed in sizes)
         return max(filter(None, places), key=lambda found: found.gang.size, default=None)
 
+    def surely_holds(self, gang: Gang, rows: Ints) -> bool:
+        """Whether there is a place for it on these nodes alone, by their indices in `nodes`, where that takes little to see: of
+        gangs of several roles or with a topology it says no, whatever there is."""
+        role = gang.roles[0]
+        if len(gang.roles) > 1 or gang.topology or role.topology:
+            return False
+        fitting = self._rankings.fitting(Shape(role.resources, role.where))
+        return int(fitting.room(self._free, role.replicas, rows).sum()) >= role.replicas
+
     def _place_one(self, gang: Gang, role: Role, score: str, closed_models: frozenset[str]) -> Placement | None:
         """Of one replica, which most gangs have: the best node is known already but for those that changed."""
         best = self._rankings.best(score, Shape(role.resources, role.where, closed_models))
@@ -205,7 +214,7 @@ class Capacity:
         there: Rows
         if nodes is not None:
             known = [node for node in nodes if node in mine.ground.row and node in theirs.ground.row]
-            here, there = self._rows(known), other._rows(known)
+            here, there = self.rows(known), other.rows(known)
         elif mine.ground is theirs.ground:
             here = there = slice(None)
         else:
@@ -225,7 +234,7 @@ class Capacity:
 
     def close(self, nodes: Iterable[NodeId]) -> None:
         """Leave nothing free on these nodes. What runs there is not touched, and giving it back opens that much of them."""
-        free, rows = self._free, self._rows(nodes)
+        free, rows = self._free, self.rows(nodes)
         for left in (free.cpu, free.memory, free.gpu, *free.extras.values()):
             left[rows] = np.minimum(left[rows], 0)
         self._rankings.changed_many(rows)
@@ -244,7 +253,7 @@ class Capacity:
     def widen(self, part: Capacity) -> None:
         """Make free, of each node of a part and each of its GPUs, what is free there, where that is more."""
         mine, theirs = self._free, part._free
-        rows = self._rows(part.ids)
+        rows = self.rows(part.ids)
         width = theirs.gpu.shape[1]
         mine.gpu[rows, :width] = np.maximum(mine.gpu[rows, :width], theirs.gpu)
         mine.cpu[rows] = np.maximum(mine.cpu[rows], theirs.cpu)
@@ -279,7 +288,7 @@ class Capacity:
     def part(self, nodes: Iterable[NodeId]) -> Capacity:
         """These nodes alone; changes on its own from now on. Looking for a place there costs by what they are."""
         names = sorted({node for node in nodes if node in self._free.ground.row})
-        rows = self._rows(names)
+        rows = self.rows(names)
         ground = Ground(self._free.ground.nodes[row] for row in rows)
         free = self._free
         gpu = free.gpu[rows][:, : ground.gpu.shape[1]].copy()
@@ -348,7 +357,8 @@ class Capacity:
             milli <= self._free.gpu[ground.row[node], ground.column[ground.row[node]][index]] for (node, index), milli in cards.items()
         )
 
-    def _rows(self, nodes: Iterable[NodeId]) -> Ints:
+    def rows(self, nodes: Iterable[NodeId]) -> Ints:
+        """Of those of these that are there, the indices in `nodes`."""
         row = self._free.ground.row
         return np.array([row[node] for node in nodes if node in row], np.int64)
 

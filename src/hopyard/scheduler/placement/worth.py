@@ -58,7 +58,10 @@ class Worth:
         self._by_room = fluid and bool(self._asks)
         if not self._asks:
             self._asks = [ask for ask in _even_parts(ground, examples) if there[ask[1]].any()]
-        columns, self._place = _typical(self._asks)
+        columns, place = _typical(self._asks)
+        self._column: Ints = np.array([place[column] for column, _, _ in self._asks], np.int64)
+        self._allowed: Bools = np.array([allowed for _, allowed, _ in self._asks], np.bool_).reshape(len(self._asks), self._kinds)
+        self._count: Floats = np.array([count for _, _, count in self._asks], np.float64)
         cpu, memory, cards, milli = (np.array([c[i] for c in columns], np.float64) for i in range(4))
         self._least = cards * milli
         with np.errstate(divide="ignore"):
@@ -84,14 +87,15 @@ class Worth:
         """[k, m]: what a thousandth of a card that shape m can use counts on nodes of kind k, where it can use `usable[i, m]` of each of
         `times[i]` open nodes that are as node `rows[i]`: powers of 2, so that they seldom change and that nothing is rounded otherwise
         where a kind of node that no shape can use is added. Nodes that are not open change nothing for those that are."""
-        kinds = self.kind[rows]
-        supply = np.zeros((self._kinds, usable.shape[1]))
-        np.add.at(supply, kinds, usable * times[:, None])
+        kinds, shapes = self.kind[rows], usable.shape[1]
+        entry = kinds[:, None] * shapes + np.arange(shapes)
+        supply = np.bincount(entry.ravel(), (usable * times[:, None]).ravel(), self._kinds * shapes).astype(np.float64)
+        supply = supply.reshape(self._kinds, shapes)
         found = np.zeros_like(supply)
-        for column, allowed, count in self._asks:
-            m = self._place[column]
-            room = max(float(supply[allowed, m].sum()), self._least[m]) if self._by_room else 1.0
-            found[allowed, m] += count / room**2
+        room = np.ones(len(self._count))
+        if self._by_room:
+            room = np.maximum((supply.T[self._column] * self._allowed).sum(axis=1), self._least[self._column])
+        np.add.at(found.T, self._column, self._allowed * (self._count / room**2)[:, None])
         of_kind = found.sum(axis=1)
         most = of_kind[np.bincount(kinds, times, self._kinds) > 0].max(initial=0.0) or of_kind.max(initial=0.0)
         if most:

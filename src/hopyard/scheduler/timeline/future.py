@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from operator import is_not
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopyard.domain.cluster import PREEMPT_GRACE_S, Running
 from hopyard.domain.durations import gpus_of, history_keys
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
 from hopyard.scheduler.predict import NEVER_S, TELLS_PACE, Expected, History, exactly, history_of, paced, telling, whole_of
-from hopyard.scheduler.timeline.uses import CPU, NODE, SLOT, Ints, Uses
+from hopyard.scheduler.timeline.releases import Floats, Releases
+from hopyard.scheduler.timeline.uses import CPU, NOBODY, NODE, SLOT, Ints, Uses
 
 STOPS_IN_S = 5.0  # one that was asked to end is expected to be gone by then; at the latest when its grace is over
 ALONE = -1
+MID, HIGH, UNTIL = range(3)
 FEW = 8  # to work these out one by one takes less time than to lay out arrays
 STARTS_IN_S = 10.0  # who takes longer to be prepared
 LONGEST_START = 3.0  # probably takes as long again, and may take so many times as long
 OVERDUE_S = 1.0  # what is still there past its time limit is gone by then
 Pick = Callable[[Expected], float]
 Alike = tuple[str, str, str, int]
-Floats = NDArray[np.float64]
-
+MOST_MOVED = 8  # one node in so many may have changed before what is released is laid out anew
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -64,9 +63,8 @@ class Future:
         self._on: dict[NodeId, dict[GangId, Running]] = {}
         self._known: dict[GangId, tuple[float, float, bool, float]] = {}  # mid and high as points in time, until when they hold
         self._ends: dict[GangId, End] = {}  # as of now
-        self._histories: dict[
-            Alike, tuple[Sequence[str], tuple[Sequence[float], ...], History]
-        ] = {}  # with what it was made from
+        self._histories: dict[Alike, tuple[Sequence[str], History]] = {}  # with the keys by which it was looked for
+        self._told_by: dict[str, set[Alike]] = {}  # whose history was looked for by each key
         self._alike: dict[Alike, dict[GangId, None]] = {}  # gangs that are predicted from one history
         self._kind: dict[GangId, Alike] = {}
         self._numbers: dict[Alike, int] = {}
@@ -76,10 +74,12 @@ class Future:
         self._slots: dict[GangId, int] = {}
         self._gangs: list[GangId | None] = []  # by slot
         self._free_slots: list[int] = []
-        self._times: Floats = np.zeros((3, 64))  # by slot, as points in time: middle and latest end, until when these are known
+        self._times: Floats = np.zeros((3, 64))  # MID, HIGH, UNTIL by slot, as points in time: until when these are known
         self._about: Floats = np.zeros((2, 64))  # by slot: when it began, as a point in time, and its time limit or infinity
         self._uses = Uses()
         self._rows: tuple[Sequence[NodeId], Ints] | None = None  # of nodes that were asked for
+        self._releases: tuple[Sequence[NodeId], Releases] | None = None
+        self._moved: set[NodeId] = set()  # where something else is released since
 
     @classmethod
     def of(
@@ -89,6 +89,11 @@ class Future:
         found = cls(durations, now, grace_s=grace_s, pick=pick, progress=progress)
         found.add_all({one.gang.id: one for one in running}.values())
         return found
+
+    @property
+    def now(self) -> float:
+        """As a point in time."""
+        return self._now
 
     def add(self, running: Running) -> None:
         """One that holds resources, or that changed."""
@@ -112,6 +117,7 @@ class Future:
                 slot = len(self._gangs)
                 self._gangs.append(gang)
             self._slots[gang] = slot
+            self._move(running)
             if kind not in self._numbers:
                 self._numbers[kind], self._next = self._next, self._next + 1
             alone = running.stopping or self._pick is not None or gang in self._progress
@@ -136,10 +142,15 @@ class Future:
             return
         self._known.pop(gang, None)
         self._ends.pop(gang, None)
-        del self._alike[self._kind.pop(gang)][gang]
+        kind = self._kind.pop(gang)
+        del self._alike[kind][gang]
+        if not self._alike[kind]:
+            del self._alike[kind], self._numbers[kind]
+            self._forget_history(kind)
         for assignment in running.placement.assignments:
             self._on[assignment.node].pop(gang, None)
         slot = self._slots.pop(gang)
+        self._move(running)
         self._times[:, slot], self._gangs[slot] = np.inf, None
         self._free_slots.append(slot)
         self._uses.drop(slot)
@@ -152,44 +163,68 @@ class Future:
         self._ends.clear()
         if self._now < was:
             self._known.clear()
-            self._times[:, [*self._slots.values()]] = -np.inf
+            self._times[UNTIL, [*self._slots.values()]] = -np.inf
         if durations is not before:
-            self._learn()
+            self._learn(before)
 
-    def _learn(self) -> None:
-        """Forget what was worked out for gangs of whose like more is known now."""
-        for key, (keys, levels, _) in list(self._histories.items()):
-            gangs = self._alike.get(key)
-            if not gangs:
-                del self._histories[key]
-                self._alike.pop(key, None)
-                self._numbers.pop(key, None)
-                continue
-            fresh = telling(keys, self._durations)
-            if len(fresh) != len(levels) or any(map(is_not, fresh, levels)):
-                self._histories[key] = keys, fresh, history_of(fresh)
-                for gang in gangs:
-                    self._known.pop(gang, None)
-                self._times[:, [self._slots[gang] for gang in gangs]] = -np.inf
+    def _learn(self, before: Mapping[str, Sequence[float]]) -> None:
+        """Forget what was worked out for gangs of whose like more is known now than before."""
+        now = self._durations
+        changed = [key for key, samples in now.items() if before.get(key) is not samples]
+        changed += [key for key in before if key not in now]
+        for kind in {kind for key in changed for kind in self._told_by.get(key, ())}:
+            self._forget_history(kind)
+            for gang in self._alike[kind]:
+                self._known.pop(gang, None)
+            self._times[UNTIL, [self._slots[gang] for gang in self._alike[kind]]] = -np.inf
 
-    def comes_back(self, nodes: Sequence[NodeId]) -> tuple[Ints, Floats, Ints]:
-        """For each replica on one of these nodes: the index of its node, in how many seconds it probably ends, and what it
-        gives back (columns: thousandths of cores, bytes, thousandths of GPUs)."""
+    def _forget_history(self, kind: Alike) -> None:
+        known = self._histories.pop(kind, None)
+        for key in known[0] if known is not None else ():
+            self._told_by[key].discard(kind)
+            if not self._told_by[key]:
+                del self._told_by[key]
+
+    def releases(self, nodes: Sequence[NodeId]) -> Releases:
+        """What comes back to each of these nodes, and when; true until something changes, or time goes on."""
         self._refresh()
-        rows, uses = self._rows_of(nodes), self._uses.live()
-        found = rows[uses[:, NODE]] if len(rows) else uses[:, NODE]
-        there = found >= 0
-        at_s = np.maximum(self._times[0, uses[:, SLOT]] - self._now, OVERDUE_S)
-        if there.all():
-            return found, at_s, uses[:, CPU:]
-        return found[there], at_s[there], uses[there][:, CPU:]
+        known = self._releases
+        if known is not None and known[0] is nodes and len(self._moved) * MOST_MOVED <= len(nodes):
+            rows = self._rows_of(nodes)
+            moved = np.unique(rows[[self._uses.nodes[node] for node in self._moved]])
+            moved = moved[moved >= 0]
+            if not len(moved) or known[1].put(moved, *self.comes_back(nodes, moved)):
+                self._moved.clear()
+                return known[1]
+        found = Releases(len(nodes), *self.comes_back(nodes))
+        self._releases = nodes, found
+        self._moved.clear()
+        return found
+
+    def comes_back(self, nodes: Sequence[NodeId], only: Ints | None = None) -> tuple[Ints, Floats, Ints]:
+        """For each replica on one of these nodes: the index of its node, the point in time at which it probably ends, and what it
+        gives back (rows: thousandths of cores, bytes, thousandths of GPUs). only: the nodes of these indices alone."""
+        self._refresh()
+        rows, uses = self._rows_of(nodes), self._uses.all
+        if only is not None:
+            chosen = np.zeros(len(nodes) + 1, np.bool_)
+            chosen[only] = True
+            rows = np.where(chosen[rows], rows, -1)
+        row = rows[uses[NODE]]
+        there = np.flatnonzero(row >= 0)
+        return row[there], self._times[MID, uses[SLOT, there]], uses[CPU:, there]
+
+    def _move(self, running: Running) -> None:
+        """Something else is released where it is."""
+        if self._releases is not None:
+            self._moved.update([assignment.node for assignment in running.placement.assignments])
 
     def _rows_of(self, nodes: Sequence[NodeId]) -> Ints:
-        """For each node of the uses, its index in `nodes`; -1 where it is not there."""
+        """For each node of the uses, and for NOBODY, its index in `nodes`; -1 where it is not there."""
         known = self._rows
-        if known is None or known[0] is not nodes or len(known[1]) != len(self._uses.nodes):
+        if known is None or known[0] is not nodes or len(known[1]) != len(self._uses.nodes) + 1:
             row = {node: index for index, node in enumerate(nodes)}
-            known = self._rows = nodes, np.array([row.get(node, -1) for node in self._uses.nodes], np.int64)
+            known = self._rows = nodes, np.array([*(row.get(node, -1) for node in self._uses.nodes), NOBODY], np.int64)
         return known[1]
 
     def ends(self) -> Sequence[End]:
@@ -202,8 +237,8 @@ class Future:
         """What those hold that end in so many seconds even if they take as long as can be expected, and in how many seconds
         the last of them does."""
         self._refresh()
-        slots = np.flatnonzero(self._times[1, : len(self._gangs)] <= self._now + in_s)
-        last_s = max(float(self._times[1, slots].max(initial=0.0)) - self._now, OVERDUE_S)
+        slots = np.flatnonzero(self._times[HIGH, : len(self._gangs)] <= self._now + in_s)
+        last_s = max(float(self._times[HIGH, slots].max(initial=0.0)) - self._now, OVERDUE_S)
         return [self._running[gang].placement for slot in slots.tolist() if (gang := self._gangs[slot]) is not None], last_s
 
     def ends_on(self, nodes: Collection[NodeId]) -> list[End]:
@@ -236,7 +271,7 @@ class Future:
 
     def _refresh(self) -> None:
         """Work out anew what is not known any more, for gangs with one history together where they are many."""
-        stale = np.flatnonzero(self._times[2, : len(self._gangs)] <= self._now)
+        stale = np.flatnonzero(self._times[UNTIL, : len(self._gangs)] <= self._now)
         for slots, number in self._by_number(stale) if len(stale) > FEW else ((stale, ALONE),):
             known = None if number == ALONE or len(slots) <= FEW else self._history(self._at_slot(int(slots[0])).gang)
             left = slots if known is None or not known.seconds else self._refresh_alike(slots, known)
@@ -254,7 +289,10 @@ class Future:
         mid_s, high_s, until_s = known.ends_s(np.maximum(self._now - begun, 0.0))
         high_s = np.where(np.isfinite(limit_s), limit_s, np.minimum(high_s, NEVER_S))
         took_s = np.array([np.minimum(np.minimum(mid_s, NEVER_S), limit_s), high_s, until_s])
+        before = self._times[MID, slots]
         self._times[:, slots] = begun + took_s
+        for slot in slots[self._times[MID, slots] != before].tolist() if self._releases is not None else ():
+            self._move(self._at_slot(slot))
         left: Ints = slots[np.isnan(mid_s)]
         return left
 
@@ -264,13 +302,14 @@ class Future:
         return self._running[gang]
 
     def _history(self, gang: Gang) -> History:
-        key = self._kind[gang.id]
-        found = self._histories.get(key)
+        kind = self._kind[gang.id]
+        found = self._histories.get(kind)
         if found is None:
-            keys = history_keys(gang)
-            levels = telling(keys, self._durations)
-            found = self._histories[key] = keys, levels, history_of(levels)
-        return found[2]
+            levels, keys = telling(history_keys(gang), self._durations)
+            found = self._histories[kind] = keys, history_of(levels)
+            for key in keys:
+                self._told_by.setdefault(key, set()).add(kind)
+        return found[1]
 
     def _end(self, running: Running) -> End:
         gang = running.gang.id
@@ -287,7 +326,7 @@ class Future:
             mid_s, high_s = min(STOPS_IN_S, leaves.high_s), leaves.high_s
             if self._pick is not None:
                 mid_s = high_s = self._pick(leaves)
-            self._times[:, self._slots[gang.id]] = self._now + mid_s, self._now + high_s, self._now
+            self._set_times(running, self._now + mid_s, self._now + high_s, self._now)
             return End(running.placement, mid_s, high_s)
         known = self._known.get(gang.id)
         if known is None or known[3] <= self._now:
@@ -303,9 +342,15 @@ class Future:
                 expected = exactly(self._pick(expected))
             known = (begun + expected.mid_s, begun + expected.high_s, expected.certain, begun + until_s)
             self._known[gang.id] = known
-            self._times[:, self._slots[gang.id]] = known[0], known[1], known[3]
+            self._set_times(running, known[0], known[1], known[3])
         mid_s, high_s = max(known[0] - self._now, OVERDUE_S), max(known[1] - self._now, OVERDUE_S)
         return End(running.placement, mid_s, max(mid_s, high_s), known[2])
+
+    def _set_times(self, running: Running, mid: float, high: float, until: float) -> None:
+        slot = self._slots[running.gang.id]
+        if self._times[MID, slot] != mid:
+            self._move(running)
+        self._times[:, slot] = mid, high, until
 
     def _leaves(self, running: Running) -> Expected:
         """When one that was asked to end does. Who took longer than is usual is expected to take as long again, up to its grace."""
