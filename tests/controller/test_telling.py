@@ -6,8 +6,11 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
+from hopyard.controller import controller
 from hopyard.domain.ids import RunId, attempt_id
-from hopyard.domain.run import RunPhase
+from hopyard.domain.run import Run, RunPhase
 from hopyard.testing.fake_engine import FakeEngine
 from tests.controller.world import NODES, Gated, World, play
 
@@ -84,6 +87,43 @@ def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
         await store.asked["snapshot"].wait()
         assert "recorded" not in store.calls
         store.gate.set()
+        await world.settle()
+        assert attempt_id(second, 1) in engine.starts
+
+    play(tmp_path, scene)
+
+
+def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "LONGEST_WAIT_S", 60.0)
+
+    async def scene(world: World) -> None:
+        engine, store, second = await _full_and_over(world)
+        store.looking.clear()
+        store.gate.set()
+        await store.asked["snapshot"].wait()
+        await world.settle()
+        assert world.ended == []
+        store.looking.set()
+        await world.settle()
+        assert world.ended == [RunId("run-000001")] and attempt_id(second, 1) in engine.starts
+
+    play(tmp_path, scene)
+
+
+def test_who_is_told_of_an_end_does_not_wait_long_for_a_turn(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        told = asyncio.Event()
+
+        async def tell(_: Run) -> None:
+            told.set()
+
+        world.when_ended = tell
+        engine, store, second = await _full_and_over(world)
+        store.looking.clear()
+        store.gate.set()
+        await told.wait()
+        assert store.calls == ["record", "recorded", "snapshot"] and attempt_id(second, 1) not in engine.starts
+        store.looking.set()
         await world.settle()
         assert attempt_id(second, 1) in engine.starts
 

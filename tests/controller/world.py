@@ -68,6 +68,7 @@ class World:
         self.observe_every = observe_every
         self.new_policy: Callable[[], Planner] = Planner  # every server begins with one of its own
         self.ended: list[RunId] = []
+        self.when_ended: Callable[[Run], Awaitable[None]] | None = None
         self.controller = self.new_controller()
         self._task: asyncio.Task[None] | None = None
         self._next = 0
@@ -88,6 +89,8 @@ class World:
 
     async def _run_ended(self, run: Run) -> None:
         self.ended.append(run.id)
+        if self.when_ended is not None:
+            await self.when_ended(run)
 
     def start(self, *, preempt_grace: timedelta = PREEMPT_GRACE) -> None:
         self.controller = self.new_controller(preempt_grace=preempt_grace)
@@ -172,13 +175,15 @@ def play(tmp_path: Path, scene: Callable[[World], Awaitable[None]], fate: Callab
 
 
 class Gated:
-    """A store that writes nothing down while `gate` is closed. calls: what it was asked, and `recorded` when that was done. looks: called once
+    """A store that writes nothing down while `gate` is closed, and tells of no state while `looking` is. calls: what it was asked, and `recorded` when that was done. looks: called once
     it is written down that a run should end."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.gate = asyncio.Event()
+        self.looking = asyncio.Event()
         self.gate.set()
+        self.looking.set()
         self.calls: list[str] = []
         self.looks: Callable[[], Awaitable[None]] | None = None
         self.asked = {"record": asyncio.Event(), "snapshot": asyncio.Event()}
@@ -203,4 +208,5 @@ class Gated:
     async def snapshot(self, **given: Any) -> Any:
         self.calls.append("snapshot")
         self.asked["snapshot"].set()
+        await self.looking.wait()
         return await self._inner.snapshot(**given)

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from hopyard.errors import Conflict, NotFound, ServerUnavailable, SpecError, StorageFull
 from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.tables import secrets
 from hopyard.testing.stores import at, new_run
 from tests.stores_sql.conftest import stores_over
@@ -137,6 +138,29 @@ async def test_close_finishes_what_waits(url: str) -> None:
     again = Database.open(url)
     assert len(await names(again)) == 20
     await again.close()
+
+
+COUNT, NONSENSE = Hot(select(func.count()).select_from(secrets)), Hot(text("SELECT nothing FROM nowhere"))
+
+
+async def test_what_needs_no_other_thread_is_seen_as_it_is(sqlite_database: Database) -> None:
+    """Each time anew, and again after something went wrong."""
+
+    def count() -> int | None:
+        found = sqlite_database.at_once(COUNT.rows)
+        return None if found is None else int(found[0][0])
+
+    for number in range(3):
+        assert count() == number
+        await sqlite_database.write(insert(str(number)))  # type: ignore[arg-type]
+        assert sqlite_database.at_once(NONSENSE.rows) is None
+    assert count() == 3
+    await sqlite_database.close()
+    assert count() is None
+
+
+async def test_behind_a_network_another_thread_is_asked(postgres_database: Database) -> None:
+    assert postgres_database.at_once(COUNT.rows) is None
 
 
 async def test_a_lost_link_is_made_anew(postgres: PostgreSQL, postgres_database: Database) -> None:

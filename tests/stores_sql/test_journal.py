@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,31 @@ async def test_what_was_written_here_is_not_read_again(stores: Stores, reads: Re
     assert seen.durations and seen.used
     assert dict(await stores.cluster.live_attempts()) == {second: "running"}
     await same(stores, tmp_path / "hopyard.db")
+
+
+async def test_what_was_written_here_is_seen_without_asking_another_thread(
+    stores: Stores, sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    read = sqlite_database.read
+
+    async def counted(look: Callable[[Connection], object]) -> object:
+        asked.append("read")
+        return await read(look)
+
+    first, waits = await begun(stores)
+    monkeypatch.setattr(sqlite_database, "read", counted)
+    await stores.cluster.record_status(exited(first), now=at(4))
+    second = await start(stores, waits.id, seconds=5)
+    asked.clear()
+    assert [one.attempt for one in (await stores.cluster.snapshot(now=at(6))).running] == [second]
+    assert set(await stores.cluster.live_attempts()) == {second} and len(await stores.cluster.nodes()) == 1
+    assert asked == []
+    other = Database.open(tmp_path / "hopyard.db")
+    elsewhere = await submit(stores_over(other))
+    await other.close()
+    assert elsewhere.id in {gang.id for gang in (await stores.cluster.snapshot(now=at(7))).pending}
+    assert asked == ["read"]
 
 
 async def test_who_comes_is_told(stores: Stores, reads: Reads, tmp_path: Path) -> None:
