@@ -27,6 +27,7 @@ Pick = Callable[[Expected], float]
 Alike = tuple[str, str, str, int]
 MOST_MOVED = 8  # one node in so many may have changed before what is released is laid out anew
 
+
 @dataclass(frozen=True, slots=True)
 class End:
     """A gang that holds resources, and when, in seconds from now, it is expected to be gone, and at the latest expected to be.
