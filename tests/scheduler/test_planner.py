@@ -226,3 +226,14 @@ def test_a_limit_on_one_model_leaves_what_others_there_are(
     (found,) = world.turn().place
     assert tuple(role.replicas for role in found.gang.roles) == sizes
     assert sum(assignment.node == "p" for assignment in found.assignments) == on_a100
+
+
+def test_runs_that_outlived_their_like_are_expected_to_end_whenever_it_is_asked() -> None:
+    """Many that began at once, at the very moment at which what was worked out for them holds no more."""
+    nodes = [machine(f"n{i}", 2) for i in range(9)]
+    held = [runs(Placement(asks(f"r{i}", 2, limit_s=None), (Assignment(0, nodes[i].id, (0, 1)),)), T0) for i in range(9)]
+    planner = Planner()
+    for at_s in (1.1, 2.0, 3600.0):
+        seen = snapshot(nodes, held, [asks("w", 2)], now=T0 + seconds(at_s), durations={"all": (0.5,) * 20})
+        found = planner(seen)
+        assert found == plan(seen) and [promise.gang for promise in found.promises] == ["w"]

@@ -30,9 +30,12 @@ class Soon:
         self._fitting: dict[tuple[tuple[Role, ...], Topology | None], bool] = {}
 
     def starts(self, placement: Placement) -> None:
-        """It starts in this turn."""
+        """It starts in this turn: what has room beside it is to be looked for again, what had none has none."""
         if self._then is not None:
             self._then.charge(placement)
+        if self._left is not None:
+            self._left[0].take(placement)
+            self._fitting = {shape: fits for shape, fits in self._fitting.items() if not fits}
 
     def holds(self, gang: Gang) -> bool:
         """Whether there is room for it by then, and its queue and its user may use so much."""
@@ -48,7 +51,7 @@ class Soon:
         return self._then.refusal(gang) is None
 
     def _fits(self, gang: Gang) -> bool:
-        """As things stood when room was first looked for: those that ask for the same fit alike."""
+        """Those that ask for the same fit alike."""
         shape = gang.roles, gang.topology
         found = self._fitting.get(shape)
         if found is None:

@@ -86,9 +86,10 @@ class Capacity:
 
     def surely_holds(self, gang: Gang, rows: Ints) -> bool:
         """Whether there is a place for it on these nodes alone, by their indices in `nodes`, where that takes little to see: of
-        gangs of several roles or with a topology it says no, whatever there is."""
+        gangs of several roles or with a topology, and where nodes are of several engines, it says no, whatever there is."""
         role = gang.roles[0]
-        if len(gang.roles) > 1 or gang.topology or role.topology:
+        split = role.replicas > 1 and len(self._free.ground.of_engine) > 1  # no gang is, over engines
+        if len(gang.roles) > 1 or gang.topology or role.topology or split:
             return False
         fitting = self._rankings.fitting(Shape(role.resources, role.where))
         return int(fitting.room(self._free, role.replicas, rows).sum()) >= role.replicas

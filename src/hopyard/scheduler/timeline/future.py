@@ -78,7 +78,7 @@ class Future:
         self._times: Floats = np.zeros((3, 64))  # MID, HIGH, UNTIL by slot, as points in time: until when these are known
         self._about: Floats = np.zeros((2, 64))  # by slot: when it began, as a point in time, and its time limit or infinity
         self._uses = Uses()
-        self._rows: tuple[Sequence[NodeId], Ints] | None = None  # of nodes that were asked for
+        self._rows: tuple[Sequence[NodeId], dict[NodeId, int], dict[NodeId, int], Ints] | None = None  # see `_rows_of`
         self._releases: tuple[Sequence[NodeId], Releases] | None = None
         self._moved: set[NodeId] = set()  # where something else is released since
 
@@ -148,8 +148,10 @@ class Future:
         if not self._alike[kind]:
             del self._alike[kind], self._numbers[kind]
             self._forget_history(kind)
-        for assignment in running.placement.assignments:
-            self._on[assignment.node].pop(gang, None)
+        for node in {assignment.node for assignment in running.placement.assignments}:
+            del self._on[node][gang]
+            if not self._on[node]:
+                del self._on[node]
         slot = self._slots.pop(gang)
         self._move(running)
         self._times[:, slot], self._gangs[slot] = np.inf, None
@@ -191,9 +193,8 @@ class Future:
         self._refresh()
         known = self._releases
         if known is not None and known[0] is nodes and len(self._moved) * MOST_MOVED <= len(nodes):
-            rows = self._rows_of(nodes)
-            moved = np.unique(rows[[self._uses.nodes[node] for node in self._moved]])
-            moved = moved[moved >= 0]
+            index, _ = self._rows_of(nodes)
+            moved = np.array(sorted(index[node] for node in self._moved if node in index), np.int64)
             if not len(moved) or known[1].put(moved, *self.comes_back(nodes, moved)):
                 self._moved.clear()
                 return known[1]
@@ -206,7 +207,7 @@ class Future:
         """For each replica on one of these nodes: the index of its node, the point in time at which it probably ends, and what it
         gives back (rows: thousandths of cores, bytes, thousandths of GPUs). only: the nodes of these indices alone."""
         self._refresh()
-        rows, uses = self._rows_of(nodes), self._uses.all
+        (_, rows), uses = self._rows_of(nodes), self._uses.all
         if only is not None:
             chosen = np.zeros(len(nodes) + 1, np.bool_)
             chosen[only] = True
@@ -220,13 +221,13 @@ class Future:
         if self._releases is not None:
             self._moved.update([assignment.node for assignment in running.placement.assignments])
 
-    def _rows_of(self, nodes: Sequence[NodeId]) -> Ints:
-        """For each node of the uses, and for NOBODY, its index in `nodes`; -1 where it is not there."""
-        known = self._rows
-        if known is None or known[0] is not nodes or len(known[1]) != len(self._uses.nodes) + 1:
-            row = {node: index for index, node in enumerate(nodes)}
-            known = self._rows = nodes, np.array([*(row.get(node, -1) for node in self._uses.nodes), NOBODY], np.int64)
-        return known[1]
+    def _rows_of(self, nodes: Sequence[NodeId]) -> tuple[dict[NodeId, int], Ints]:
+        """The index of each of them; and for each node of the uses, and for NOBODY, its index among them, -1 where it is not there."""
+        known, held = self._rows, self._uses.nodes
+        if known is None or known[0] is not nodes or known[1] is not held or len(known[3]) != len(held) + 1:
+            index = {node: row for row, node in enumerate(nodes)}
+            known = self._rows = nodes, held, index, np.array([*(index.get(node, -1) for node in held), NOBODY], np.int64)
+        return known[2:]
 
     def ends(self) -> Sequence[End]:
         """Of all, by expected end, then id."""
@@ -288,13 +289,14 @@ class Future:
         """Of gangs with this history; those of which it does not tell are left."""
         begun, limit_s = self._about[:, slots]
         mid_s, high_s, until_s = known.ends_s(np.maximum(self._now - begun, 0.0))
+        told = ~np.isnan(mid_s)
         high_s = np.where(np.isfinite(limit_s), limit_s, np.minimum(high_s, NEVER_S))
         took_s = np.array([np.minimum(np.minimum(mid_s, NEVER_S), limit_s), high_s, until_s])
+        left, slots = slots[~told], slots[told]
         before = self._times[MID, slots]
-        self._times[:, slots] = begun + took_s
+        self._times[:, slots] = (begun + took_s)[:, told]
         for slot in slots[self._times[MID, slots] != before].tolist() if self._releases is not None else ():
             self._move(self._at_slot(slot))
-        left: Ints = slots[np.isnan(mid_s)]
         return left
 
     def _at_slot(self, slot: int) -> Running:

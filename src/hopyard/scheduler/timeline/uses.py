@@ -18,7 +18,7 @@ _ROOM = 64
 
 class Uses:
     """One column of numbers for each replica: the slot of its gang, its node as an index into `nodes`, and what it holds in
-    thousandths of cores, bytes, and thousandths of GPUs."""
+    thousandths of cores, bytes, and thousandths of GPUs. nodes: another dict once their numbers are others."""
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, int] = {}
@@ -56,8 +56,11 @@ class Uses:
         return self._all[:, : self._count]
 
     def _close_up(self) -> None:
-        """Leave nothing of gangs that are gone."""
+        """Leave nothing of gangs that are gone, nor of nodes on which nothing is left."""
         live, at = self.all[:, self.all[NODE] != NOBODY], 0
         for slot, (first, end) in self._of.items():  # in the order in which they came, as they stand
             self._of[slot], at = (at, at + end - first), at + end - first
+        held, names = np.unique(live[NODE]), list(self.nodes)
+        live[NODE] = np.searchsorted(held, live[NODE])
+        self.nodes = {names[index]: place for place, index in enumerate(held.tolist())}
         self._all, self._count, self._gone = np.concatenate([live, np.zeros((5, _ROOM), np.int64)], axis=1), live.shape[1], 0
