@@ -233,6 +233,19 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
     assert shell.hop("down").talk == "no server runs\n"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "told"), [('"A100:4"', "config.yaml declares 4 x A100, which runs are given on trust"), ("0", "config.yaml declares none, so runs get none")]
+)
+def test_doctor_says_which_gpus_are_declared(shell: Shell, tmp_path: Path, gpus: str, told: str) -> None:
+    home = tmp_path / "declared"
+    home.mkdir(mode=0o700)
+    (home / "config.yaml").write_text(f"node: {{gpus: {gpus}}}\n")
+    shell.environment["HOPYARD_HOME"] = str(home)
+    without_torch(shell)
+    (gpu,) = [finding for finding in shell.hop("doctor", "--json").json if finding["check"] == "gpu"]
+    assert gpu["text"].endswith(f"; {told}")
+
+
 def test_doctor_finds_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
     home = tmp_path / "open"
     home.mkdir(mode=0o755)

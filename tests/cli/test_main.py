@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
+from hopyard.cli import familiar
 from hopyard.cli.commands import COMMANDS
 from hopyard.cli.main import hop as group
 from hopyard.cli.main import main
+from hopyard.cli.ps import PHASES
 
 from .console_of import hop
 
@@ -60,6 +63,47 @@ def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "rnu")
     assert (told.code, told.out) == (2, "")
     assert told.err == "error: no command `rnu`\nhint: did you mean `hop run`?\nhint: `hop --help` lists the commands\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["pause", "last"], "`hop stop RUN` ends one"),
+        (["resume", "last"], "`hop search resume STUDY` goes on with a study"),
+        (["Kill", "last"], "`hop stop RUN` ends a run"),
+        (["help", "cancel"], "`hop stop RUN` ends a run"),
+        (["run", "--label", "rack=a", "train.py"], "hint: --where LABEL=VALUE asks for nodes with a label; --name LABEL is what a run is called\nhint: `hop run --help`"),
+        (["run", "--lr", "3", "train.py"], "hint: options of the script go behind it, after `--`: hop run SCRIPT -- --lr\nhint: `hop run --help`"),
+        (["ps", "--label", "x"], "hint: --name LABEL is what a run is called\n"),
+        (["ps", "--phase", "waiting"], "hint: did you mean `queued`?\n"),
+        (["ps", "--phase", "done"], "hint: did you mean `succeeded`?\n"),
+    ],
+)
+def test_words_of_other_programs(words: list[str], hint: str, capfd: pytest.CaptureFixture[str]) -> None:
+    told = hop(capfd, *words)
+    assert (told.code, told.out) == (2, "")
+    assert hint in told.err
+
+
+def test_hints_for_words_of_other_programs_are_true() -> None:
+    at = click.Context(group)
+    for words, hint in familiar._COMMANDS.items():
+        assert not {*words} & {entry.name for entry in COMMANDS}
+        calls = re.findall(r"`hop ([^`]+)`", hint)
+        assert calls
+        for name, *more in map(str.split, calls):
+            command = group.get_command(at, name)
+            assert command is not None, hint
+            if isinstance(command, click.Group) and more:
+                command = command.get_command(at, more[0])
+                assert command is not None, hint
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in more if word.startswith("--")} <= options, hint
+    everywhere = {option for name in ("run", "ps") for parameter in group.get_command(at, name).params for option in parameter.opts}  # type: ignore[union-attr]
+    for words, meant, hint in familiar._OPTIONS:
+        assert meant in everywhere and meant not in words
+        assert hint.startswith(f"{meant} ")
+    assert {*familiar._PHASES} <= {*PHASES}
 
 
 def test_a_script_in_place_of_a_command(capfd: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,9 @@ def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
     try:
         waits = shell.hop("run", "--detach", "--json", "hi.py").json
         assert waits["phase"] == "queued"
+        told = shell.hop("why", waits["name"]).text.splitlines()
+        assert told[told.index("cordoned:") + 1] == "  node box: dust"
+        assert "`hop node uncordon box` lets runs start there again" in told[-2]
         assert "CORDONED" in shell.hop("status").text
         drained = shell.hop("node", "drain", "box", "--reason", "new fans")
         assert drained.text == f"{stays['name']}  stays until it ends: it asked never to make room; --all asks it as well\n"

@@ -73,6 +73,19 @@ def test_a_gang_from_a_file(shell: Shell) -> None:
     shell.write("hop.yaml", "name: both\nroles:\n  - {name: one, command: python a.py, resources: {cpus: 0.5}}\n  - {name: two, command: python a.py, resources: {cpus: 0.5}}\n")
     done = shell.hop("run", "hop.yaml")
     assert sorted(done.text.splitlines()) == ["[0] one", "[1] two"]
+    told = [line.split(None, 1) for line in shell.hop("info", "both").text.splitlines()]
+    at = told.index(["role", "one"])
+    assert told[at : at + 6] == [
+        ["role", "one"], ["command", "python a.py"], ["resources", "0.5 CPU"], ["role", "two"], ["command", "python a.py"], ["resources", "0.5 CPU"],
+    ]  # fmt: skip
+
+
+def test_an_elastic_run_says_its_size(shell: Shell) -> None:
+    shell.write("hello.py", HELLO)
+    done = shell.hop("run", "-n", "elastic", "--replicas", "2-4", "--cpus", "0.5", "hello.py")
+    size = done.text.count("] out\n")
+    assert f"  starts at once as {size} replicas\n" in done.talk
+    assert f" as {size} replicas on box\n" in shell.hop("info", "elastic").text
 
 
 def test_json_is_one_object_and_the_scripts_output_goes_to_stderr(shell: Shell) -> None:
@@ -112,7 +125,7 @@ def test_what_is_queued_says_its_place_and_why(shell: Shell) -> None:
     assert re.search(r"queued at position 1(, starts at about .+)?: needs 4 CPUs; ", second.talk), second.talk
     listed = shell.hop("ps", "--project", "study").text.splitlines()
     assert second.text.strip() in listed[1]
-    assert re.search(r"  position 1(, starts at about \d\d:\d\d \(.+\))?: needs 4 CPUs; ", listed[1]), listed[1]
+    assert re.search(r"  position 1(, (starts at about \d\d:\d\d:\d\d \(.+\)|later than expected, see `hop why \S+`))?: needs 4 CPUs; ", listed[1]), listed[1]
     shell.hop("stop", second.text.strip())
     gate.touch()
     assert shell.hop("logs", "-f", holder).out == b"begun\nended\n"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hopyard.cli.describe import _role, _standing
+from hopyard.cli.address import in_line, standing
+from hopyard.cli.describe import _attempt, _role, _standing
 from hopyard.cli.diff import _facts
 from hopyard.cli.ps import gpus_of, table_of
 from hopyard.cli.run import build_request
@@ -37,8 +39,40 @@ def run_of(told: dict[str, Any]) -> dict[str, Any]:
 )
 def test_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], column: str, resources: str, where: str | None) -> None:
     told = spec(tmp_path, monkeypatch, **options)
-    lines = dict(_role(told["roles"][0], several=False, first=True))
+    lines = dict(_role(told["roles"][0]))
     assert (gpus_of(run_of(told)), lines["resources"], lines.get("where")) == (column, resources, where)
+
+
+def test_an_elastic_run_says_how_large_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(spec(tmp_path, monkeypatch, gpus="A100:1", replicas="2-8"))
+    attempt = {"number": 1, "phase": "running", "nodes": ["n1"] * 4, "counts": [4]}
+    run |= {"phase": "running", "attempt": attempt, "served_s": 0.0}
+    assert (gpus_of(run), standing(run)) == ("4x A100:1", "starts at once as 4 replicas")
+    assert _attempt(run, attempt) == "1  running as 4 replicas on n1"
+    assert gpus_of(run | {"phase": "queued"}) == "2-8x A100:1"
+    fixed = run_of(spec(tmp_path, monkeypatch, gpus="A100:1", replicas="4"))
+    assert _attempt(fixed, attempt) == "1  running on n1"
+    chief = run["spec"]["roles"][0] | {"name": "chief", "replicas": 1, "min_replicas": 0}
+    gang = run | {"spec": run["spec"] | {"roles": [chief, *run["spec"]["roles"]]}}
+    assert _attempt(gang, attempt | {"counts": [1, 3]}) == "1  running as 4 replicas (chief 1, worker 3) on n1"
+
+
+def test_what_should_have_started_is_late() -> None:
+    def told(seconds: float) -> str:
+        return in_line({"name": "a/b/1", "position": 1, "expected_at": (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(), "hold_detail": "why"})
+
+    assert told(-3) == "position 1, later than expected, see `hop why a/b/1`: why"
+    assert told(30).startswith("position 1, starts at about ")
+
+
+def test_no_run_takes_longer_than_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds in (0.4, 2.4, 17.6, 59.7, 100, 3599.7, 7100):
+        began = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+        run = run_of(spec(tmp_path, monkeypatch)) | {"phase": "running", "submitted_at": began, "started_at": began, "served_s": 0.0}
+        run |= {"attempt": {"started_at": began, "ended_at": None}}
+        head, row = table_of([run])
+        age, took = row[: head.index("AGE") + 3].split("running")[1], row[head.index("AGE") + 3 :]
+        assert age.strip() >= took.strip() if seconds < 10 else age.strip() == took.strip()
 
 
 def test_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -34,6 +34,28 @@ def test_moments_in_sentences_are_told_in_the_zone_of_this_machine(three_hours_e
     east = datetime(2031, 1, 3, 2, 15, tzinfo=timezone(timedelta(hours=3)))
     assert times.clock(east.isoformat()) == "2031-01-03 02:15"
     assert times.localised("nothing at 12:00") == "nothing at 12:00"
+
+
+@pytest.mark.parametrize(("minutes", "told"), [(-11, False), (-9, True), (0, True), (9, True), (11, False), (60 * 50, False)])
+def test_seconds_are_told_of_moments_that_are_near(minutes: float, told: bool) -> None:
+    at = datetime.now().astimezone() + timedelta(minutes=minutes)
+    exact, coarse = f"{at:%H:%M:%S}", f"{at:%H:%M}"
+    assert times.clock(at.isoformat()).split(" ")[-1] == (exact if told else coarse)
+    assert times.localised(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC").split(" ")[-1] == (exact if told else coarse)
+    assert times.localised(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC").split(" ")[-1] == coarse, "no seconds are made up"
+
+
+def test_moments_of_one_minute_are_told_apart() -> None:
+    at = (datetime.now().astimezone() + timedelta(hours=30)).replace(second=5, microsecond=0)
+    low, mid, high = ((at + timedelta(seconds=more)).isoformat() for more in (0, 10, 50))
+    assert [told.rpartition(":")[2] for told in times.clocks(low, mid, high)] == ["05", "15", "55"]
+    assert times.clocks(low, mid, (at + timedelta(minutes=5)).isoformat())[0] == times.clock(low)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(17.6, "18 s"), (59.7, "1 min"), (61, "1 min"), (3599.7, "1 h"), (90000, "1 d")])
+def test_an_age_is_rounded_as_a_span_is(seconds: float, text: str) -> None:
+    assert console.age(seconds) == text
+    assert console.span(seconds).startswith(text)
 
 
 @pytest.mark.parametrize(("amount", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB"), (200 * 2**20, "200 MiB"), (3 * 2**40, "3.0 TiB")])

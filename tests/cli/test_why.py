@@ -10,7 +10,7 @@ import pytest
 from hopyard.cli.times import clock
 from hopyard.cli.why import lines_of
 
-WAITING = {"phase": "queued", "attempt": None}
+WAITING = {"phase": "queued", "attempt": None, "spec": {"roles": []}}
 
 
 def at(minutes: float) -> str:
@@ -25,14 +25,48 @@ def waits(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("promised", "end"), [(40, ""), (20, "; it will probably be later, since what it waits for takes longer")]
+    ("promised", "late", "end"),
+    [
+        (40, "", ""),
+        (20, "", "; it will probably be later: what it waits for takes longer"),
+        (20, "run a/b/7 goes before it", "; it will probably be later: run a/b/7 goes before it"),
+    ],
 )
-def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(promised: float, end: str) -> None:
+def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(promised: float, late: str, end: str) -> None:
     band = {"low_at": at(25), "mid_at": at(30), "high_at": at(50)}
     promised_at = at(promised)
-    lines = lines_of(waits(expected=band, promised_at=promised_at), WAITING)
+    lines = lines_of(waits(expected=band, promised_at=promised_at, late=late), WAITING)
     assert lines[-2].startswith(f"expected start: {clock(band['mid_at'])} (in ")
     assert lines[-1] == f"promised: at the latest {clock(promised_at)}{end}"
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.5, False), (50, True)])
+def test_a_band_of_seconds_is_told(seconds: float, told: bool) -> None:
+    band = {"low_at": at(2), "mid_at": at(2 + seconds / 120), "high_at": at(2 + seconds / 60)}
+    low, mid, high = (clock(band[key], seconds=True) for key in ("low_at", "mid_at", "high_at"))
+    line = lines_of(waits(expected=band), WAITING)[-1]
+    assert line.startswith(f"expected start: {mid} (in ")
+    assert line.endswith(f"), between {low} and {high}") is told
+
+
+def node(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "pool": "a", "labels": {"rack": "1"}, "cordoned": True, "cordon_reason": "", **more}
+
+
+def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
+    def told(nodes: list[dict[str, Any]]) -> list[str]:
+        where = {"pools": ["a"], "labels": [["rack", "1"]]}
+        lines = lines_of(waits(), {**WAITING, "spec": {"roles": [{"where": where}]}}, nodes)
+        return lines[lines.index("cordoned:") + 1 : -1] if "cordoned:" in lines else []
+
+    others = [node("open", cordoned=False), node("other", pool="b"), node("far", labels={"rack": "2"})]
+    assert told(others) == []
+    assert told([node("n1", cordon_reason="dust"), *others]) == [
+        "  node n1: dust", "  `hop node ls` lists the nodes; `hop node uncordon n1` lets runs start there again",
+    ]  # fmt: skip
+    many = told([node(f"n{i}") for i in range(7)])
+    assert (len(many), many[-2]) == (7, "  and 2 more")
+    assert "`hop node uncordon NODE`" in many[-1]
 
 
 def test_what_will_not_start_as_things_are_says_so() -> None:

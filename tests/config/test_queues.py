@@ -10,14 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hopyard.config.queuechecks import beyond_cluster
+from hopyard.config.queuechecks import beyond_cluster, idle_limits
 from hopyard.config.queues import MAX_DEPTH, QUEUE_KEYS, read_queues, tree_of
 from hopyard.config.queuetext import Change, changes, tree_mapping, tree_text
 from hopyard.config.reader import section
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId, QueueName
 from hopyard.domain.queue import ONE_QUEUE, Queue, QueueTree
-from hopyard.domain.quota import admins, children, guarantees, submitters
+from hopyard.domain.quota import admins, children, guaranteed_gpus, guarantees, most, submitters
 from hopyard.domain.resources import Gpu
 from hopyard.errors import SpecError
 
@@ -117,7 +117,8 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ("queues: {a: {guarantee: {memory: 8}}}", "queues.a.guarantee.memory: `8` has no unit", "did you mean `8G`?"),
         ("queues: {a: {guarantee: {memory: 9999999T}}}", "queues.a.guarantee.memory", ""),
         ("queues: {a: {guarantee: {cpus: lots}}}", "queues.a.guarantee.cpus: `lots` is not a number of CPUs", ""),
-        ("queues: {a: {guarantee: {extras.fpga: 1.5}}}", "queues.a.guarantee.extras.fpga: `1.5` is not a whole number", ""),
+        ("queues: {a: {guarantee: {cpus: 99999999999999999999999}}}", "queues.a.guarantee.cpus: `99999999999999999999999` is too large", "at most three decimals"),
+        ("queues: {a: {guarantee: {extras.fpga: 1.5}}}", "queues.a.guarantee.extras.fpga: `1.5` is not a whole number", "one by one"),
         ("queues: {a: {guarantee: {extras.gpu: 1}}}", "queues.a.guarantee.extras.gpu: `gpu` is no extra", "write `gpus`"),
         ("queues: {a: {guarantee: {gpus.: 1}}}", "queues.a.guarantee.gpus.: `` is not the name of a GPU model", "gpus.A100"),
         ("queues: {a: {guarantee: {gpus.T4: 1, gpus.t4: 2}}}", "queues.a.guarantee.gpus.t4: the same model is given twice", "case"),
@@ -127,6 +128,12 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ("queues: {a: {guarantee: {gpus: 1, gpus.T4: 2}}}", "queues.a.guarantee.gpus: 1 is less than the models named beside it, 2", "raise it to 2"),
         ("queues: {a: {guarantee: {gpus.T4: 2}, maximum: {gpus.t4: 1}}}", "queues.a.maximum.gpus.t4: 1 is less than what the queue is guaranteed, 2", "raise it to 2"),
         ("queues: {a: {maximum: {gpus: 1}, queues: {b: {guarantee: {gpus: 2}}, c: {}}}}", "queues.a.maximum.gpus: 1 is less than what the queues right below it are guaranteed, 2 (b 2)", "raise it to 2, or lower theirs"),
+        ("queues: {a: {guarantee: {gpus.A100: 3}, maximum: {gpus: 2}}}", "queues.a.maximum.gpus: 2 is less than what the queue is guaranteed, 3", "raise it to 3, or lower the guarantee\nGPUs of a model count"),
+        ("queues: {a: {guarantee: {gpus: 2}, queues: {b: {guarantee: {gpus.A100: 1}}, c: {guarantee: {gpus.H100: 2}}}}}", "queues.a.guarantee.gpus: 2 is less than what the queues right below it are guaranteed, 3 (b 1, c 2)", "raise it to 3, or lower theirs\nGPUs of a model count"),
+        ("queues: {a: {guarantee: {gpus: 3, gpus.A100: 2}, queues: {b: {guarantee: {gpus.A100: 2}}, c: {guarantee: {gpus: 2}}}}}", "queues.a.guarantee.gpus: 3 is less than what the queues right below it are guaranteed, 4 (b 2, c 2)", "raise it to 4"),
+        ("queues: {a: {maximum: {gpus: 2}, queues: {m: {queues: {b: {guarantee: {gpus.A100: 1}}, c: {guarantee: {gpus.H100: 2}}}}}}}", "queues.a.maximum.gpus: 2 is less than what the queues right below it are guaranteed, 3 (m 3)", "raise it to 3, or lower theirs"),
+        ("queues: {a: {maximum: {gpus: 5}, guarantee: {gpus.A100: 4}, queues: {b: {guarantee: {gpus.H100: 2}}}}}", "queues.a.maximum.gpus: 5 is less than what the queue is guaranteed, 6", "raise it to 6"),
+        ("queues: {a: {guarantee: {gpus: 4, gpus.A100: 4}, queues: {b: {guarantee: {gpus.H100: 2}}}}}", "queues.a.guarantee.gpus: 4 is less than the models named beside it and below it, 6", "raise it to 6"),
         ("queues: {no: {}}", "queues: the key `false` is not a text", "YAML takes yes, no, on and off for true and false: write it in quotes"),
         ("queues: {a: {lend_limit: {gpus: 1}}}", "queues.a.lend_limit.gpus: the queue is guaranteed none", "guarantee"),
         ("queues: {a: {parent: b}}", "queues.a.parent: there is no queue `b`", "queues: a"),
@@ -135,24 +142,26 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ("queues: {a: {parent: b}, b: {parent: c}, c: {parent: b}}", "in a circle: b → c → b", "no parent"),
         ("queues: {a: {queues: {b: {parent: c}}}, c: {}}", "queues.a.queues.b.parent: it stands below `a` in the file, and names `c`", "leave `parent` out"),
         ("queues: {a: {queues: {b: {}}}, b: {}}", "queues.b: there is a queue `b` already, at queues.a.queues.b", "unique"),
-        ("queues: {a: {}, a: {}}", "the key `a` stands there twice", ""),
+        ("queues: {a: {}, b: {}, a: {}}", "line 1: the key `queues.a` stands there twice", "the other is in line 1"),
+        ("queues: {a: {weight: 1, weight: 1}}", "the key `queues.a.weight` stands there twice", "leave one of them out"),
         ("queues: {a: {}, b: {}}", "default: which queue takes runs that name none?", "name one of a, b"),
         ("default: c\nqueues: {a: {}, vision: {}}", "default: there is no queue `c`", "a, vision"),
         ("default: visoin\nqueues: {a: {}, vision: {}}", "default: there is no queue `visoin`", "did you mean `vision`?"),
         ("default: a\nqueues: {a: {queues: {b: {}}}}", "default: `a` has queues below it", "name one of b"),
-        ("half_life: 0s\nqueues: {a: {}}", "half_life: `0s` is not between", ""),
+        ("half_life: 0s\nqueues: {a: {}}", "half_life: `0s` is no time: it has to be more than 0 seconds", "2h30m"),
+        ("half_life: 4000d\nqueues: {a: {}}", "half_life: `4000d` is more than ten years", ""),
         ("half_life: never\nqueues: {a: {}}", "half_life: `never` is not a time", "2h30m"),
         ("queues: {a: {priorities: 5}}", "queues.a.priorities: `5` is not a list", ""),
         ("queues: {a: {priorities: [5]}}", "queues.a.priorities: `[5]` is not a lowest and a highest", "[0, 80]"),
         ("queues: {a: {priorities: [80, 0]}}", "queues.a.priorities", ""),
         ("queues: {a: {priorities: [0, 101]}}", "queues.a.priorities", ""),
         ("queues: {a: {priorities: [0, true]}}", "queues.a.priorities", ""),
-        ("queues: {a: {priorities: [0, 40], default_priority: 50}}", "queues.a.default_priority: `50` is not a whole number from 0 to 40", ""),
+        ("queues: {a: {priorities: [0, 40], default_priority: 50}}", "queues.a.default_priority: `50` is not a whole number from 0 to 40", "`priorities` says from where to where"),
         ("queues: {a: {submitters: alice}}", "queues.a.submitters: `alice` is not a list", ""),
         ("queues: {a: {submitters: [3]}}", "queues.a.submitters.0: `3` is not the name of a user", "quotes"),
-        ("queues: {a: {admins: [a, a]}}", "queues.a.admins.1: `a` is named twice", ""),
+        ("queues: {a: {admins: [a, a]}}", "queues.a.admins.1: `a` is named twice", "leave one of them out"),
         ("queues: {a: {admins: [a/b]}}", "queues.a.admins.0: `a/b` is not a name", ""),
-        ("queues: {a: {reclaims: maybe}}", "queues.a.reclaims: `maybe` is neither true nor false", ""),
+        ("queues: {a: {reclaims: maybe}}", "queues.a.reclaims: `maybe` is neither true nor false", "write true or false"),
     ],
 )  # fmt: skip
 def test_every_broken_tree_is_refused_with_its_path(tmp_path: Path, text: str, where: str, hint: str) -> None:
@@ -175,12 +184,56 @@ def test_a_tree_too_deep_is_refused_nested_and_flat(tmp_path: Path) -> None:
             tree_of(section("f", "", {"queues": tree}))
 
 
+def test_a_file_nested_beyond_all_reading_is_refused_as_such(tmp_path: Path) -> None:
+    file = write(tmp_path, "{queues: {q: " * 300 + "{}" + "}}" * 300)
+    with pytest.raises(SpecError, match="it is nested too deeply to be read") as caught:
+        read_queues(file)
+    assert caught.value.hints == ("a settings file has a few levels, not hundreds",)
+
+
+@given(st.integers(0, 12), st.lists(st.tuples(st.sampled_from(["gpus", "gpus.A100", "gpus.H100"]), st.integers(0, 4)), max_size=5))
+def test_gpus_of_a_model_are_counted_where_those_of_any_model_are_promised_or_limited(of_all: int, below: list[tuple[str, int]]) -> None:
+    """Whether a tree stands is decided by how many GPUs it promises, whatever their models."""
+    inside = {f"q{at}": {"guarantee": {key: amount}} for at, (key, amount) in enumerate(below)} or {"q0": {}}
+    most = max(of_all, 1)
+    for limits in ({"guarantee": {"gpus": of_all}}, {"maximum": {"gpus": of_all}}, {"maximum": {"gpus": most}, "guarantee": {"gpus": of_all}}):
+        given = section("f", "", {"default": "q0", "queues": {"a": {**limits, "queues": inside}}})
+        if sum(amount for _, amount in below) <= of_all:
+            assert tree_of(given).queues[QueueName("a")].name == "a"
+        else:
+            with pytest.raises(SpecError, match=r"f: queues\.a\.(guarantee|maximum)\.gpus: "):
+                tree_of(given)
+
+
+def test_what_is_guaranteed_of_a_model_is_not_borrowed() -> None:
+    """Else a limit on what is borrowed would take the guarantee back."""
+    limits = {"guarantee": {"gpus.A100": 3}, "borrow_limit": {"gpus": 1}}
+    of = tree_of(section("f", "", {"queues": {"a": {"queues": {"b": limits, "c": {"guarantee": {"gpus": 2}}}}}, "default": "b"}))
+    assert guaranteed_gpus(of) == {"c": 2000, "b": 3000, "a": 5000}
+    assert most(of)[QueueName("b")] == {"gpu": 4000}
+
+
+def test_limits_that_a_smaller_one_beside_them_makes_idle_are_told() -> None:
+    limits = {"maximum": {"gpus": 4, "gpus.A100": 5, "gpus.T4": 4, "cpus": 8}, "user_limit": {"gpus": 2, "gpus.A100": 3, "cpus": 16, "memory": "1G"}}
+    of = tree_of(section("f", "", {"queues": {"default": limits}}))
+    assert idle_limits(of) == [
+        "default.maximum: 5 gpus.a100 can never be reached, maximum.gpus is 4",
+        "default.user_limit: 16 cpus can never be reached, maximum.cpus is 8",
+        "default.user_limit: 3 gpus.a100 can never be reached, user_limit.gpus is 2",
+    ]
+    assert idle_limits(ONE_QUEUE) == []
+
+
 def test_guarantees_that_the_nodes_do_not_have_are_told() -> None:
     of = tree_of(
         section("f", "", {"queues": {"a": {"guarantee": {"gpus": 4, "cpus": 1}}, "default": {"guarantee": {"gpus": 1}}}})
     )
     node = Node(NodeId("n"), "e", 8000, 0, (Gpu(0, "T4"),))
     assert beyond_cluster(of, [node]) == ["the queues are guaranteed 5 gpus together, and the nodes have 1"]
+    by_model = {"a": {"guarantee": {"gpus.T4": 1}}, "default": {"guarantee": {"gpus": 1}}}  # one of the two would be the same card
+    assert beyond_cluster(tree_of(section("f", "", {"queues": by_model})), [node]) == [
+        "the queues are guaranteed 2 gpus together, and the nodes have 1"
+    ]
     assert beyond_cluster(ONE_QUEUE, []) == []
 
 

@@ -89,7 +89,7 @@ def test_gpus(text: str, found: tuple[str | None, int]) -> None:
     assert units.parse_gpus(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "-1", ":2", "A100:", "A100:x", "A100:0", "A100;1", "1.5"])
+@pytest.mark.parametrize("text", ["", "-1", ":2", "A100:", "A100:x", "A100:0", "A100;1", "1.5", "nan", "Inf", "infinity:2"])
 def test_gpus_refused(text: str) -> None:
     with pytest.raises(SpecError):
         units.parse_gpus(text)

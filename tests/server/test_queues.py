@@ -65,6 +65,35 @@ def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: P
     play(tmp_path, scene)
 
 
+def test_a_limit_that_never_binds_is_a_warning(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        done = await put(stage, {"queues": {"default": {"maximum": {"gpus": 1, "gpus.A100": 2}, "user_limit": {"gpus": 2}}}})
+        assert done["warnings"] == [
+            "default.maximum: 2 gpus.a100 can never be reached, maximum.gpus is 1",
+            "default.user_limit: 2 gpus can never be reached, maximum.gpus is 1",
+        ]
+        assert done["applied"]
+
+    play(tmp_path, scene)
+
+
+def test_guarantees_by_model_that_cannot_hold_change_nothing(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        inside = {"b": {"guarantee": {"gpus.A100": 1}}, "c": {"guarantee": {"gpus.H100": 2}}}
+        bad = {"queues": {"a": {"guarantee": {"gpus": 2}, "queues": inside}}, "default": "b"}
+        refused = (await put(stage, bad, status=400))["error"]
+        assert refused["message"].startswith("team.yaml: queues.a.guarantee.gpus: 2 is less than")
+        assert refused["hints"] == ["raise it to 3, or lower theirs", "GPUs of a model count as `gpus` too"]
+        assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
+        nested: dict[str, Any] = {}
+        for level in range(300):
+            nested = {f"q{level}": {"queues": nested}}
+        deep = (await put(stage, {"queues": nested}, status=400))["error"]
+        assert deep["message"].endswith("the tree is deeper than 16 levels")
+
+    play(tmp_path, scene)
+
+
 def test_more_than_the_cluster_has_is_a_warning(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         done = await put(stage, {"queues": {"default": {"guarantee": {"gpus": 3}}}})
@@ -130,8 +159,15 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
         carol = "hop_" + "c" * 43
         await stage.parts.access.add_token("dora", hash_token(carol), now=datetime.now(UTC))
         code, message, hints = await refused(carol, queue="nlp")
-        assert (code, message) == ("forbidden", "`dora` may not submit to queue nlp; those who may: carol")
+        assert (code, message) == ("forbidden", "`dora` may not submit to queue nlp; those who may: carol, bob, alice")
         assert hints == ["queues that you may submit to: prod, vision"]
+        closed = {"nlp": {"submitters": ["carol"], "admins": ["bob"]}, "prod": {"submitters": ["carol"], "admins": ["dora"]}}
+        await put(stage, {"default": "nlp", "queues": closed})
+        *_, hints = await refused(carol, queue="nlp")
+        assert hints == ["queues that you may submit to: prod"]  # which dora administers
+        await put(stage, {"default": "nlp", "queues": {"nlp": closed["nlp"]}})
+        assert (await refused(carol))[2] == ["ask one of them"]
+        await put(stage, TREE)
         await stage.ask(
             "POST", "/runs", {"spec": {"project": "p", "roles": [role()], "queue": "nlp"}}, token=BOB
         )  # he administers it

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
 from hopyard.domain.manifest import FileEntry, Manifest
+from hopyard.server.auth import hash_token
 from tests.server.stage import NODE, Stage, play, role
 
 
@@ -313,6 +315,46 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
         assert "4" in missing["error"]["hints"][0]
 
     play(tmp_path, scene)
+
+
+def test_the_answer_to_a_submission_names_runs_as_people_do(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.ask("PUT", "/queues", {"tree": {"queues": {"default": {"maximum": {"gpus": 2}}}}})
+        await stage.started(roles=[role(gpus=1)], time_limit_s=3600.0)
+        ahead = await stage.submit(roles=[role(gpus=2)], time_limit_s=0.001)  # so short that it has waited long enough by the next turn
+        behind = await stage.submit(roles=[role(gpus=1)])
+        told = f"run {ahead['name']} waits longer for what queue default may use"
+        assert (behind["hold_reason"], behind["hold_detail"]) == ("behind", told)
+        fork = await stage.ask("POST", f"/runs/{behind['id']}/fork", {}, plan=1)
+        assert fork["hold_detail"] == told
+
+    play(tmp_path, scene)
+
+
+def test_a_stop_is_answered_with_the_names_of_others(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run, other = await stage.started(), await stage.started()
+        await stage.parts.controller.preempt(run["id"], f"run {other['id']} has priority 90")
+        told = await stage.ask("POST", f"/runs/{run['id']}/stop", {})
+        assert told["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
+
+    play(tmp_path, scene)
+
+
+def test_where_there_is_no_run_at_all_that_is_said(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        nothing = (await stage.ask("GET", "/runs/resolve", ref="last", status=404))["error"]
+        assert (nothing["message"], nothing["hints"]) == ("there are no runs yet", ["`hop run` starts one"])
+        for empty in ("", "  "):
+            unnamed = (await stage.ask("GET", "/runs/resolve", ref=empty, status=400))["error"]
+            assert unnamed["message"] == "a run has to be named" and "USER/PROJECT/NUMBER" in unnamed["hints"][0]
+        await stage.submit()
+        bob = "hop_" + "b" * 43
+        await stage.parts.access.add_token("bob", hash_token(bob), now=datetime.now(UTC))
+        others = (await stage.ask("GET", "/runs/resolve", ref="last", token=bob, status=404))["error"]
+        assert (others["message"], others["hints"][1]) == ("you have no runs yet", "`hop ps --all` lists those of others")
+
+    play(tmp_path, scene, loops=False)
 
 
 def test_what_was_decided_about_a_run_is_told_with_the_names_of_others(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.domain.spans import span
 from hopyard.scheduler.policies.registry import POLICIES
 from hopyard.simulator import simulate
 from hopyard.simulator.policies import DEFAULT
@@ -29,6 +30,10 @@ RUNS = """submit,duration,gpus,replicas,user,queue
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     (tmp_path / "runs.csv").write_text(RUNS)
+    (tmp_path / "head.csv").write_text("submit,duration\n")
+    (tmp_path / "bad.csv").write_text("submit,duration\n0,bad\n0,bad\n")
+    (tmp_path / "listed.yaml").write_text("runs: [{submit: 0, duration: 1h}, {submit: 0, duration: 1h, queue: vision}]\n")
+    (tmp_path / "queues.yaml").write_text("queues: {all: {}}\ndefault: all\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -141,12 +146,67 @@ def test_amounts_that_no_run_has_are_told_with_their_lines(folder: Path, capfd: 
 
 
 def test_one_queue_for_all(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (folder / "queues.yaml").write_text("queues: {all: {}}\ndefault: all\n")
     words = ("runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--queues", "queues.yaml", "--json")
     refused = hop(capfd, *words)
-    assert (refused.code, "error: runs: line 2: the queue `vision` is not in the tree of queues" in refused.err) == (2, True)
+    assert (refused.code, "error: runs.csv: line 2: the queue `vision` is not in the tree of queues" in refused.err) == (2, True)
     found = json.loads(hop(capfd, *words, "--queue", "all").out)
     assert [queue["name"] for queue in found["reports"][0]["queues"]] == ["all"]
+
+
+def test_one_is_no_plural(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "one.yaml").write_text("pools: [{name: a, cpus: 8, memory: 32G, gpus: 1}]\n")
+    (folder / "one.csv").write_text("submit,duration\n0,1h\n0,bad\n")
+    told = hop(capfd, "one.csv", "--cluster", "one.yaml")
+    assert told.out.splitlines()[0] == "one: 1 run on 1 node with 1 GPU"
+    assert told.err.splitlines()[0] == "1 of 2 rows is not played:"
+
+
+def test_what_is_larger_than_the_cluster_is_told_with_what_it_lacks(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "large.csv").write_text("\n".join(["submit,duration,gpus,cpus", "0,1h,1,1", *["0,1h,9,1"] * 5, "0,1h,,999"]))
+    words = ("large.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--add", "1 x A100:16")
+    lines = hop(capfd, *words).out.splitlines()
+    at = lines.index("larger than the cluster:")
+    assert lines[at + 1].startswith("  line 3, 4, 5 and 2 more: needs 9 GPUs on one node; ") and lines[at + 1].endswith("8 GPUs (1 too few)")
+    assert lines[at + 2].startswith("  line 8: needs 999 CPUs on one node; ")
+    after = lines.index("larger than the cluster + 1 x A100:16:")
+    assert lines[after + 1].startswith("  line 8: needs 999 CPUs") and lines[after + 2 :] == []
+    before, larger = json.loads(hop(capfd, *words, "--json").out)["reports"]
+    assert [one["row"] for one in before["too_large"]] == [f"line {number}" for number in range(3, 9)]
+    assert [one["row"] for one in larger["too_large"]] == ["line 8"]
+
+
+def test_shares_of_different_resources_are_told_apart(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "both.csv").write_text("submit,duration,gpus,cpus,queue\n0,1h,8,8,nlp\n0,1h,,64,etl\n0,1h,,64,etl\n0,1h,,64,etl\n")
+    told = hop(capfd, "both.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
+    lines = [line.split() for line in told.out.splitlines()]
+    assert ["QUEUE", "RUNS", "OF", "fifo", "SHARE", "fifo", "WAIT"] in lines
+    assert [line[:3] for line in lines if line[:1] in (["etl"], ["nlp"])] == [["etl", "3", "CPUs"], ["nlp", "1", "GPUs"]]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_many_columns_go_on_below(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """No figure is lost: those of a policy that is played alone stand somewhere in its column."""
+    words = ["runs.csv", "--cluster", "cluster.yaml", "--add", "2 x A100:8"]
+    monkeypatch.setenv("COLUMNS", "1000")
+    many = [*words, *(word for name in POLICIES for word in ("--policy", name))]
+    wide, reports = hop(capfd, *many).out, json.loads(hop(capfd, *many, "--json").out)["reports"]
+    monkeypatch.setenv("COLUMNS", str(width))
+    narrow = hop(capfd, *many).out
+    assert max(map(len, wide.splitlines())) > 230
+    assert max(map(len, narrow.splitlines())) <= width
+    for name in ("runs ended", "makespan", "wait, p99", "completion, mean", "fairness of queues (Jain)"):
+        of = [re.split(r"  +", line)[1:] for line in wide.splitlines() if line.startswith(name)]
+        below = [re.split(r"  +", line)[1:] for line in narrow.splitlines() if line.startswith(name)]
+        assert [cell for line in below for cell in line] == of[0], name
+        assert len(of[0]) == len(reports) == 12
+    shares, waits = narrow.split("share of each queue\n")[1].split("mean wait of each queue\n")
+    for queue in ("nlp", "vision"):
+        found = [next(one for one in report["queues"] if one["name"] == queue) for report in reports]
+        told = [re.split(r"  +", line)[2:] for line in shares.splitlines() if line.startswith(queue)]
+        assert [cell for line in told for cell in line] == [f"{one['ratio']:.2f}" for one in found]
+        told = [re.split(r"  +", line)[2:] for line in waits.splitlines() if line.startswith(queue)]
+        assert [cell for line in told for cell in line] == [span(one["wait"]["mean"]) for one in found]
+    assert narrow.count("\n+ 2 x A100:8\n") == 3
 
 
 def test_the_cluster_may_be_openbs_list_of_nodes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -200,6 +260,11 @@ def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFac
         (("@histroy",), "no workload `@histroy`", "@history"),
         (("runs.csv", "--cluster", "runs.csv"), "no column `sn`", "in YAML"),
         (("runs.csv", "--cluster", "@node"), "no `@node`", "@nodes"),
+        (("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "0"), "--mtbf: it has to be more than 0", "no machine is lost"),
+        (("runs.csv", "--cluster", "cluster.yaml", "--until", "0"), "--until: it has to be more than 0", "--until 2h"),
+        (("head.csv", "--cluster", "cluster.yaml"), "head.csv: there are no rows below its head", "is one row"),
+        (("bad.csv", "--cluster", "cluster.yaml"), "bad.csv: line 2: duration: `bad`", "none of its 2 rows"),
+        (("listed.yaml", "--cluster", "cluster.yaml", "--queues", "queues.yaml"), "listed.yaml: runs.1: the queue `vision`", "--queue"),
     ],
 )
 def test_mistakes(folder: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], error: str, hint: str) -> None:

@@ -53,3 +53,23 @@ def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -
     shell.write("less.yaml", "default: nlp\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n")
     late = shell.hop("simulate", "@history", "--queues", "less.yaml", "--queue", "nlp", "--json").json
     assert [queue["name"] for queue in late["reports"][0]["queues"]] == ["nlp"]
+
+
+def test_runs_that_are_not_played_have_their_names(shell: Shell) -> None:
+    """One that was cancelled while it waited for the other never ran, and what `hop ps` calls it is what it is called here."""
+    words = ("--gpus", "2", "--cpus", "1", "--detach", "--json", "--", sys.executable, "-c", "import time; time.sleep(600)")
+    shell.write("one.yaml", "queues: {one: {}}\n")
+    assert shell.hop("queue", "apply", "one.yaml").code == 0
+    busy, waits = (shell.hop("run", *words).json["name"] for _ in range(2))
+    for name in (waits, busy):
+        assert shell.hop("stop", name, "--grace", "1s").code == 0
+    assert shell.hop("wait", busy).talk
+    told = shell.hop("simulate", "@history", "--policy", "fifo", "--json")
+    assert told.code == 0, told.talk
+    assert f"  {waits}: it is cancelled, and did not run to an end" in told.talk
+    assert waits in [one["run"] for one in told.json["workload"]["not_played"]]
+    shell.write("none.yaml", "queues: {none: {}}\ndefault: none\n")
+    refused = shell.hop("simulate", "@history", "--queues", "none.yaml")
+    assert refused.code == 2
+    first = shell.hop("ps", "-a", "--json").json[-1]
+    assert f"error: @history: {first['name']}: the queue `{first['spec']['queue']}` is not in the tree of queues" in refused.talk

@@ -77,7 +77,10 @@ def test_pieces_come_again_for_a_queue(folder: Path, capfd: pytest.CaptureFixtur
     assert (lesson["times"], lesson["reserved"], lesson["used"], lesson["taken"]) == (2, 8.0, 2.0, 0.0)
 
 
-def test_a_policy_that_knows_none_shows_what_it_costs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_policy_that_knows_none_shows_what_it_costs(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # both beside each other
     found = report(capfd, folder, EXAM, RUNS, "--policy", "fifo")
     (exam,) = found["reservations"]
     assert exam["taken"] > 0

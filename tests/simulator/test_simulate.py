@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,16 +11,18 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Preemption, Snapshot
 from hopyard.domain.gang import Assignment, Placement
-from hopyard.domain.ids import NodeId, ReservationId
-from hopyard.domain.queue import ONE_QUEUE
+from hopyard.domain.ids import NodeId, QueueName, ReservationId
+from hopyard.domain.queue import CPU, GPU, MEMORY, ONE_QUEUE
 from hopyard.domain.reservation import Reservation
+from hopyard.domain.resources import Resources
+from hopyard.domain.run import RoleSpec, RunSpec
 from hopyard.errors import HopyardError, SpecError
 from hopyard.scheduler.policies.registry import POLICIES
 from hopyard.simulator.report import Report
 from hopyard.simulator.settings import Cluster, Costs
 from hopyard.simulator.workload import Submission
 
-from .plays import a_run, cluster, play, workload
+from .plays import GIB, a_run, cluster, play, workload
 
 WHOLE_SECONDS = st.integers(0, 5_000).map(float)
 
@@ -101,6 +104,12 @@ class TestLaws:
         assert play(runs, cluster(2), policy, costs=costs) == play(runs, cluster(2), policy, costs=costs, store="sqlite")
 
 
+def _cpus(at_s: float, cpus: int, queue: str, memory: int = 0) -> Submission:
+    """An hour without GPUs."""
+    role = RoleSpec(("train.py",), resources=Resources(cpus * 1000, memory))
+    return Submission(RunSpec("p", (role,), queue=QueueName(queue)), at_s, 3600.0)
+
+
 def waits(report: Report) -> list[float]:
     return [round(wait, 6) for wait in report.waits]
 
@@ -143,6 +152,7 @@ class TestByHand:
         wait = {report.policy: {queue.name: queue.wait.mean for queue in report.queues} for report in (first_come, by_queue)}
         assert wait["fifo"]["short"] == 2990
         assert wait["capacity"]["short"] == 990
+        assert by_queue.jain is not None and first_come.jain is not None
         assert by_queue.jain > first_come.jain
 
     def test_fgd_keeps_whole_machines_free(self) -> None:
@@ -170,6 +180,8 @@ class TestReport:
         report = play([a_run(0, 10, 9), a_run(0, 10, 1)])
         assert (report.runs, report.ended) == (2, 1)
         assert list(report.refused.values()) == [1]
+        assert [one.row for one in report.too_large] == ["run 1"]
+        assert "needs 9 GPUs on one node" in report.too_large[0].why
 
     def test_the_end_may_be_set(self) -> None:
         report = play([a_run(0, 1000, 8), a_run(5, 1000, 8)], until_s=500.0)
@@ -184,6 +196,45 @@ class TestReport:
         report = play([a_run(0, 10), a_run(1, 10)])
         told = json.loads(json.dumps(report.to_json()))
         assert (told["ended"], told["completion"]["mean"], told["queues"][0]["ratio"]) == (2, 10.0, 1.0)
+
+
+class TestFairness:
+    """What a queue is measured in."""
+
+    UNFAIR = (*(_cpus(0, 8, "a") for _ in range(20)), _cpus(1, 8, "b"))
+
+    @pytest.mark.parametrize("gpus", [0, 2])
+    def test_runs_without_gpus_are_measured_in_cores_whatever_stands_beside_them(self, gpus: int) -> None:
+        report = play(self.UNFAIR, cluster(gpus=gpus, cpus=8))
+        assert [(queue.name, queue.resource, queue.runs) for queue in report.queues] == [("a", CPU, 20), ("b", CPU, 1)]
+        # Both want all 8 cores: a has them for 20 hours and is entitled to the half, b has them only after that.
+        assert [queue.ratio for queue in report.queues] == [pytest.approx(2, abs=0.01), pytest.approx(1 / 11, abs=0.01)]
+        assert report.jain == pytest.approx(0.545, abs=0.001)
+
+    def test_each_queue_in_what_its_runs_want_most_of(self) -> None:
+        runs = [a_run(0, 100, 1, queue="gpus"), _cpus(0, 32, "cores"), _cpus(0, 1, "memory", 256 * GIB), _cpus(0, 0, "nothing")]
+        found = {queue.name: queue for queue in play(runs).queues}
+        assert {name: queue.resource for name, queue in found.items()} == {"gpus": GPU, "cores": CPU, "memory": MEMORY, "nothing": ""}
+        hours = {name: round(queue.received, 3) for name, queue in found.items()}
+        assert hours == {"gpus": round(100 / 3600, 3), "cores": 32, "memory": 256, "nothing": 0}
+        assert [found[name].ratio for name in ("gpus", "cores", "memory")] == [pytest.approx(1)] * 3
+        assert found["nothing"].ratio is None
+
+    def test_where_all_runs_ask_for_gpus_cores_do_not_count(self) -> None:
+        """Its one run has all cores, and one of 8 GPUs."""
+        all_cores = replace(_cpus(0, 64, "q"), spec=RunSpec("p", (RoleSpec(("t",), resources=Resources(64_000, 0, 1)),)))
+        assert [queue.resource for queue in play([all_cores]).queues] == [GPU]
+        both = [replace(all_cores, duration_s=36.0), _cpus(0, 8, "default")]
+        assert [queue.resource for queue in play(both).queues] == [CPU]
+
+    def test_nothing_is_fair_where_nobody_got_anything(self) -> None:
+        def idle(snapshot: Snapshot) -> Plan:
+            return Plan(snapshot.version, (), tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending))
+
+        report = play(self.UNFAIR, policy=idle)
+        assert report.jain is None
+        assert [queue.ratio for queue in report.queues] == [0, 0]
+        assert play([_cpus(0, 0, "a")]).to_json()["queues"][0]["ratio"] is None
 
 
 class TestLosses:

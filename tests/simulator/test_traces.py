@@ -323,7 +323,7 @@ class TestHistory:
 
     def test_nothing_to_play(self) -> None:
         with pytest.raises(SpecError, match="no runs"):
-            of_runs([], name="history")
+            of_runs([], name="history", source="@history")
 
 
 class TestFiles:

@@ -9,7 +9,7 @@ from hopyard.cli.console import number, seconds_since, span
 from hopyard.sdk.client import API, Client
 
 Run = dict[str, Any]
-_LATE_S = 5.0  # what was expected to start so long ago is late
+_LATE_S = 2.0  # what was expected to start so long ago is late: to start takes a moment, too
 
 
 def get_run(client: Client, ref: str) -> Run:
@@ -29,8 +29,19 @@ def final(run: Run) -> bool:
 def standing(run: Run) -> str:
     """What a run that was just accepted is about to do: `starts at once`, or its place in the queue and why it waits."""
     if run["phase"] != "queued":
-        return "starts at once" if run["phase"] in ("starting", "running") else str(run["phase"])
+        size = size_of(run, run.get("attempt"))
+        return "starts at once" + (f" as {size}" if size else "") if run["phase"] in ("starting", "running") else str(run["phase"])
     return queued(run, "queued")
+
+
+def size_of(run: Run, attempt: Mapping[str, Any] | None) -> str:
+    """Of an elastic run, how many replicas an attempt has: `4 replicas`, `4 replicas (chief 1, worker 3)`; "" of others, whose
+    size is what they asked for."""
+    roles, counts = run["spec"]["roles"], (attempt or {}).get("counts") or ()
+    if not counts or not any(role["min_replicas"] for role in roles):
+        return ""
+    each = ", ".join(f"{role['name']} {count}" for role, count in zip(roles, counts, strict=True))
+    return f"{sum(counts)} replica{'s' * (sum(counts) != 1)}" + (f" ({each})" if len(roles) > 1 else "")
 
 
 def queued(run: Run, phase: str) -> str:
@@ -46,8 +57,8 @@ def in_line(run: Run) -> str:
 
     parts, at = [f"position {run['position']}"] if run.get("position") else [], run.get("expected_at")
     if parts and at:
-        late = seconds_to(at) < -_LATE_S
-        parts.append(f"was expected at {clock(at)}" if late else f"starts at about {clock(at)} ({soon(at)})")
+        late = seconds_to(at) < -_LATE_S  # the last plan was wrong, and the next is not made for that: `hop why` makes one
+        parts.append(f"later than expected, see `hop why {run['name']}`" if late else f"starts at about {clock(at)} ({soon(at)})")
     return ": ".join(filter(None, [", ".join(parts), run.get("hold_detail") or ""]))
 
 

@@ -111,11 +111,12 @@ def terminal_width(fallback: int = 100) -> int:
 
 
 def age(seconds: float) -> str:
-    """A span in its largest unit alone: `42 s`, `3 min`, `2 h`, `5 d`."""
+    """A span in its largest unit alone: `42 s`, `3 min`, `2 h`, `5 d`; rounded to seconds first, as `span` is."""
+    whole = round(seconds)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds)} s"
+        if whole >= size:
+            return f"{whole // size} {unit}"
+    return f"{whole} s"
 
 
 def bytes_text(amount: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, address, begun_with, duration_s, first_line, get_run, queued
+from hopyard.cli.address import Run, address, begun_with, duration_s, first_line, get_run, queued, size_of
 from hopyard.cli.console import bytes_text, number, paint, paint_phase, span
 from hopyard.cli.options import json_option, last_run_argument
 from hopyard.cli.statusline import progress_parts
@@ -53,8 +53,10 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     if run.get("started_at"):
         yield "started", _moment(run["started_at"])
         yield "took", span(duration_s(run))
-    for i, role in enumerate(spec["roles"]):
-        yield from _role(role, several=len(spec["roles"]) > 1, first=i == 0)
+    for role in spec["roles"]:
+        if len(spec["roles"]) > 1:
+            yield "role", role["name"]
+        yield from _role(role)
     yield from _code(spec)
     yield from _listed("dataset", [f"{d['name']}:{d['version'] or 'newest'}" for d in spec.get("datasets") or ()])
     yield from _listed("params", [f"{key} = {format_value(value)}" for key, value in sorted((run.get("params") or {}).items())])
@@ -67,7 +69,7 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
         yield "time limit", format_time(spec["time_limit_s"])
     if spec.get("forked_from"):
         yield "forked from", spec["forked_from"] + _from_where(spec)
-    yield from _listed("attempts", [_attempt(a) for a in run.get("attempts") or ()])
+    yield from _listed("attempts", [_attempt(run, a) for a in run.get("attempts") or ()])
     yield from _listed("events", _events(run.get("events") or []))
     yield from _listed("checkpoints", _checkpoints(run.get("checkpoints") or []))
     progress = progress_parts(run.get("progress") or {})
@@ -104,7 +106,7 @@ def _moment(text: str) -> str:
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") + f"  ({console.age(console.seconds_since(text))} ago)"
 
 
-def _role(role: dict[str, Any], *, several: bool, first: bool) -> Iterator[tuple[str, str]]:
+def _role(role: dict[str, Any]) -> Iterator[tuple[str, str]]:
     import shlex
 
     asked = role["resources"]
@@ -118,14 +120,13 @@ def _role(role: dict[str, Any], *, several: bool, first: bool) -> Iterator[tuple
         parts.append(f"{format_memory(asked['gpu_memory_bytes'])} of one {' or '.join(gpus.models)} GPU".replace("  ", " "))
     parts += [f"{count} {extra}" for extra, count in asked["extras"]]
     times = f"{format_replicas(role['min_replicas'], role['replicas'])} x " if role["replicas"] > 1 else ""
-    name = f"{role['name']}: " if several else ""
-    yield "command" if first else "", name + shlex.join(role["command"])
-    yield "resources", name + times + ", ".join(parts)
+    yield "command", shlex.join(role["command"])
+    yield "resources", times + ", ".join(parts)
     where = [*([f"pool {' or '.join(role['where']['pools'])}"] if role["where"]["pools"] else []), *(f"{k}={v}" for k, v in role["where"]["labels"])]
     if role.get("topology"):
         where.append(_topology(role["topology"]))
     if where:
-        yield "where", name + ", ".join(where)
+        yield "where", ", ".join(where)
 
 
 def _topology(said: dict[str, Any]) -> str:
@@ -150,16 +151,18 @@ def _code(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "packages", f"{len(packages)}; `--json` lists them"
 
 
-def _attempt(attempt: dict[str, Any]) -> str:
+def _attempt(run: Run, attempt: dict[str, Any]) -> str:
     began, ended = attempt.get("started_at"), attempt.get("ended_at")
     took = f" after {span(console.seconds_since(began, ended))}" if began and ended else ""
     gpus = [index for one in attempt.get("gpus") or () for index in one]
     where = ", ".join(dict.fromkeys(attempt.get("nodes") or ())) + (f", GPUs {', '.join(map(str, gpus))}" if gpus else "")
+    size = size_of(run, attempt)
+    many = f" as {size}" if size else ""
     step = attempt.get("resumed_from_step")
     origin = f", from step {step}" if step is not None else ""
     exit_ = attempt.get("exit")
     reason = f": {first_line(exit_['reason'])}" if exit_ and attempt["phase"] != "succeeded" else ""
-    return f"{attempt['number']}  {attempt['phase']}{took} on {where}{origin}{reason}"
+    return f"{attempt['number']}  {attempt['phase']}{took}{many} on {where}{origin}{reason}"
 
 
 def _events(found: list[dict[str, Any]]) -> list[str]:

@@ -168,13 +168,14 @@ def _cgroups() -> Iterator[Path]:
             yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
 
 
-def check_gpu(_home: Home) -> Iterator[Finding]:
+def check_gpu(home: Home) -> Iterator[Finding]:
     import pynvml
 
+    declared = _declared(home)
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        yield Finding("gpu", "ok", "none found (no NVIDIA driver); runs use the CPU")
+        yield Finding("gpu", "ok", "none found (no NVIDIA driver); " + (declared or "runs use the CPU"))
         return
     try:
         models: dict[str, int] = {}
@@ -182,11 +183,27 @@ def check_gpu(_home: Home) -> Iterator[Finding]:
             name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))
             models[str(name)] = models.get(str(name), 0) + 1
         driver = pynvml.nvmlSystemGetDriverVersion()
-        yield Finding("gpu", "ok", ", ".join(f"{count} x {name}" for name, count in models.items()) + f", driver {driver}")
+        found = ", ".join(f"{count} x {name}" for name, count in models.items()) + f", driver {driver}"
+        yield Finding("gpu", "ok", f"{found}; {declared}" if declared else found)
     except pynvml.NVMLError as broken:
         yield Finding("gpu", "warn", f"the driver does not answer: {broken}", "`nvidia-smi` should work; a reboot may be due after a driver update")
     finally:
         pynvml.nvmlShutdown()
+
+
+def _declared(home: Home) -> str:
+    """What config.yaml says that there is of GPUs, which goes before what is found; "" where it says nothing or cannot be read."""
+    from hopyard.config.settings import read_settings
+
+    try:
+        node = read_settings(home.settings_file).node
+    except HopyardError:
+        return ""  # the check of the settings tells
+    if node.gpus is None:
+        return ""
+    if not node.gpus:
+        return f"{home.settings_file.name} declares none, so runs get none"
+    return f"{home.settings_file.name} declares {node.gpus} x {node.gpu_model or 'GPU'}, which runs are given on trust"
 
 
 def check_tools(_home: Home) -> Iterator[Finding]:

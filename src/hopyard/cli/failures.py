@@ -45,10 +45,14 @@ def _hints(problem: click.ClickException) -> list[str]:
         return []
     hints: list[str] = []
     if isinstance(problem, click.NoSuchOption):
-        from hopyard.config.suggest import closest
-
-        known = [name for parameter in context.command.params for name in (*parameter.opts, *parameter.secondary_opts)]
-        near = closest(problem.option_name, [name for name in known if name.startswith("--")])
-        hints += [f"did you mean {near}?"] if near else []
+        meant = meant_by(problem.option_name, context.command)
+        hints += [meant] if meant else []
     hints.append(f"`{context.command_path} --help` lists what it takes")
     return hints
+
+
+def meant_by(option: str, command: click.Command) -> str | None:
+    """The hint for an option that the command has not, where something is known of it or near."""
+    from hopyard.cli.familiar import option_hint
+
+    return option_hint(option, [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)])

@@ -53,12 +53,15 @@ class LazyGroup(click.Group):
 
 
 def unknown_command(name: str) -> UsageError:
-    """The error for a word that is no command: the closest one, or what to do with a script."""
+    """The error for a word that is no command: what is meant by it elsewhere, the closest one, or what to do with a script."""
+    from hopyard.cli.familiar import command_hint
     from hopyard.config.suggest import closest
 
-    near = closest(name, _BY_NAME)
+    known, near = command_hint(name), closest(name, _BY_NAME)
     if name.endswith((".py", ".yaml", ".yml")):
         hints: tuple[str, ...] = (f"to run a script: hop run {name}",)
+    elif known:
+        hints = (known,)
     else:
         hints = (f"did you mean `hop {near}`?",) if near else ()
     return UsageError(f"no command `{name}`", hints=(*hints, "`hop --help` lists the commands"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hopyard.cli import console
+from hopyard.cli import console, familiar
 from hopyard.cli.address import Run, duration_s, final, first_line, in_line, interrupted, values_line
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.config.asks import Gpus, format_gpus, format_replicas
@@ -106,7 +106,7 @@ def _phases(given: tuple[str, ...], everything: bool) -> tuple[str, ...]:
     words = tuple(word.strip() for text in given for word in text.split(","))
     for word in words:
         if word not in PHASES:
-            raise SpecError(f"--phase: `{word}` is not a phase", hints=hints_for(word, PHASES))
+            raise SpecError(f"--phase: `{word}` is not a phase", hints=hints_for(familiar.phase(word), PHASES))
     return words or (() if everything else LIVE)
 
 
@@ -130,21 +130,24 @@ def table_of(runs: list[Run]) -> list[str]:
     for run in runs:
         more = [console.cut(run["spec"].get("label") or "", longest)] * labels + [run["spec"].get("queue") or ""] * queues + [gpus[run["id"]]] * any(gpus.values())
         took = console.span(duration_s(run)) if run.get("started_at") else ""
-        rows.append([run["name"], *more, console.paint_phase(run["phase"]), console.age(console.seconds_since(run["submitted_at"])), took, detail(run)])
+        age = console.span(console.seconds_since(run["submitted_at"]))  # after what it took and rounded alike, so that it is never less
+        rows.append([run["name"], *more, console.paint_phase(run["phase"]), age, took, detail(run)])
     numbers = (len(head) - 3, len(head) - 2)
     return console.table(head, rows, right=numbers, width=width)
 
 
 def gpus_of(run: Run) -> str:
-    """What it asks for of GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between."""
+    """What it asks for of GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between. Of an elastic run that has started,
+    with as many replicas as it has: `4x A100:1`."""
     texts = []
-    for role in run["spec"]["roles"]:
+    placed = (run.get("attempt") or {}).get("counts") if run["phase"] != "queued" else None
+    for i, role in enumerate(run["spec"]["roles"]):
         asked = role["resources"]
         if not (asked["gpus"] or asked["gpu_milli"] or asked["gpu_memory_bytes"]):
             continue
         gpus = Gpus(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
         one = f"{format_memory(asked['gpu_memory_bytes'])} of one" if asked["gpu_memory_bytes"] else format_gpus(gpus)
-        times = format_replicas(role["min_replicas"], role["replicas"])
+        times = str(placed[i]) if placed else format_replicas(role["min_replicas"], role["replicas"])
         texts.append(one if times == "1" else f"{times}x {one}")
     return " + ".join(texts)
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from hopyard.cli.console import say
+from hopyard.cli.failures import meant_by
 from hopyard.cli.options import (
     complete_dataset,
     extras_option,
@@ -50,18 +51,25 @@ class RunCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as unknown:
-            if any(not word.startswith("-") for word in words) and "--" not in words:
-                near = [name for name in unknown.possibilities or () if name.startswith("--")]
-                hints = (*(f"did you mean {name}?" for name in near[:1]), _with_dashes(words, unknown.option_name), "`hop run --help` lists the options")
-                raise UsageError(f"no option {unknown.option_name}", hints=hints) from unknown
-            raise
+            at = next((i for i, word in enumerate(words) if word.startswith(unknown.option_name)), len(words))
+            if "--" in words:
+                raise
+            hints = [meant] if (meant := meant_by(unknown.option_name, self)) else []
+            if self._names_what(words[:at]):
+                hints.append(_with_dashes(words, at))
+            elif not meant:
+                hints.append(f"options of the script go behind it, after `--`: hop run SCRIPT -- {unknown.option_name}")
+            raise UsageError(f"no option {unknown.option_name}", hints=(*hints, "`hop run --help` lists the options")) from unknown
+
+    def _names_what(self, words: list[str]) -> bool:
+        """Whether a script or command is among the words: what comes behind it may be meant for it, and what comes before may not."""
+        return bool(self.make_context("run", words, resilient_parsing=True).params.get("what"))
 
 
-def _with_dashes(words: list[str], unknown: str) -> str:
+def _with_dashes(words: list[str], at: int) -> str:
     """The hint that shows the command line as it was meant: options of the script or command go after `--`."""
     import shlex
 
-    at = next((i for i, word in enumerate(words) if word.startswith(unknown)), len(words))
     return f"options of the script go after `--`: hop run {shlex.join([*words[:at], '--', *words[at:]])}"
 
 

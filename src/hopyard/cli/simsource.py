@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HISTORY, NODES = "@history", "@nodes"
 _FINAL = ("succeeded", "failed", "cancelled")
-_TOLD = 5  # kinds of bad rows that are told one by one
+_TOLD = 5  # queues that are named
 
 
 def clusters_of(source: str, given: str | None, queues_file: Path | None, added: Sequence[str]) -> list[tuple[str, Cluster]]:
@@ -93,27 +93,12 @@ def _check_source(source: str) -> None:
         raise SpecError(f"there is no workload `{source}`", hints=(f"did you mean `{HISTORY}`?",))
 
 
-def tell_problems(workload: Workload) -> None:
-    """Rows that are not played: how many, where, and why; alike ones together."""
-    by_text: dict[str, list[int]] = {}
-    for problem in workload.problems:
-        by_text.setdefault(problem.text, []).append(problem.line)
-    if not by_text:
-        return
-    console.say(f"{len(workload.problems)} of {len(workload.problems) + len(workload.runs)} rows are not played:")
-    for text, lines in sorted(by_text.items(), key=lambda pair: -len(pair[1]))[:_TOLD]:
-        more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-        console.say(f"  {workload.row} {', '.join(map(str, lines[:3]))}{more}: {text}")
-    if len(by_text) > _TOLD:
-        console.say(f"  and {sum(map(len, by_text.values()))} rows in all, of {len(by_text)} kinds; --json lists them")
-
-
 def _server_history(newest: int) -> Workload:
     from hopyard.cli.ps import list_runs
     from hopyard.sdk.connect import connect
     from hopyard.simulator.traces.history import of_runs
 
-    return of_runs(list_runs(connect(), phases=_FINAL, tags={}, limit=newest), name="history")
+    return of_runs(list_runs(connect(), phases=_FINAL, tags={}, limit=newest), name="history", source=HISTORY)
 
 
 def _server_nodes() -> tuple[Node, ...]:

@@ -2,38 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from hopyard.cli import console
+from hopyard.domain.queue import CPU, GPU, MEMORY
 from hopyard.simulator.report import QueueShare, Report
 
 Cell = Callable[[Report], str]
+_GAP = 2  # between two columns
+_RESOURCES = {"": "-", GPU: "GPUs", CPU: "CPUs", MEMORY: "memory"}
 
 
-def table_of(reports: Sequence[Report], titles: Sequence[str]) -> list[str]:
-    """One line per figure. Lines that say nothing for any report are left out."""
-    rows = [[name, *(cell(report) for report in reports)] for name, cell in _rows(reports)]
-    shown = [row for row in rows if any(row[1:])]
-    return console.table(["", *titles], shown, right=range(1, len(titles) + 1))
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One play. added: what `--add` made of the cluster, "" for the one given."""
+
+    policy: str
+    added: str
+    report: Report
+
+    @property
+    def title(self) -> str:
+        return f"{self.policy} {self.added}".strip()
 
 
-def queue_table(reports: Sequence[Report], titles: Sequence[str]) -> list[str]:
-    """One line per queue: its runs, what each report gave it of what it was entitled to, and its mean wait. None for one queue."""
-    names = [queue.name for queue in reports[0].queues]
+def table_of(columns: Sequence[Column], width: int) -> list[str]:
+    """One line per figure. Lines that say nothing for any report are left out. What is wider than `width` goes on below."""
+    found = [(name, [cell(column.report) for column in columns]) for name, cell in _rows([column.report for column in columns])]
+    shown = [(name, cells) for name, cells in found if any(cells)]
+    whole = console.table(["", *(column.title for column in columns)], [[name, *cells] for name, cells in shown], right=range(1, len(columns) + 1))
+    if len(columns) == 1 or _fits(whole, width):
+        return whole
+    return _blocks([["", *(name for name, _ in shown)]], columns, [[cells[at] for _, cells in shown] for at in range(len(columns))], width)
+
+
+def queue_table(columns: Sequence[Column], width: int) -> list[str]:
+    """One line per queue: its runs, what each report gave it of what it was entitled to, and its mean wait. None for one queue.
+    What is wider than `width` becomes a table of shares and one of waits."""
+    found = [{queue.name: queue for queue in column.report.queues} for column in columns]
+    names = sorted({name for queues in found for name in queues})
     if len(names) < 2:
         return []
-    head = ["QUEUE", "RUNS"] + [f"{title} {what}" for title in titles for what in ("SHARE", "WAIT")]
-    by_name = [{queue.name: queue for queue in report.queues} for report in reports]
-    rows = []
-    for name in names:
-        found = [queues[name] for queues in by_name]
-        cells = [text for queue in found for text in (_share(queue), console.span(queue.wait.mean) if queue.wait.count else "-")]
-        rows.append([name, str(found[0].runs), *cells])
-    return console.table(head, rows, right=range(1, len(head)))
+    every = [[queues.get(name) for name in names] for queues in found]
+    fixed = [["QUEUE", *names], ["RUNS", *(str(max(queue.runs for queue in row if queue)) for row in zip(*every, strict=True))]]
+    measured = [_measured_in(row) for row in zip(*every, strict=True)]
+    if len(set(measured)) > 1:  # a share of one is no share of the other
+        fixed.append(["OF", *measured])
+    shares, waits = [[*map(_share, queues)] for queues in every], [[*map(_wait, queues)] for queues in every]
+    beside = [
+        [f"{column.title} {what}", *cells]
+        for column, *both in zip(columns, shares, waits, strict=True)
+        for what, cells in zip(("SHARE", "WAIT"), both, strict=True)
+    ]
+    whole = _lines_of([*fixed, *beside])
+    if len(columns) == 1 or _fits(whole, width):
+        return whole
+    return ["share of each queue", *_blocks(fixed, columns, shares, width), "", "mean wait of each queue", *_blocks(fixed[:2], columns, waits, width)]
 
 
-def _share(queue: QueueShare) -> str:
-    return f"{queue.ratio:.2f}" if queue.entitled else "-"
+def _blocks(fixed: Sequence[Sequence[str]], columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Tables one below the other, each with the `fixed` columns and as many more as there is room for. Those of one cluster
+    stand together, below what was added to it."""
+    lines: list[str] = []
+    taken = sum(_widest(column) for column in fixed) + _GAP * (len(fixed) - 1)
+    for added, group in groupby(zip(columns, cells, strict=True), key=lambda pair: pair[0].added):
+        made = [[column.policy, *texts] for column, texts in group]
+        lines += ([""] if lines else []) + ([added] if added else [])
+        for place, block in enumerate(_packed(made, width - taken)):
+            lines += ([""] if place else []) + _lines_of([*fixed, *block])
+    return lines
+
+
+def _packed(columns: Iterable[Sequence[str]], room: int) -> Iterator[list[Sequence[str]]]:
+    """As many at a time as there is room for, one at least."""
+    block: list[Sequence[str]] = []
+    left = room
+    for column in columns:
+        needs = _widest(column) + _GAP
+        if block and needs > left:
+            yield block
+            block, left = [], room
+        block.append(column)
+        left -= needs
+    yield block
+
+
+def _lines_of(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Of columns with their heads; all but the first to the right."""
+    head, *rows = ([*row] for row in zip(*columns, strict=True))
+    right = [at for at in range(1, len(head)) if head[at] != "OF"]
+    return console.table(head, rows, right=right)
+
+
+def _widest(column: Sequence[str]) -> int:
+    return max(map(console.shown_width, column))
+
+
+def _fits(lines: Sequence[str], width: int) -> bool:
+    return all(console.shown_width(line) <= width for line in lines)
+
+
+def _measured_in(found: Sequence[QueueShare | None]) -> str:
+    """What the queue's shares are shares of, in all reports."""
+    names = dict.fromkeys(queue.resource for queue in found if queue is not None)
+    return ", ".join(_RESOURCES.get(name, name) for name in names)
+
+
+def _share(queue: QueueShare | None) -> str:
+    return "-" if queue is None or queue.ratio is None else f"{queue.ratio:.2f}"
+
+
+def _wait(queue: QueueShare | None) -> str:
+    return console.span(queue.wait.mean) if queue is not None and queue.wait.count else "-"
+
+
+def _fairness(report: Report) -> str:
+    """Among two at least: one alone is even with itself whatever it got."""
+    if len(report.queues) < 2:
+        return ""
+    measured = [queue for queue in report.queues if queue.ratio is not None]
+    return "-" if report.jain is None or len(measured) < 2 else f"{report.jain:.3f}"
 
 
 def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:
@@ -54,7 +144,7 @@ def _rows(reports: Sequence[Report]) -> list[tuple[str, Cell]]:
         ("completion, median", lambda report: _of_ended(report, report.completion.median)),
         ("completion, p99", lambda report: _of_ended(report, report.completion.p99)),
         *((f"  completion of {name}", _of_group(name)) for name in groups),
-        ("fairness of queues (Jain)", lambda report: f"{report.jain:.3f}" if len(report.queues) > 1 else ""),
+        ("fairness of queues (Jain)", _fairness),
         *((f"reserved for {name}, in use", _of_reserved(name)) for name in reserved),
         ("preemptions", lambda report: _count(report.losses.preemptions)),
         ("nodes lost", lambda report: _count(report.losses.node_losses)),

@@ -12,8 +12,10 @@ import click
 from hopyard.cli import console
 from hopyard.cli.options import PngFile, json_option
 from hopyard.cli.simprogress import SimulationLine
-from hopyard.cli.simsource import HISTORY, NODES, clusters_of, tell_problems, with_server_queues, workload_of
+from hopyard.cli.simrows import counted, tell_problems, too_large_lines
+from hopyard.cli.simsource import HISTORY, NODES, clusters_of, with_server_queues, workload_of
 from hopyard.config import units
+from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
     from hopyard.simulator.report import Report
@@ -22,11 +24,20 @@ if TYPE_CHECKING:
 
 
 class Span(click.ParamType[float]):
+    """without: what to do in the place of 0, where that makes no sense."""
+
     name = "TIME"
 
+    def __init__(self, without: str = "") -> None:
+        self._without = without
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ARG002
-        text = str(value)
-        return 0.0 if text in ("0", "0.0") else units.parse_time(text, what=param.opts[0] if param is not None else "time")
+        text, what = str(value), param.opts[0] if param is not None else "time"
+        if text not in ("0", "0.0"):
+            return units.parse_time(text, what=what)
+        if self._without:
+            raise SpecError(f"{what}: it has to be more than 0", hints=(self._without,))
+        return 0.0
 
 
 @click.command("simulate")
@@ -74,9 +85,9 @@ class Span(click.ParamType[float]):
 @click.option("--save", type=Span(), default="0", help="A checkpoint, when a run is asked to make room.  [default: 0]")
 @click.option("--restore", type=Span(), default="0", help="Reading a checkpoint back.  [default: 0]")
 @click.option("--checkpoint-every", type=Span(), default="0", help="Runs save one by themselves that often.  [default: never]")
-@click.option("--mtbf", type=Span(), default="0", help="Mean time between two losses of one machine.  [default: none is lost]")
+@click.option("--mtbf", type=Span("leave it out, and no machine is lost"), help="Mean time between two losses of one machine.  [default: none is lost]")
 @click.option("--repair", type=Span(), default="1h", show_default=True, help="How long a lost machine is away.")
-@click.option("--until", type=Span(), metavar="TIME", help="End after so much of the workload's time.")
+@click.option("--until", type=Span("leave it out to play to the end, or say how much: --until 2h"), metavar="TIME", help="End after so much of the workload's time.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the losses of machines.")
 @click.option("--store", default="memory", show_default=True, metavar="NAME", help="memory, or sqlite as the server has it.")
 @click.option(
@@ -104,6 +115,8 @@ def simulate(
     replica_gpus: int | None,
     newest: int,
     limits: bool,
+    mtbf: float | None,
+    until: float | None,
     seed: int,
     store: str,
     speed: float | None,
@@ -136,22 +149,22 @@ def simulate(
     settings = Settings(
         seed=seed,
         costs=Costs(spans["start"], spans["save"], spans["restore"], spans["checkpoint_every"]),
-        mtbf_s=spans["mtbf"],
+        mtbf_s=mtbf or 0.0,
         repair_s=spans["repair"],
         limits=limits,
-        until_s=spans["until"],
+        until_s=until,
         speed=speed or 0.0,
         store=store,
     )
     line = SimulationLine(progress)
     settings = replace(settings, watch=line.show if line.active else None)
-    plays = [(f"{name} {title}".strip(), name, cluster) for title, cluster in clusters for name in names]
-    reports = [_play(workload, cluster, name, settings, line.of(title)) for title, name, cluster in plays]
-    titles = [title for title, _, _ in plays]
+    plays = [(f"{name} {title}".strip(), name, title, cluster) for title, cluster in clusters for name in names]
+    reports = [_play(workload, cluster, name, settings, line.of(title)) for title, name, _, cluster in plays]
+    titles = [title for title, *_ in plays]
     if as_json:
         console.out_json(_json(workload, clusters, titles, reports))
     else:
-        _show(workload, clusters[0][1], titles, reports)
+        _show(workload, clusters[0][1], [(name, added) for _, name, added, _ in plays], reports)
     if png is not None:
         from hopyard.simulator.plots import write_png
 
@@ -166,13 +179,17 @@ def _play(workload: Workload, cluster: Cluster, policy: str, settings: Settings,
         return play(workload, cluster, policy, settings)
 
 
-def _show(workload: Workload, cluster: Cluster, titles: Sequence[str], reports: Sequence[Report]) -> None:
-    from hopyard.cli.simtable import queue_table, table_of
+def _show(workload: Workload, cluster: Cluster, names: Sequence[tuple[str, str]], reports: Sequence[Report]) -> None:
+    """names: policy and cluster of each report."""
+    from hopyard.cli.simtable import Column, queue_table, table_of
 
-    gpus = sum(len(node.gpus) for node in cluster.nodes)
-    nodes = f"{len(cluster.nodes)} node" + ("" if len(cluster.nodes) == 1 else "s")
-    console.out(f"{workload.name}: {len(workload.runs)} runs on {nodes} with {gpus} GPUs")
-    for lines in (table_of(reports, titles), queue_table(reports, titles)):
+    gpus, runs = sum(len(node.gpus) for node in cluster.nodes), counted(len(workload.runs), "run")
+    console.out(f"{workload.name}: {runs} on {counted(len(cluster.nodes), 'node')} with {counted(gpus, 'GPU')}")
+    columns = [Column(policy, added, report) for (policy, added), report in zip(names, reports, strict=True)]
+    width = console.terminal_width()
+    each_cluster = {column.added: column.report for column in columns}  # what fits does not depend on the policy
+    too_large = [too_large_lines(workload, added, report) for added, report in each_cluster.items()]
+    for lines in (table_of(columns, width), *too_large, queue_table(columns, width)):
         if lines:
             console.out("\n" + "\n".join(lines))
 
@@ -185,7 +202,10 @@ def _json(
             "name": workload.name,
             "runs": len(workload.runs),
             "begin": workload.begin.isoformat(),
-            "not_played": [{"line": problem.line, "why": problem.text} for problem in workload.problems],
+            "not_played": [
+                {"line": problem.line, **({"run": problem.name} if problem.name else {}), "why": problem.text}
+                for problem in workload.problems
+            ],
         },
         "clusters": [
             {"name": name, "nodes": len(one.nodes), "gpus": sum(len(node.gpus) for node in one.nodes)} for name, one in clusters

@@ -7,6 +7,7 @@ import click
 from hopyard.cli import console
 from hopyard.cli.address import final, get_run
 from hopyard.cli.options import json_option, run_argument
+from hopyard.errors import NotFound
 
 
 @click.command("stop")
@@ -20,7 +21,11 @@ def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
 
     grace_s = 0.0 if grace in ("0", "0s") else parse_time(grace, what="--grace")
     client = connect()
-    runs = [get_run(client, ref) for ref in refs]  # all names are looked up before anything is stopped
+    try:
+        runs = [get_run(client, ref) for ref in refs]  # all names are looked up before anything is stopped
+    except NotFound as error:
+        others = ("nothing was stopped: leave it out to stop the others",) if len(refs) > 1 else ()
+        raise NotFound(error.message, hints=(*others, *error.hints)) from None
     ended = [run if final(run) else client.post(f"/runs/{run['id']}/stop", {"grace_s": grace_s}) for run in runs]
     if as_json:
         console.out_json(ended)

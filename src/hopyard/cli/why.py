@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,8 +12,12 @@ from hopyard.cli.address import Run, get_run, interrupted
 from hopyard.cli.options import json_option, last_run_argument
 
 Why = dict[str, Any]
+Node = dict[str, Any]
 WIDE_S = 86400.0  # so wide a band is of use to nobody
+NARROW_S = 1.5  # so narrow a band says no more than its middle
 A_MOMENT_S = 1.0  # a promise that is missed by less is kept
+_FOR_WANT_OF_NODES = ("no-nodes", "no-capacity", "topology")  # reasons that nodes in service could end
+_NODES = 5  # so many are named
 
 
 @click.command("why")
@@ -30,12 +35,13 @@ def why(ref: str, as_json: bool) -> None:
     found: Why = client.get(f"/runs/{run['id']}/why")
     if as_json:
         console.out_json(found)
-    else:
-        console.out("\n".join(lines_of(found, run)))
+        return
+    nodes = client.get("/nodes")["nodes"] if found["expected"] is None and found["reason"] in _FOR_WANT_OF_NODES else []
+    console.out("\n".join(lines_of(found, run, nodes)))
 
 
-def lines_of(found: Why, run: Run) -> list[str]:
-    """What people read."""
+def lines_of(found: Why, run: Run, nodes: Sequence[Node] = ()) -> list[str]:
+    """What people read. nodes: those there are, where some that are cordoned may be what it waits for."""
     if not found["reason"]:
         return [f"{found['name']}: {found['detail']}"]
     place = f", position {found['position']} of {found['waiting']}" if found["position"] else ""
@@ -43,6 +49,7 @@ def lines_of(found: Why, run: Run) -> list[str]:
     lines += _before(run)
     if found["blocked_by"]:
         lines += ["in its way:", *map(_blocker, found["blocked_by"])]
+    lines += _cordoned(run, nodes)
     lines += _expected(found)
     if found["what_if"]:
         lines += ["it would start", *(f"  {line['text']}" for line in found["what_if"])]
@@ -66,19 +73,39 @@ def _blocker(one: dict[str, Any]) -> str:
     return f"  {one['kind']} {one['name']}{until}"
 
 
+def _cordoned(run: Run, nodes: Sequence[Node]) -> list[str]:
+    """Cordoned nodes on which it may be, whether it fits there or not, why they are cordoned, and the way out."""
+    places = [role["where"] for role in run["spec"]["roles"]]
+    found = [node for node in nodes if node["cordoned"] and any(_allows(where, node) for where in places)]
+    if not found:
+        return []
+    lines = [f"  node {node['id']}" + (f": {node['cordon_reason']}" if node["cordon_reason"] else "") for node in found[:_NODES]]
+    if len(found) > _NODES:
+        lines.append(f"  and {len(found) - _NODES} more")
+    which = found[0]["id"] if len(found) == 1 else "NODE"
+    return ["cordoned:", *lines, f"  `hop node ls` lists the nodes; `hop node uncordon {which}` lets runs start there again"]
+
+
+def _allows(where: dict[str, Any], node: Node) -> bool:
+    return (not where["pools"] or node["pool"] in where["pools"]) and all(node["labels"].get(key) == value for key, value in where["labels"])
+
+
 def _expected(found: Why) -> list[str]:
-    from hopyard.cli.times import clock, seconds_to, soon
+    from hopyard.cli.times import clock, clocks, seconds_to, soon
 
     band = found["expected"]
     if band is None:
         return ["expected start: not as things are"]
-    times = [clock(band[key]) for key in ("low_at", "mid_at", "high_at")]
-    spread = f", between {times[0]} and {times[2]}" if times[0] != times[2] else ""
-    lines = [f"expected start: {times[1]} ({soon(band['mid_at'])}){spread}"]
-    if seconds_to(band["high_at"]) - seconds_to(band["low_at"]) > WIDE_S:
+    low, mid, high = band["low_at"], band["mid_at"], band["high_at"]
+    wide_s = seconds_to(high) - seconds_to(low)
+    lines = [f"expected start: {clock(mid)} ({soon(mid)})"]
+    if wide_s > NARROW_S:
+        begin, probably, end = clocks(low, mid, high)
+        lines = [f"expected start: {probably} ({soon(mid)}), between {begin} and {end}"]
+    if wide_s > WIDE_S:
         lines.append("  how long those before it take is known no better; `hop run --time` tells, and narrows this for all behind it")
     if found["promised_at"]:
-        misses = seconds_to(band["mid_at"]) > seconds_to(found["promised_at"]) + A_MOMENT_S
-        late = "; it will probably be later, since what it waits for takes longer" if misses else ""
+        misses = seconds_to(mid) > seconds_to(found["promised_at"]) + A_MOMENT_S
+        late = f"; it will probably be later: {found.get('late') or 'what it waits for takes longer'}" if misses else ""
         lines.append(f"promised: at the latest {clock(found['promised_at'])}{late}")
     return lines

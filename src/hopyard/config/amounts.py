@@ -97,7 +97,7 @@ def _gpus(text: str) -> int:
 
 def _extras(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text[:12]) > _MOST_EXTRAS:
-        raise SpecError(f"extras: `{text}` is not a whole number from 0 to {_MOST_EXTRAS}")
+        raise SpecError(f"extras: `{text}` is not a whole number from 0 to {_MOST_EXTRAS}", hints=("extras are counted one by one: 1, 2",))
     return int(text)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hopyard.config.suggest import hints_for
-from hopyard.config.units import GPU_MODEL
+from hopyard.config.units import NO_NUMBERS, is_gpu_model
 from hopyard.domain.gang import NODE_LEVEL, Closeness
 from hopyard.domain.ids import check_name
 from hopyard.domain.resources import WHOLE_GPU
@@ -40,13 +40,13 @@ def parse_gpus(text: str, *, what: str = "gpus") -> Gpus:
     given = text.strip()
     names, colon, number = given.rpartition(":")
     if not colon:
-        names, number = (given, "1") if given[:1].isalpha() else ("", given)
+        names, number = (given, "1") if given[:1].isalpha() and given.lower() not in NO_NUMBERS else ("", given)
     match = _COUNT.fullmatch(number)
     if match is None or (colon and not names):
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
     models = tuple(dict.fromkeys(name.strip() for name in names.split("|"))) if names else ()
     for model in models:
-        if not GPU_MODEL.fullmatch(model):
+        if not is_gpu_model(model):
             raise SpecError(f"{what}: `{model}` is not the name of a GPU model", hints=(_GPUS_HINT,))
     count, milli = int(match[1]), int((match[2] or "").ljust(3, "0"))
     if milli and count:

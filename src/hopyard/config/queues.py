@@ -26,6 +26,7 @@ from hopyard.config.amounts import read_amounts
 from hopyard.config.queuechecks import check_limits
 from hopyard.config.reader import Section, read_yaml, section, shown
 from hopyard.config.suggest import hints_for
+from hopyard.config.values import read_flag
 from hopyard.domain.ids import DEFAULT_QUEUE, QueueName, check_name
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.quota import children, path
@@ -39,6 +40,7 @@ QUEUE_KEYS = (
 MAX_QUEUES, MAX_DEPTH = 1000, 16
 WEIGHTS = 1e-6, 1e6  # the smallest and the largest
 LOWEST, HIGHEST = 0, 100
+_PRIORITIES_HINT = "`priorities` says from where to where, [0, 100] when it is left out"
 _PLAIN = Queue(QueueName(""))
 
 
@@ -143,10 +145,10 @@ def _queue(one: _Found) -> Queue:
         submitters=_users(given, "submitters"),
         admins=_users(given, "admins"),
         priorities=priorities,
-        default_priority=given.whole("default_priority", middle, low=priorities[0], high=priorities[1]),
-        reclaims=_flag(given, "reclaims", _PLAIN.reclaims),
-        preempts_lower=_flag(given, "preempts_lower", _PLAIN.preempts_lower),
-        time_slices=_flag(given, "time_slices", _PLAIN.time_slices),
+        default_priority=given.whole("default_priority", middle, low=priorities[0], high=priorities[1], hint=_PRIORITIES_HINT),
+        reclaims=read_flag(given, "reclaims", default=_PLAIN.reclaims),
+        preempts_lower=read_flag(given, "preempts_lower", default=_PLAIN.preempts_lower),
+        time_slices=read_flag(given, "time_slices", default=_PLAIN.time_slices),
     )
 
 
@@ -171,7 +173,7 @@ def _users(given: Section, key: str) -> tuple[str, ...]:
             raise given.fail(where, f"{shown(value)} is not the name of a user", 'write it in quotes: "…"')
         name = given.checked(where, lambda text=value: check_name(text, what=key))  # type: ignore[misc]
         if name in names:
-            raise given.fail(where, f"`{name}` is named twice")
+            raise given.fail(where, f"`{name}` is named twice", "leave one of them out")
         names.append(name)
     return tuple(names)
 
@@ -185,15 +187,6 @@ def _priorities(given: Section) -> tuple[int, int]:
         problem = f"{shown(values)} is not a lowest and a highest priority from {LOWEST} to {HIGHEST}"
         raise given.fail("priorities", problem, "for example `priorities: [0, 80]`")
     return values[0], values[1]
-
-
-def _flag(given: Section, key: str, default: bool) -> bool:
-    value = given.values.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise given.fail(key, f"{shown(value)} is neither true nor false")
-    return value
 
 
 def _default(top: Section, queues: Mapping[QueueName, Queue]) -> QueueName:

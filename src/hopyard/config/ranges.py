@@ -122,7 +122,7 @@ def _check_order(where: str, bottom: float, top: float, low: Any, high: Any) -> 
 
 def _check_log(where: str, log: Any, bottom: float) -> bool:
     if not isinstance(log, bool):
-        raise bad(where, f"log: {shown(log)} is neither true nor false")
+        raise bad(where, f"log: {shown(log)} is neither true nor false", "write true or false, without quotes")
     if log and bottom <= 0:
         raise bad(where, f"low {bottom:g} has no logarithm", "a logarithmic range begins above 0: loguniform(1e-6, 1e-1)", "or leave out `log`")
     return log

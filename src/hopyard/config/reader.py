@@ -50,12 +50,12 @@ class Section:
             raise self.fail(key, f"{shown(value)} is not a text", hint)
         return value
 
-    def whole(self, key: str, default: int, *, low: int, high: int) -> int:
+    def whole(self, key: str, default: int, *, low: int, high: int, hint: str = "") -> int:
         value = self.values.get(key)
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self.fail(key, f"{shown(value)} is not a whole number from {low} to {high}")
+            raise self.fail(key, f"{shown(value)} is not a whole number from {low} to {high}", *((hint,) if hint else ()))
         return value
 
     def amount(self, key: str, parse: Callable[[str], T]) -> T | None:
@@ -140,14 +140,10 @@ def _load(data: bytes, name: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode):
-                    if key.value in seen:
-                        raise SpecError(f"{name}: line {key.start_mark.line + 1}: the key `{key.value}` stands there twice")
-                    seen.add(key.value)
-            return super().construct_mapping(node, deep)
+        def get_single_node(self) -> Any:
+            root = super().get_single_node()
+            _check_keys(root, name)
+            return root
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
     try:
@@ -157,5 +153,32 @@ def _load(data: bytes, name: str) -> Any:
         where = f"line {mark.line + 1}: " if mark is not None else ""
         problem = getattr(bad, "problem", None) or str(bad).splitlines()[0]
         raise SpecError(f"{name}: {where}not YAML: {problem}", hints=("check the indentation and the quotes on that line",)) from bad
-    except (RecursionError, ValueError) as bad:
+    except RecursionError:
+        raise SpecError(f"{name}: it is nested too deeply to be read", hints=("a settings file has a few levels, not hundreds",)) from None
+    except ValueError as bad:
         raise SpecError(f"{name}: not YAML that can be read: {bad}") from bad
+
+
+def _check_keys(root: Any, name: str) -> None:
+    """Raises SpecError where a mapping below this node of YAML holds a key twice: YAML would take the last without a word."""
+    import yaml
+
+    looked_at: set[int] = set()  # what an alias names stands at several places, and may stand within itself
+    waiting = [(root, "")]
+    while waiting:
+        node, path = waiting.pop()
+        if id(node) in looked_at:
+            continue
+        looked_at.add(id(node))
+        lines: dict[str, int] = {}
+        for at, entry in enumerate(node.value if isinstance(node, yaml.CollectionNode) else ()):
+            key, value = entry if isinstance(node, yaml.MappingNode) else (None, entry)
+            text = str(at) if key is None else key.value if isinstance(key, yaml.ScalarNode) else None
+            where = f"{path}.{text}" if path else str(text)
+            if key is not None and text is not None:
+                line = key.start_mark.line + 1
+                if text in lines:
+                    hint = f"leave one of them out: the other is in line {lines[text]}"
+                    raise SpecError(f"{name}: line {line}: the key `{where}` stands there twice", hints=(hint,))
+                lines[text] = line
+            waiting.append((value, where))

@@ -40,7 +40,7 @@ def read_role(given: Section) -> RoleRequest:
         min_replicas=fewest,
         cpu_milli=RoleRequest(()).cpu_milli if cpu_milli is None else cpu_milli,
         cpu_limited=cpu_milli is not None,
-        memory_bytes=asked.amount("memory", units.parse_memory) or 0,
+        memory_bytes=asked.amount("memory", units.parse_asked_memory) or 0,
         extras=_extras(asked.section("extras")),
         pools=_pools(given),
         labels=_labels(given.section("labels")),

@@ -144,7 +144,7 @@ def parse_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("cpus") is not None:
         found |= {"cpu_milli": units.parse_cpus(given["cpus"], what="--cpus"), "cpu_limited": True}
     if given.get("memory") is not None:
-        found["memory_bytes"] = units.parse_memory(given["memory"], what="--memory")
+        found["memory_bytes"] = units.parse_asked_memory(given["memory"], what="--memory")
     gpus = None if given.get("gpus") is None else asks.parse_gpus(given["gpus"], what="--gpus")
     memory = given.get("gpu_memory")
     if gpus is not None or memory is not None:

@@ -17,7 +17,10 @@ _MEMORY_UNITS = {
 }  # fmt: skip
 _MEMORY_HINT = "memory is a number with a unit: 8G, 512M, 1.5GiB (powers of 1024) or 8GB (powers of 1000)"
 _MAX_BYTES = 2**60
+NO_NUMBERS = ("nan", "inf", "infinity")  # what arithmetic writes where there is no number: no GPU is called so
+_MAX_CPU_MILLI = 10**9
 _CPUS = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?", re.ASCII)
+_WHOLE = re.compile(r"\d+(?:\.\d{1,3})?", re.ASCII)
 _CPUS_HINT = "CPUs are a number above 0 with at most three decimals: 4, 0.5"
 _TIME = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII)
 _TIME_HINT = "a time is written 2h, 90m, 2h30m, 1d12h or in seconds: 3600"
@@ -40,6 +43,14 @@ def parse_memory(text: str, *, what: str = "memory") -> int:
     return amount
 
 
+def parse_asked_memory(text: str, *, what: str = "memory") -> int:
+    """As `parse_memory`, above 0: who wants to ask for none says nothing of memory. Raises SpecError."""
+    amount = parse_memory(text, what=what)
+    if not amount:
+        raise SpecError(f"{what}: `{text}` is not an amount of memory above 0", hints=("leave it out to ask for none", _MEMORY_HINT))
+    return amount
+
+
 def _scaled(number: str, unit: int) -> int:
     """`number` times `unit`, rounded down, without the errors of binary fractions."""
     whole, _, fraction = number.partition(".")
@@ -58,10 +69,10 @@ def format_memory(amount: int) -> str:
 def parse_cpus(text: str, *, what: str = "cpus") -> int:
     """Thousandths of a core. Raises SpecError."""
     match = _CPUS.fullmatch(text.strip())
-    if match is None:
-        raise SpecError(f"{what}: `{text}` is not a number of CPUs", hints=(_CPUS_HINT,))
-    milli = int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0"))
-    if not 0 < milli <= 10**9:
+    milli = int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0")) if match else 0
+    if milli > _MAX_CPU_MILLI or (match is None and _WHOLE.fullmatch(text.strip())):
+        raise SpecError(f"{what}: `{text}` is too large: no machine has more than {_MAX_CPU_MILLI // 1000} CPUs", hints=(_CPUS_HINT,))
+    if not milli:
         raise SpecError(f"{what}: `{text}` is not a number of CPUs", hints=(_CPUS_HINT,))
     return milli
 
@@ -82,8 +93,10 @@ def parse_time(text: str, *, what: str = "time") -> float:
         seconds = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(rest or 0)
     else:
         raise SpecError(f"{what}: `{text}` is not a time", hints=(_TIME_HINT,))
-    if not 0 < seconds <= _MAX_SECONDS:
-        raise SpecError(f"{what}: `{text}` is not between 0 seconds and ten years", hints=(_TIME_HINT,))
+    if not seconds:
+        raise SpecError(f"{what}: `{text}` is no time: it has to be more than 0 seconds", hints=(_TIME_HINT,))
+    if seconds > _MAX_SECONDS:
+        raise SpecError(f"{what}: `{text}` is more than ten years", hints=(_TIME_HINT,))
     return seconds
 
 
@@ -102,15 +115,19 @@ def format_time(seconds: float) -> str:
     return "".join(parts)
 
 
+def is_gpu_model(name: str) -> bool:
+    return GPU_MODEL.fullmatch(name) is not None and name.lower() not in NO_NUMBERS
+
+
 def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
     """The model (None takes any) and how many. Raises SpecError."""
     given = text.strip()
     model, colon, number = given.rpartition(":")
     if not colon:
-        model, number = (given, "1") if given[:1].isalpha() else ("", given)
+        model, number = (given, "1") if given[:1].isalpha() and given.lower() not in NO_NUMBERS else ("", given)
     if not re.fullmatch(r"\d{1,6}", number, re.ASCII) or (colon and not model):
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
-    if model and not GPU_MODEL.fullmatch(model):
+    if model and not is_gpu_model(model):
         raise SpecError(f"{what}: `{model}` is not the name of a GPU model", hints=(_GPUS_HINT,))
     if model and int(number) == 0:
         raise SpecError(f"{what}: `{text}` asks for no GPU of a certain model", hints=(_GPUS_HINT,))

@@ -22,7 +22,7 @@ def read_flag(given: Section, key: str, *, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise given.fail(key, f"{shown(value)} is neither true nor false")
+        raise given.fail(key, f"{shown(value)} is neither true nor false", "write true or false, without quotes")
     return value
 
 

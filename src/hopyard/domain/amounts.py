@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -80,6 +81,13 @@ def decayed(used: Used, now: datetime, half_life_s: float) -> float:
     """What past use weighs now, in share-seconds. Time that runs backwards decays nothing."""
     age_s = max((now - used.at).total_seconds(), 0.0)
     return float(used.share_seconds * 0.5 ** (age_s / half_life_s))
+
+
+def use_at_end(share: float, held_s: float, half_life_s: float) -> float:
+    """What it weighs, in share-seconds, when this share of the cluster is given back after `held_s`: each moment of it has decayed
+    since, so that one long run counts as much as many short ones in its place. The integral of share * 0.5 ** (age / half_life_s)
+    over the ages from 0 to `held_s`; share * held_s while that is short, and never more than share * half_life_s / ln 2."""
+    return -share * half_life_s / math.log(2) * math.expm1(-math.log(2) * max(held_s, 0.0) / half_life_s)
 
 
 def gpu_milli_of(request: Resources) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import Amounts, QueueTree
+from hopyard.domain.queue import GPU, GPU_OF, Amounts, QueueTree
 
 
 def path(tree: QueueTree, queue: QueueName) -> tuple[QueueName, ...]:
@@ -38,14 +38,29 @@ def guarantees(tree: QueueTree) -> dict[QueueName, Amounts]:
     return found
 
 
+def guaranteed_gpus(tree: QueueTree) -> dict[QueueName, int]:
+    """Thousandths of GPUs, of whatever model, that each queue is sure of: those of its models count as GPUs too, so this is the larger
+    of what it is sure of in `gpu` and of what it is sure of in all `gpu:MODEL` together."""
+    sure = guarantees(tree)
+    below: Counter[QueueName] = Counter()
+    found: dict[QueueName, int] = {}
+    for name in reversed(list(tree.queues)):  # children before parents
+        queue = tree.queues[name]
+        models = sum(amount for resource, amount in sure[name].items() if resource.startswith(GPU_OF))
+        found[name] = max(queue.guarantee.get(GPU, below[name]), models)
+        if queue.parent is not None:
+            below[queue.parent] += found[name]
+    return found
+
+
 def most(tree: QueueTree) -> dict[QueueName, Amounts]:
     """The most that each queue may ever use, by its own maximum and by what it may borrow beyond its guarantee."""
-    sure = guarantees(tree)
+    sure, gpus = guarantees(tree), guaranteed_gpus(tree)
     found: dict[QueueName, Amounts] = {}
     for name, queue in tree.queues.items():
         limits = dict(queue.maximum)
         for resource, beyond in queue.borrow_limit.items():
-            borrowed = sure[name].get(resource, 0) + beyond
+            borrowed = (gpus[name] if resource == GPU else sure[name].get(resource, 0)) + beyond
             limits[resource] = min(limits.get(resource, borrowed), borrowed)
         found[name] = limits
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from hopyard.domain.spans import soon
 from hopyard.scheduler.aftermath import Aftermath, asked
 from hopyard.scheduler.cycle.frost import patience
 from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.foreseen import Foreseen, Pick
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected, exactly, expect
 from hopyard.scheduler.timeline.blocked import Blocked
@@ -31,7 +32,6 @@ AHEAD = (
 SOONER = 0.9  # what starts not at least so much sooner is not worth telling
 FOR_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.PREEMPTING)  # it waits for runs to end
 A_MOMENT = timedelta(seconds=1)
-Pick = Callable[[Expected], float]
 NOTHING: Mapping[GangId, float] = MappingProxyType({})
 
 
@@ -62,7 +62,8 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """expected: None where it will not start as things are. promised_at: when it starts at the latest, where that was promised."""
+    """expected: None where it will not start as things are. promised_at: when it starts at the latest, where that was promised.
+    late: a sentence that says why that will probably not be kept, where it will not."""
 
     gang: GangId
     hold: Hold
@@ -71,6 +72,7 @@ class Why:
     expected: Band | None = None
     promised_at: datetime | None = None
     what_if: tuple[WhatIf, ...] = ()
+    late: str = ""
 
 
 def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangId, float] = NOTHING) -> Why | None:
@@ -92,6 +94,8 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
     start_at, waits_for = likely.start_of(gang)
     if hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE):
         start_at = None
+    coming = base.foreseen(_mid)
+    start_at = None if start_at is None else coming.start_of(gang.id, start_at)
     runs = waits_for if hold.reason in FOR_ROOM else ()
     named = (*hold.blocked_by, *runs)
     return Why(
@@ -99,32 +103,43 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
         hold,
         len(queue),
         (
-            *(Blocker(name, base.ends_at(name)) for name in dict.fromkeys(named)),
+            *(Blocker(name, base.ends_at(name) or coming.out_of_way_at(name, start_at)) for name in dict.fromkeys(named)),
             *(Blocker(name, start_at) for name in base.over_at(start_at) if name not in named),
         ),
         _band(base, ahead, start_at) if start_at is not None else None,
         promised.start_at if promised else None,
         tuple(_sooner(base, likely, hold.reason, start_at)),
+        coming.breaches[gang_id].detail if gang_id in coming.breaches else "",
     )
 
 
 def _band(base: _Base, ahead: Sequence[Gang], mid: datetime) -> Band:
-    low, high = (base.laid_out(pick, ahead).start_of(base.gang)[0] for pick in (_low, _high))
-    return Band(min(low or mid, mid), mid, max(high or mid, mid))
+    low, high = (
+        base.foreseen(pick).start_of(base.gang.id, base.laid_out(pick, ahead).start_of(base.gang)[0] or mid) for pick in (_low, _high)
+    )
+    return Band(min(low, mid), mid, max(high, mid))
 
 
 def _sooner(base: _Base, likely: _Future, reason: HoldReason, start_at: datetime | None) -> list[WhatIf]:
     """Of each group of changes the least that lets it start now, else that which lets it start soonest."""
     found = []
-    for group in changes(base.gang, reason, base.snapshot):
+    now, unchanged_at = base.snapshot.now, likely.timeline.earliest_start(base.gang, likely.expected)
+    for group in changes(base.gang, reason, base.snapshot, base.promised_in_s()):
         starts = [(at, change) for change in group if (at := _start_of(base, likely, change)) is not None]
-        now = next(((at, change) for at, change in starts if at <= base.snapshot.now), None)
-        best = now or min(starts, key=lambda pair: pair[0], default=None)
-        if best is not None and (start_at is None or best[0] < _worth(base.snapshot.now, start_at)):
+        best = next(((at, change) for at, change in starts if at <= now), None)
+        later = [(at, change) for at, change in starts if unchanged_at is None or at < unchanged_at]
+        if best is None and later:
+            best = _seen(base, *min(later, key=itemgetter(0)))
+        if best is not None and (start_at is None or best[0] < _worth(now, start_at)):
             at, change = best
-            backfill = ", by backfill" if now and change.gang.time_limit_s != base.gang.time_limit_s else ""
-            found.append(WhatIf(f"{change.text}: {soon((at - base.snapshot.now).total_seconds())}{backfill}", at))
+            backfill = ", by backfill" if at <= now and change.gang.time_limit_s != base.gang.time_limit_s else ""
+            found.append(WhatIf(f"{change.text}: {soon((at - now).total_seconds())}{backfill}", at))
     return found
+
+
+def _seen(base: _Base, at: datetime, change: Change) -> tuple[datetime, Change]:
+    """When the policy will start it, which may be later than there is room for it: others may come first."""
+    return base.foreseen(_mid, change.gang).start_of(change.gang.id, at), change
 
 
 def _start_of(base: _Base, likely: _Future, change: Change) -> datetime | None:
@@ -158,6 +173,14 @@ class _Base:
         self.now.withdraw(gang.id)
         self._likely = self._supposing(_mid)
         self.aftermath = Aftermath(snapshot, plan, gang.id)
+
+    def foreseen(self, pick: Pick, instead: Gang | None = None) -> Foreseen:
+        """What the policy will do if everything takes exactly what `pick` says. instead: of the gang, which was promised nothing then."""
+        if instead is None:
+            return Foreseen(self.snapshot, self._plan, pick, self._progress)
+        pending = tuple(instead if one.id == instead.id else one for one in self.snapshot.pending)
+        promises = tuple(promise for promise in self._plan.promises if promise.gang != instead.id)
+        return Foreseen(replace(self.snapshot, pending=pending), replace(self._plan, promises=promises), pick, self._progress)
 
     def laid_out(self, pick: Pick, ahead: Sequence[Gang]) -> _Future:
         """With those ahead of it, if everything takes exactly what `pick` says."""
@@ -225,6 +248,11 @@ class _Base:
             for one in sorted(of_others, key=lambda one: one.name)
             if any(abs(end - start_at) < A_MOMENT for _, end in occurrences(one, start_at - A_MOMENT, start_at))
         ]
+
+    def promised_in_s(self) -> list[float]:
+        """In how many seconds those who were promised a start are expected to, the gang itself left out."""
+        starts = (self.now.expected_at(promise.gang) for promise in self._plan.promises if promise.gang != self.gang.id)
+        return sorted((at - self.snapshot.now).total_seconds() for at in starts if at is not None)
 
     def _supposing(self, pick: Pick) -> Future:
         """When what runs ends, if everything takes exactly what `pick` says."""

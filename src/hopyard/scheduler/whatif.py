@@ -28,13 +28,14 @@ class Change:
     gang: Gang
 
 
-def changes(gang: Gang, reason: HoldReason, snapshot: Snapshot) -> list[list[Change]]:
-    """Groups of what could be asked for instead, of each group the least change first."""
+def changes(gang: Gang, reason: HoldReason, snapshot: Snapshot, promised_in_s: Sequence[float] = ()) -> list[list[Change]]:
+    """Groups of what could be asked for instead, of each group the least change first. promised_in_s: in how many seconds others
+    are expected to start who were promised that."""
     groups = [_fewer_gpus(gang), _fewer_replicas(gang), _any_model(gang), _less_memory(gang), _fewer_cpus(gang)]
     groups += [[change] for change in _other_pools(gang, snapshot)]
     if reason in (HoldReason.QUOTA, HoldReason.USER_LIMIT, HoldReason.NO_QUEUE):
         groups += [[change] for change in _other_queues(gang, snapshot.queues)]
-    groups.append(_shorter(gang, snapshot))
+    groups.append(_shorter(gang, snapshot, promised_in_s))
     return [group for group in groups if group]
 
 
@@ -140,13 +141,16 @@ def _may_submit(user: str, name: QueueName, queues: QueueTree) -> bool:
     return True
 
 
-def _shorter(gang: Gang, snapshot: Snapshot) -> list[Change]:
-    """Round ones, and those that end just before what others have reserved begins."""
+def _shorter(gang: Gang, snapshot: Snapshot, promised_in_s: Sequence[float]) -> list[Change]:
+    """Round ones, and those that end just before others start who were promised that, or what others have reserved begins."""
     limits = {limit_s: text for text, limit_s in LIMITS_S}
-    for booking in bookings(snapshot.reservations, snapshot.now):
-        minutes = int(booking.from_s // 60)
-        if 1 <= minutes < MINUTES and not owns(gang, booking.reservation, snapshot.queues):
+    foreign = [one for one in bookings(snapshot.reservations, snapshot.now) if not owns(gang, one.reservation, snapshot.queues)]
+    for begins_s in (*promised_in_s, *(booking.from_s for booking in foreign)):
+        minutes, seconds = int(begins_s // 60), int(begins_s // 5 * 5)
+        if 1 <= minutes < MINUTES:
             limits.setdefault(60.0 * minutes, f"{minutes}m")
+        elif 0 < seconds < 60:
+            limits.setdefault(float(seconds), f"{seconds}s")
     return [
         Change(f"with --time {text}", replace(gang, time_limit_s=limit_s))
         for limit_s, text in sorted(limits.items(), reverse=True)

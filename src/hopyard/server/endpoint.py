@@ -206,7 +206,9 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
             return whole_numbers.convert(data, decoder.type, bad)
         except msgspec.ValidationError as still:
             raise Malformed(readable(str(still))) from still
-    except (msgspec.DecodeError, RecursionError, ValueError) as bad:
+    except RecursionError:
+        raise Malformed("the body is nested too deeply") from None
+    except (msgspec.DecodeError, ValueError) as bad:
         raise Malformed(f"the body is not JSON: {bad}") from bad
 
 

@@ -36,5 +36,11 @@ async def readable(runs: RunStore, found: Sequence[Run]) -> list[Run]:
     return told
 
 
+async def readable_one(runs: RunStore, run: Run) -> Run:
+    """As `readable`, of one run."""
+    (told,) = await readable(runs, [run])
+    return told
+
+
 def _makes_room(run: Run) -> str:
     return "" if run.attempt is None else run.attempt.preempt_reason

@@ -61,14 +61,10 @@ class Queues:
 def in_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) -> RunSpec:
     """The spec with its queue and its priority. Raises SpecError, and Forbidden when the user may not submit there."""
     queue = _leaf(tree, spec.queue or tree.default)
-    may = submitters(tree, queue.name)
-    if may and user not in (*may, *admins(tree, queue.name), owner):
-        others = [name for name in _leaves(tree) if user in submitters(tree, name) or not submitters(tree, name)]
-        hint = (
-            f"queues that you may submit to: {', '.join(others)}"
-            if others
-            else "ask one of them, or an administrator, to let you"
-        )
+    may = _may_submit(tree, queue.name, owner)
+    if may and user not in may:
+        others = [name for name in _leaves(tree) if user in (_may_submit(tree, name, owner) or (user,))]
+        hint = f"queues that you may submit to: {', '.join(others)}" if others else "ask one of them"
         raise Forbidden(f"`{user}` may not submit to queue {queue.name}; those who may: {', '.join(may[:20])}", hints=(hint,))
     return replace(spec, queue=queue.name, priority=_priority(queue, spec.priority))
 
@@ -117,6 +113,12 @@ def _leaf(tree: QueueTree, name: QueueName) -> Queue:
 def _leaves(tree: QueueTree) -> list[QueueName]:
     below = children(tree)
     return [name for name in sorted(tree.queues) if name not in below]
+
+
+def _may_submit(tree: QueueTree, queue: QueueName, owner: str) -> tuple[str, ...]:
+    """Everybody who may: those whom it or the next above it names, administrators of it and of those above, the owner. () is everybody."""
+    named = submitters(tree, queue)
+    return tuple(dict.fromkeys([*named, *admins(tree, queue), owner])) if named else ()
 
 
 def _priority(queue: Queue, asked: int | None) -> int:

@@ -9,6 +9,7 @@ from hopyard.domain.run import Run
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
+_NAMES = "a run is named USER/PROJECT/NUMBER, PROJECT/NUMBER or NUMBER, by its label, its id, or as `last`: alice/mnist/12"
 _SHORTEST_PART = 6
 _LOOK_AT = 200  # newest runs whose names are compared for hints
 
@@ -16,7 +17,12 @@ _LOOK_AT = 200  # newest runs whose names are compared for hints
 async def resolve(runs: RunStore, ref: str, *, user: str) -> Run:
     """Raises NotFound with close names as hints, SpecError when part of an id fits several runs."""
     ref = ref.strip()
+    if not ref:
+        raise SpecError("a run has to be named", hints=(_NAMES,))
     found = await _by_word(runs, ref, user) or await _by_name(runs, ref, user) or await _by_label(runs, ref, user) or await _by_id(runs, ref)
+    if found is None and ref == "last":  # what commands ask for that were given no name
+        others = await runs.list(RunFilter(limit=1))
+        raise NotFound("you have no runs yet" if others else "there are no runs yet", hints=("`hop run` starts one", *(("`hop ps --all` lists those of others",) if others else ())))
     if found is None:
         raise NotFound(f"there is no run `{ref}`", hints=await _close(runs, ref))
     return found

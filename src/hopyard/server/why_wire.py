@@ -36,7 +36,7 @@ class WhatIfOut(Struct, frozen=True):
 class WhyOut(Struct, frozen=True, kw_only=True):
     """phase: while it is not `queued`, `detail` says where it stands and the rest is empty. reason: one of the words of a hold,
     "" where it was not looked at yet. position, waiting: its place in its queue, and how many wait there. promised_at: when it
-    starts at the latest, where that was promised."""
+    starts at the latest, where that was promised; late: why that will probably not be kept, where it will not."""
 
     run: str
     name: str
@@ -49,4 +49,5 @@ class WhyOut(Struct, frozen=True, kw_only=True):
     blocked_by: Sequence[BlockerOut] = ()
     expected: BandOut | None = None
     promised_at: datetime | None = None
+    late: str = ""
     what_if: Sequence[WhatIfOut] = ()

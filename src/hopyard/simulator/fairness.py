@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
+from hopyard.domain.amounts import totals
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import QueueName
-from hopyard.domain.queue import CPU, GPU, QueueTree
+from hopyard.domain.queue import CPU, GPU, GPU_OF, MEMORY, Amounts, QueueTree
 from hopyard.domain.quota import children, guarantees, most
 from hopyard.scheduler.fairness.ask import Cards, in_full
 
@@ -34,7 +36,7 @@ class Entitled:
         self._most = {name: amounts[resource] for name, amounts in most(tree).items() if resource in amounts}
 
     def of(self, wants: Mapping[QueueName, float], capacity: float) -> dict[QueueName, float]:
-        """Of each leaf that wants any, in thousandths."""
+        """Of each leaf that wants any, in the unit of `wants`."""
         total: dict[QueueName, float] = {}
         for name in reversed([*self._tree.queues]):  # children before parents
             want = sum(total[below] for below in self._below[name]) if name in self._below else wants.get(name, 0)
@@ -56,46 +58,93 @@ class Entitled:
 
 
 class FairShares:
-    """Sums over time, in thousandths of a GPU (of a core, on a cluster without GPUs) times microseconds, by queue."""
+    """Sums over time by queue, times microseconds, of the one resource that the queue is measured in; amounts as `domain.queue` names them.
 
-    def __init__(self, tree: QueueTree, nodes: Iterable[Node], *, capacity: int, by_gpu: bool) -> None:
-        self._entitled = Entitled(tree, GPU if by_gpu else CPU)
-        self._capacity, self._by_gpu, self._cards = capacity, by_gpu, Cards.of(nodes)
-        self._wanted: dict[QueueName, int] = {}
+    A queue is measured in GPUs where all its runs ask for some, and otherwise in its dominant resource: the one of which its runs
+    want the largest part of the cluster, by how long they compute (after Ghodsi et al., Dominant Resource Fairness, NSDI'11)."""
+
+    def __init__(self, tree: QueueTree, nodes: Sequence[Node]) -> None:
+        self._tree, self._cards = tree, Cards.of(nodes)
+        there = totals(nodes)
+        self._capacity = {name: there[name] for name in sorted(there, key=_place) if not name.startswith(GPU_OF)}
+        self._planned: dict[QueueName, Counter[str]] = {}
+        self._without_gpu: set[QueueName] = set()
+        self.measures: dict[QueueName, str] = {}
+        self._entitled: dict[str, Entitled] = {}  # by what any queue is measured in, and so are those below
+        self._wanted: dict[str, dict[QueueName, int]] = {}
         self._used: dict[QueueName, int] = {}
         self.received: dict[QueueName, float] = {}
         self.entitled: dict[QueueName, float] = {}
         self._now: Mapping[QueueName, float] | None = None  # what they are entitled to, until somebody wants something else
 
-    def demand_of(self, gang: Gang) -> int:
+    def expect(self, queue: QueueName, demand: Amounts, seconds: float) -> None:
+        """A run will come that computes for so long. All are told before the first of them comes."""
+        planned = self._planned.setdefault(queue, Counter())
+        for name, amount in demand.items():
+            planned[name] += amount * max(round(seconds), 1)
+        if not demand.get(GPU):
+            self._without_gpu.add(queue)
+
+    def begin(self) -> None:
+        """All that come were told."""
+        for queue, planned in self._planned.items():
+            parts = {name: planned[name] / of for name, of in self._capacity.items() if planned[name]}
+            if parts:
+                self.measures[queue] = GPU if GPU in parts and queue not in self._without_gpu else max(parts, key=parts.__getitem__)
+        for name in set(self.measures.values()):
+            self._entitled[name], self._wanted[name] = Entitled(self._tree, name), {}
+
+    def demand_of(self, gang: Gang) -> Amounts:
         """As large as it may be; a share by memory as on the card where it is the largest."""
-        if not self._by_gpu:
-            return sum(role.replicas * role.resources.cpu_milli for role in gang.roles)
-        return sum(role.replicas * in_full(role.resources, self._cards) for role in gang.roles)
+        found = _beside_gpus(gang)
+        found[GPU] = sum(role.replicas * in_full(role.resources, self._cards) for role in gang.roles)
+        return found
 
-    def held(self, placement: Placement) -> int:
-        """What it holds, which is less than it asks for where it is elastic."""
-        if not self._by_gpu:
-            return self.demand_of(placement.gang)
-        return sum(assignment.gpu_milli * len(assignment.gpus) for assignment in placement.assignments)
-
-    def wants(self, queue: QueueName, amount: int) -> None:
-        """A run came (amount) or went (-amount)."""
-        self._wanted[queue] = self._wanted.get(queue, 0) + amount
+    def wants(self, queue: QueueName, demand: Amounts, sign: int = 1) -> None:
+        """A run came (1) or went (-1)."""
+        for name, wanted in self._wanted.items():
+            wanted[queue] = wanted.get(queue, 0) + sign * demand.get(name, 0)
         self._now = None
 
-    def gets(self, queue: QueueName, amount: int) -> None:
-        """A run of it started (amount) or stopped (-amount)."""
-        self._used[queue] = self._used.get(queue, 0) + amount
+    def gets(self, queue: QueueName, placement: Placement, sign: int = 1) -> None:
+        """A run of it started (1) or stopped (-1): what it holds, which is less than it asks for where it is elastic."""
+        name = self.measures.get(queue)
+        if name is None:
+            return
+        if name == GPU:
+            held = sum(assignment.gpu_milli * len(assignment.gpus) for assignment in placement.assignments)
+        else:
+            held = _beside_gpus(placement.gang)[name]
+        self._used[queue] = self._used.get(queue, 0) + sign * held
 
     def pass_by(self, us: int) -> None:
         if us <= 0:
             return
         if self._now is None:
-            self._now = self._entitled.of(self._wanted, self._capacity)
-        for name, share in self._now.items():
-            self.entitled[name] = self.entitled.get(name, 0.0) + share * us
-            self.received[name] = self.received.get(name, 0.0) + self._used.get(name, 0) * us
+            self._now = {
+                queue: share
+                for name, entitled in self._entitled.items()
+                for queue, share in entitled.of(self._wanted[name], self._capacity[name]).items()
+                if self.measures[queue] == name
+            }
+        for queue, share in self._now.items():
+            self.entitled[queue] = self.entitled.get(queue, 0.0) + share * us
+            self.received[queue] = self.received.get(queue, 0.0) + self._used.get(queue, 0) * us
+
+
+def _place(resource: str) -> tuple[bool, bool, bool, str]:
+    """Of two that are wanted alike, GPUs are named before cores, and these before memory and anything else."""
+    return resource != GPU, resource != CPU, resource != MEMORY, resource
+
+
+def _beside_gpus(gang: Gang) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for role in gang.roles:
+        found[CPU] += role.replicas * role.resources.cpu_milli
+        found[MEMORY] += role.replicas * role.resources.memory_bytes
+        for name, amount in role.resources.extras:
+            found[name] += role.replicas * amount
+    return found
 
 
 def jain(values: Sequence[float]) -> float:

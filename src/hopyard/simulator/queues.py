@@ -20,9 +20,9 @@ def check_queues(workload: Workload, tree: QueueTree) -> None:
     for one in workload.runs:
         queue = one.spec.queue or tree.default
         if queue not in leaves:
-            where = f"{workload.row} {one.line}: " if one.line else ""
+            where = ": ".join(filter(None, (workload.source or workload.name, workload.place(one))))
             what = "is divided into others" if queue in tree.queues else "is not in the tree of queues"
             hints = hints_for(queue, sorted(leaves), what="queues")
             raise SpecError(
-                f"{workload.name}: {where}the queue `{queue}` {what}", hints=(*hints, "`--queue NAME` puts all runs into one")
+                f"{where}: the queue `{queue}` {what}", hints=(*hints, "`--queue NAME` puts all runs into one")
             )

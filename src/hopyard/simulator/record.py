@@ -12,6 +12,7 @@ from hopyard.domain.cluster import Plan
 from hopyard.domain.durations import gpus_of
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName, RunId
+from hopyard.domain.queue import Amounts
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.simulator.engine import Live
 from hopyard.simulator.fairness import FairShares
@@ -30,7 +31,7 @@ class Story:
     submitted_at: datetime
     queue: QueueName
     gpus: int
-    demand: int
+    demand: Amounts
     takes: timedelta
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -125,7 +126,7 @@ class Record:
         self.running += 1
         self.ledger.take(live.placement)
         self._count(live, 1)
-        self.shares.gets(story.queue, self.shares.held(live.placement))
+        self.shares.gets(story.queue, live.placement)
         promised = self.promised.pop(GangId(live.run), None)
         if promised is not None:
             self.promises_kept += self.now <= promised
@@ -139,7 +140,7 @@ class Record:
         self.running -= 1
         self.ledger.give_back(live.placement)
         self._count(live, -1)
-        self.shares.gets(story.queue, -self.shares.held(live.placement))
+        self.shares.gets(story.queue, live.placement, -1)
         story.held += held
         if story.attempts > 1 or not _completes(live):
             lost = held - kept / live.rate
@@ -150,7 +151,7 @@ class Record:
         if _completes(live):
             story.ended_at = self.last_end = self.now
             self.ended += 1
-            self.shares.wants(story.queue, -story.demand)
+            self.shares.wants(story.queue, story.demand, -1)
         else:
             self.waiting += 1
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hopyard.domain.ids import RunId
+from hopyard.config.units import GIB
+from hopyard.domain.ids import QueueName
+from hopyard.domain.queue import CPU, GPU, MEMORY
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.spans import whole_span
-from hopyard.simulator.fairness import jain
+from hopyard.simulator.fairness import FairShares, jain
 from hopyard.simulator.record import Record, Sample, Story
 from hopyard.simulator.reservations import ReservedShare
 from hopyard.simulator.workload import Workload
 
 CLASSES = ((0, "no GPU"), (1, "1 GPU"), (4, "2-4 GPUs"), (8, "5-8 GPUs"), (1 << 62, "over 8 GPUs"))  # up to so many
 CURVE_POINTS = 200
+_UNITS = {GPU: WHOLE_GPU, CPU: 1000, MEMORY: GIB}  # of which reports tell hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +44,29 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """received, entitled: GPU hours (core hours on a cluster without GPUs); see `fairness.Entitled`."""
+    """resource: what the queue is measured in (see `fairness.FairShares`), as `domain.queue` names it, "" where its runs ask for
+    nothing. received, entitled: hours of it: GPU hours, core hours, GiB hours."""
 
     name: str
     runs: int
+    resource: str
     received: float
     entitled: float
     wait: Spread
     completion: Spread
 
     @property
-    def ratio(self) -> float:
-        return self.received / self.entitled if self.entitled else 1.0
+    def ratio(self) -> float | None:
+        """None where it was entitled to nothing, so that there is nothing to measure by."""
+        return self.received / self.entitled if self.entitled else None
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """A row that was never submitted, and what it lacks."""
+
+    row: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +106,8 @@ class Timing:
 class Report:
     """gpu_use, cpu_use: mean part in use, from the first submission to the last end; fragmentation: mean over the same time of
     the part of what is free that is of no use (see `fragments`). unfinished: runs that had not ended, by the reason of their
-    wait; refused: larger than the cluster, never submitted. by_gpu: whether the cluster has GPUs. waits, completions: sorted, thinned out, for curves."""
+    wait; refused: larger than the cluster, never submitted, by what they lack; too_large: each of them. jain: None where no queue
+    received any of what it was entitled to. by_gpu: whether the cluster has GPUs. waits, completions: sorted, thinned out, for curves."""
 
     policy: str
     workload: str
@@ -108,11 +123,12 @@ class Report:
     completion: Spread
     groups: tuple[Group, ...]
     queues: tuple[QueueShare, ...]
-    jain: float
+    jain: float | None
     losses: Losses
     promises: Promises
     gpu_hours: float
     by_gpu: bool
+    too_large: tuple[TooLarge, ...] = ()
     reservations: tuple[ReservedShare, ...] = ()
     samples: tuple[Sample, ...] = ()
     waits: tuple[float, ...] = ()
@@ -130,7 +146,7 @@ class Report:
 
 
 def report_of(
-    policy: str, workload: Workload, record: Record, *, waiting: Mapping[str, str], refused: Mapping[RunId, str], timing: Timing
+    policy: str, workload: Workload, record: Record, *, waiting: Mapping[str, str], refused: Sequence[TooLarge], timing: Timing
 ) -> Report:
     stories = record.stories
     done = [story for story in stories.values() if story.ended_at is not None]
@@ -142,12 +158,13 @@ def report_of(
     began_s, ended_s = (first - record.start).total_seconds(), (last - record.start).total_seconds()
     within = [sample for sample in record.samples if began_s <= sample.at_s <= ended_s]
     queues = _queues(record, done)
+    ratios = [queue.ratio for queue in queues if queue.ratio is not None]
     return Report(
         policy=policy,
         workload=workload.name,
         runs=len(workload.runs),
         ended=len(done),
-        refused=dict(Counter(refused.values())),
+        refused=dict(Counter(one.why for one in refused)),
         unfinished=dict(
             Counter(
                 "running" if story.started_at and run not in waiting else waiting.get(run, "waiting")
@@ -162,11 +179,12 @@ def report_of(
         completion=spread(map(_completion, done)),
         groups=_groups(done),
         queues=queues,
-        jain=jain([queue.ratio for queue in queues if queue.entitled > 0]),
+        jain=jain(ratios) if any(ratios) else None,
         losses=_losses(record),
         promises=_promises(record),
         gpu_hours=record.gpu_time / WHOLE_GPU / 3.6e9,
         by_gpu=bool(ledger.gpu_total),
+        too_large=tuple(refused),
         reservations=tuple(one.share() for one in record.kept),
         samples=tuple(record.samples),
         waits=_curve(map(_wait, done)),
@@ -219,15 +237,14 @@ def _queues(record: Record, done: Sequence[Story]) -> tuple[QueueShare, ...]:
     for story in done:
         by_queue.setdefault(story.queue, []).append(story)
     runs = Counter(story.queue for story in record.stories.values())
-    hour: Callable[[float], float] = lambda amount: amount / WHOLE_GPU / 3.6e9  # noqa: E731
-    shares = record.shares
-    return tuple(
-        QueueShare(
-            name, runs[name], hour(shares.received.get(name, 0.0)), hour(shares.entitled.get(name, 0.0)),
-            spread(map(_wait, by_queue.get(name, []))), spread(map(_completion, by_queue.get(name, []))),
-        )
-        for name in sorted(runs)
-    )  # fmt: skip
+    return tuple(_share_of(name, runs[name], record.shares, by_queue.get(name, [])) for name in sorted(runs))
+
+
+def _share_of(name: QueueName, runs: int, shares: FairShares, done: Sequence[Story]) -> QueueShare:
+    resource = shares.measures.get(name, "")
+    hour = _UNITS.get(resource, 1) * 3.6e9
+    received, entitled = shares.received.get(name, 0.0) / hour, shares.entitled.get(name, 0.0) / hour
+    return QueueShare(name, runs, resource, received, entitled, spread(map(_wait, done)), spread(map(_completion, done)))
 
 
 def _losses(record: Record) -> Losses:

@@ -20,6 +20,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import PREEMPT_GRACE_S, Plan, Snapshot
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, new_run_id
+from hopyard.domain.queue import Amounts
 from hopyard.domain.run import RunSpec
 from hopyard.errors import SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
@@ -35,7 +36,7 @@ from hopyard.simulator.loop import Stillness, run
 from hopyard.simulator.policies import DEFAULT, new_policy
 from hopyard.simulator.queues import check_queues, tree_of
 from hopyard.simulator.record import Record
-from hopyard.simulator.report import Report, Timing, report_of
+from hopyard.simulator.report import Report, Timing, TooLarge, report_of
 from hopyard.simulator.reservations import Kept, granted
 from hopyard.simulator.settings import Cluster, Progress, Settings
 from hopyard.simulator.stores import Stores, WholeMoments, open_stores
@@ -72,16 +73,15 @@ class Simulation:
         self._clock, self._agenda = ManualClock(workload.begin), Agenda()
         self._chance = random.Random(settings.seed)
         self._works: dict[RunId, Work] = {}
-        self._refused: dict[RunId, str] = {}
+        self._refused: list[TooLarge] = []
         self._to_come = 0
         self._ledger = Ledger(cluster.nodes)
-        capacity = self._ledger.gpu_total or self._ledger.cpu_total
         shapes = Shapes(role for one in workload.runs for role in one.spec.gang_roles())
         self._record = Record(
             workload.begin,
             self._ledger,
             shapes,
-            FairShares(self._tree, cluster.nodes, capacity=capacity, by_gpu=bool(self._ledger.gpu_total)),
+            FairShares(self._tree, cluster.nodes),
             [Kept(one, cluster.nodes, self._tree) for one in self._reservations],
         )
         self._engine = TimeEngine(self._clock, self._agenda, cluster.nodes, self._works, settings.costs, self)
@@ -111,21 +111,25 @@ class Simulation:
 
     async def _prepare(self, stores: Stores) -> None:
         await stores.prepare(self._tree, self._reservations)
-        fits: dict[object, str | None] = {}
+        shares = self._record.shares
+        seen: dict[object, tuple[str | None, Amounts]] = {}
         for index, one in enumerate(self._workload.runs):
             at = self._workload.begin + timedelta(seconds=one.at_s)
             run_id = new_run_id(at, index.to_bytes(7, "big")[::-1])
             spec = self._played(one.spec)
             shape = (spec.gang_roles(), spec.topology)
-            if shape not in fits:
-                fits[shape] = never_fits(Gang(GangId(""), shape[0], at, topology=spec.topology), self._cluster.nodes)
-            why = fits[shape]
+            if shape not in seen:
+                gang = Gang(GangId(""), shape[0], at, topology=spec.topology)
+                seen[shape] = never_fits(gang, self._cluster.nodes), shares.demand_of(gang)
+            why, demand = seen[shape]
             if why is not None:
-                self._refused[run_id] = why
+                self._refused.append(TooLarge(self._workload.place(one) or f"run {index + 1}", why))
                 continue
+            shares.expect(spec.queue or self._tree.default, demand, one.duration_s)
             self._works[run_id] = Work(timedelta(seconds=one.duration_s), spec.size)
             self._to_come += 1
             self._agenda.at(at, self._submission(NewRun(run_id, one.user, spec)))
+        shares.begin()
         for node in self._cluster.nodes if self._settings.mtbf_s else ():
             self._plan_loss(node.id, self._workload.begin)
 

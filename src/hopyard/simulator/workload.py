@@ -16,7 +16,7 @@ class Submission:
     """One run of a workload.
 
     at_s: seconds after the workload's beginning. duration_s: how long it computes, known to nobody but the engine.
-    line: where in the file it stands, 0 where there is none.
+    line: where in the file it stands, 0 where there is none. name: what it is called there, where it has a name.
     """
 
     spec: RunSpec
@@ -24,6 +24,7 @@ class Submission:
     duration_s: float
     user: str = "user"
     line: int = 0
+    name: str = ""
 
     def after(self, first_s: float) -> Submission:
         """With its time counted from `first_s`."""
@@ -36,17 +37,24 @@ class Problem:
 
     line: int
     text: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out. row: what a row is called."""
+    """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out. row: what a row is called.
+    source: what it was read from, as it was given, "" where it was not."""
 
     name: str
     runs: tuple[Submission, ...]
     begin: datetime = EPOCH
     problems: tuple[Problem, ...] = ()
     row: str = "line"
+    source: str = ""
+
+    def place(self, row: Submission | Problem) -> str:
+        """Where it can be looked up: its name, or its line; "" where it has neither."""
+        return row.name or (f"{self.row} {row.line}" if row.line else "")
 
 
 def in_order(name: str, runs: Iterable[Submission], *, begin: datetime = EPOCH, problems: Iterable[Problem] = ()) -> Workload:

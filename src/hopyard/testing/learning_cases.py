@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.cluster import Observation
 from hopyard.domain.durations import KEPT, history_keys
 from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
+from hopyard.domain.queue import ONE_QUEUE
 from hopyard.domain.resources import Resources
 from hopyard.testing.stores import (
     ENGINE,
@@ -88,7 +92,8 @@ class LearningCases:
         assert kept == (2.0,) * 10 + (3.0,) * (KEPT - 10)
 
     async def test_use_decays_and_adds_up(self, stores: ClusterStores) -> None:
-        """Half of the cluster's CPUs for 10 s, and again a week later, when the first weighs half."""
+        """Half of the cluster's CPUs for 10 s, which is next to nothing of the half-life, and again a week later, when the first weighs
+        half."""
         _, attempt = await started(stores, resources=Resources(2000, GIB))
         await stores.cluster.record_status(running(attempt), now=at(4))
         assert (await stores.cluster.snapshot(now=at(5))).used == {}
@@ -96,7 +101,7 @@ class LearningCases:
         key = (DEFAULT_QUEUE, "alice")
         used = (await stores.cluster.snapshot(now=at(11))).used
         assert set(used) == {key}
-        assert used[key].share_seconds == pytest.approx(5.0)
+        assert used[key].share_seconds == pytest.approx(5.0, rel=1e-4)
         assert used[key].at == at(10)
         assert await stores.queues.used() == used
         again = await submit(stores, resources=Resources(2000, GIB))
@@ -105,8 +110,25 @@ class LearningCases:
         for attempt in attempts:
             await stores.cluster.fail_launch(attempt, "gone", now=at(WEEK + 10))
         used = (await stores.cluster.snapshot(now=at(WEEK + 11))).used
-        assert used[key].share_seconds == pytest.approx(7.5)
-        assert used[QueueName("other"), "alice"].share_seconds == pytest.approx(5.0)  # of memory it held the most
+        assert used[key].share_seconds == pytest.approx(7.5, rel=1e-4)
+        assert used[QueueName("other"), "alice"].share_seconds == pytest.approx(5.0, rel=1e-4)  # of memory it held the most
+
+    async def test_a_long_run_counts_as_short_ones_in_its_place(self, stores: ClusterStores) -> None:
+        """Half of the cluster for ten half-lives, at a time or in ten pieces: half of it on average, nearly."""
+        half_life_s = 60.0
+        await stores.queues.replace(replace(ONE_QUEUE, half_life_s=half_life_s))
+        await see(stores, nodes=[node()])
+        end_s = 10 * half_life_s
+        for user, pieces in (("long", 1), ("short", 10)):
+            for piece in range(pieces):
+                begin_s, length_s = piece * end_s / pieces, end_s / pieces
+                run = await submit(stores, user=user, resources=Resources(2000, GIB))
+                attempt = await start(stores, run.id, seconds=begin_s)
+                await stores.cluster.record_status(running(attempt), now=at(begin_s + 1))
+                await stores.cluster.record_status(exited(attempt), now=at(begin_s + length_s))
+        used = await stores.queues.used()
+        on_average = {user: one.share_seconds * math.log(2) / half_life_s for (_, user), one in used.items()}
+        assert on_average == pytest.approx(dict.fromkeys(("long", "short"), 0.5 * (1 - 0.5**10)))
 
     async def test_a_clock_that_jumps_back_harms_nothing(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)

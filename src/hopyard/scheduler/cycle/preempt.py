@@ -176,9 +176,8 @@ class Preemptor:
     def why(self, running: Running, gang: Gang) -> str:
         """A sentence for the one who has to leave."""
         if running.gang.queue != gang.queue:
-            return (
-                f"queue {running.gang.queue} uses more than its guarantee; run {gang.id} takes back what queue {gang.queue} lent"
-            )
+            lender = self.accounts.lender(gang)[0] or gang.queue
+            return f"queue {running.gang.queue} uses more than its guarantee; run {gang.id} takes back what queue {lender} lent"
         if running.gang.priority < gang.priority:
             return f"run {gang.id} has priority {gang.priority}, this one {running.gang.priority}"
         return f"run {gang.id} was served much less so far, and queue {gang.queue} slices time"

@@ -19,11 +19,13 @@ from hopyard.scheduler.timeline.timeline import Timeline
 PROMISES = 8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
 LATE = "late is also who goes before it, run"
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
+Ground = frozenset[tuple[bool, tuple[str, ...], Where]]
 
 
 class Promises:
     """The first PROMISES of those that wait for room, one of each user in a queue: what a user was promised ahead would keep others
-    from their share who come later. Those that wait for what their queue or user may use compete with their own
+    from their share who come later. Nor is anybody promised what another of its queue would take, who comes before it by priority and
+    waits for the same without a promise. Those that wait for what their queue or user may use compete with their own
     queue only and are promised nothing (see `Frost`). In a queue that slices time only the first is promised a start: the others
     get theirs from those that were served longer.
 
@@ -46,6 +48,7 @@ class Promises:
         self._new = 0
         self._queues = queues
         self._for_room: dict[GangId, QueueName] = {}
+        self._passed: dict[QueueName, list[tuple[Rank, Ground]]] = {}  # who waits for room and was promised nothing
         self._gave_way: dict[GangId, str] = {}  # why they are late if they are
 
     @property
@@ -56,12 +59,17 @@ class Promises:
     def taken(self, gang: Gang, reason: HoldReason) -> bool:
         """Whether there is no promise left for a gang that is blocked for this reason. Where time is sliced, whoever was served
         is not promised more: it gave way to those that come before it, and they are not to be late for it."""
-        if self._line.rank_of(gang)[1] or reason in BY_QUOTA:
+        if reason in BY_QUOTA or self.exhausted:
             return True
-        if self.exhausted or (self._queues[gang.queue].time_slices and gang.queue in self._for_room.values()):
+        rank, ground, passed = self._line.rank_of(gang), _ground(gang), self._passed.setdefault(gang.queue, [])
+        if any(before < rank and there == ground for before, there in passed):
             return True
+        found = bool(rank[1]) or (self._queues[gang.queue].time_slices and gang.queue in self._for_room.values())
         others = [self._gang(self.given[name]) for name, queue in self._for_room.items() if queue == gang.queue and name != gang.id]
-        return any(other.user == gang.user and _ground(other) == _ground(gang) for other in others)
+        if found or any(other.user == gang.user and _ground(other) == ground for other in others):
+            passed.append((rank, ground))
+            return True
+        return False
 
     def in_order(self, preempting: Set[GangId]) -> list[Promise]:
         """Of those that still wait: first those that should have started and those for whom runs make room, as they are due, then
@@ -236,7 +244,7 @@ class Promises:
         return found
 
 
-def _ground(gang: Gang) -> frozenset[tuple[bool, tuple[str, ...], Where]]:
+def _ground(gang: Gang) -> Ground:
     """What it may use: gangs of other models of GPUs, or other nodes, are in nobody's way there."""
     asks = [(role.resources, role.where) for role in gang.roles]
     return frozenset((bool(one.gpus or one.shares_gpu), one.gpu_models, where) for one, where in asks)

@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from hopyard.domain.amounts import asked_for, totals
 from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Role, Topology
+from hopyard.domain.queue import CPU, GPU, MEMORY
+from hopyard.domain.resources import WHOLE_GPU
 from hopyard.scheduler.placement.fitting import Fitting, Shape
 from hopyard.scheduler.placement.free import Free
 from hopyard.scheduler.placement.ground import Bools, Ints, matches
 from hopyard.scheduler.placement.lacks import describe, lacks, places
 from hopyard.scheduler.placement.ranking import Rankings
 from hopyard.scheduler.placement.search import Search
-from hopyard.scheduler.reasons import plural
+from hopyard.scheduler.reasons import cpus, plural, size
 
 
 def reason(free: Free, gang: Gang) -> HoldReason:
@@ -60,7 +63,7 @@ def too_large(gang: Gang, whole: Free) -> str:
     if loose != gang and fits(whole, loose):
         return f"needs {_close(whole, gang)}"
     if len(gang.roles) > 1:
-        return f"needs {_all_roles(gang, ':')}; {_all_nodes(whole, gang.roles[0])} cannot hold them together"
+        return f"needs {_all_roles(gang, ':')}; {_all_nodes(whole, gang.roles[0])} cannot hold them together{_short(whole, gang)}"
     return f"needs {_together(gang.roles[0])} at once; no engine alone can hold them"
 
 
@@ -90,10 +93,12 @@ def _nothing_free(free: Free, gang: Gang, role: Role) -> str:
     request, where = role.resources, f" {places(role.where)}" if role.where != ANYWHERE else ""
     able = np.flatnonzero(_fitting(whole, role).fits(whole))
     if not len(able):
-        return f"needs {describe(request)}{where}; the nodes that have that are not ready"
+        closed = [node for node in free.ground.nodes if not node.open and matches(role.where, node)]
+        state = "cordoned" if all(node.ready for node in closed) else "not ready"
+        return f"needs {describe(request)}{where}; the nodes that have that are {state}"
     row = _nearest(role, free, able)
     missing = lacks(request, free, row)
-    each = "" if gang.size == 1 else " for each replica"
+    each = "" if gang.size == 1 else " for each replica" if len(gang.roles) == 1 else f" for each `{role.name}` replica"
     asked = " and ".join(lack.asked for lack in missing) or describe(request)
     left = " and ".join(lack.free for lack in missing) or "its cards are kept from this queue"
     return f"needs {asked}{each}{where}; {left} on {free.ground.nodes[row].id}"
@@ -197,6 +202,16 @@ def _all_nodes(whole: Free, role: Role) -> str:
     nodes: Bools = whole.ground.allowed(role.where)
     count = int(nodes.sum())
     return whole.ground.nodes[int(nodes.argmax())].id if count == 1 else f"all {count} nodes together"
+
+
+def _short(whole: Free, gang: Gang) -> str:
+    """How much less all open nodes have than all its replicas ask for; nothing where it is only spread badly."""
+    asked, has = asked_for(gang), totals(node for node in whole.ground.nodes if node.open)
+    missing = {name: amount - has.get(name, 0) for name, amount in asked.items()}
+    parts = [f"{cpus(missing[CPU])} too few"] if missing.get(CPU, 0) > 0 else []
+    parts += [f"{size(missing[MEMORY])} of memory too little"] if missing.get(MEMORY, 0) > 0 else []
+    parts += [f"{missing[GPU] / WHOLE_GPU:g} GPUs too few"] if missing.get(GPU, 0) > 0 else []
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def _all_roles(gang: Gang, opening: str) -> str:

@@ -292,7 +292,8 @@ class Future:
         told = ~np.isnan(mid_s)
         high_s = np.where(np.isfinite(limit_s), limit_s, np.minimum(high_s, NEVER_S))
         took_s = np.array([np.minimum(np.minimum(mid_s, NEVER_S), limit_s), high_s, until_s])
-        left, slots = slots[~told], slots[told]
+        left: Ints = slots[~told]
+        slots = slots[told]
         before = self._times[MID, slots]
         self._times[:, slots] = (begun + took_s)[:, told]
         for slot in slots[self._times[MID, slots] != before].tolist() if self._releases is not None else ():

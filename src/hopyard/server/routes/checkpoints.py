@@ -18,6 +18,7 @@ from hopyard.errors import NotFound, SpecError
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import MAX_NAMES, TEXT, EnvKey, Id, In, Key, LongText, Name, Param, Seconds, Text, Whole
+from hopyard.server.names import readable_one
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
 from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
@@ -89,7 +90,7 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if ask.query.plan and run.phase is RunPhase.QUEUED:
             await parts.controller.wait_planned(PLAN_WAIT_S)
             run = await parts.runs.get(run.id)
-        return run_out(run)
+        return run_out(await readable_one(parts.runs, run))
 
     return [
         Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, returns=CheckpointsOut, who="study"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hopyard.config.queuechecks import beyond_cluster
+from hopyard.config.queuechecks import beyond_cluster, idle_limits
 from hopyard.config.queues import tree_of
 from hopyard.config.queuetext import changes, tree_mapping
 from hopyard.config.reader import section
@@ -75,7 +75,7 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         strangers = await unknown_users(parts.access, named_in(after)) if differ else []
         left = [one for one in await parts.reservations.list() if one.queue in before.queues and one.queue not in after.queues]
         orphans = [f"reservation {one.name} is for queue {one.queue}, which {'is' if apply_it else 'would be'} gone" for one in left]
-        warnings = [*beyond_cluster(after, await parts.nodes.get()), *strangers, *orphans]
+        warnings = [*idle_limits(after), *beyond_cluster(after, await parts.nodes.get()), *strangers, *orphans]
         return ApplyOut([change_out(change) for change in differ], warnings, apply_it)
 
     return [

@@ -17,7 +17,7 @@ from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
 from hopyard.server.fields import NAME, RUN_ID, TEXT, Id, In, Time, some_of
-from hopyard.server.names import readable, with_names
+from hopyard.server.names import readable, readable_one, with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.rights import check_may_end
@@ -62,7 +62,7 @@ class ListQuery(In):
 
 
 class RefQuery(In):
-    ref: Annotated[str, Meta(min_length=1, max_length=400, pattern=TEXT, description="id, part of one, name, number, label or `last`")]
+    ref: Annotated[str, Meta(max_length=400, pattern=TEXT, description="id, part of one, name, number, label or `last`")]
 
 
 class DeleteQuery(In):
@@ -97,7 +97,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if ask.query.plan and run.phase is RunPhase.QUEUED:
             await parts.controller.wait_planned(PLAN_WAIT_S)
             run = await parts.runs.get(run.id)
-        return run_out(run)
+        return run_out(await readable_one(parts.runs, run))
 
     async def record_offline(ask: Ask[Nothing, OfflineIn]) -> RunOut:
         """Record a run that ended without a server."""
@@ -166,7 +166,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         check_may_end(ask.caller, await parts.runs.get(run_id), await parts.queues.tree(), owner=parts.queues.owner)
         grace = timedelta(seconds=ask.body.grace_s)
         await parts.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
-        return run_out(await parts.runs.get(run_id))
+        return run_out(await readable_one(parts.runs, await parts.runs.get(run_id)))
 
     async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
         """Delete a run that is over, with its streams and checkpoints, and with those of its trials. 403 as for ending it."""
@@ -217,7 +217,7 @@ def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping
 
 async def whole(parts: Parts, run: Run) -> RunOut:
     """A run with everything that `GET /runs/{id}` tells."""
-    (run,) = await readable(parts.runs, [run])
+    run = await readable_one(parts.runs, run)
     latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id]))[run.id]
     live = parts.ingest.live(run.id)
     told = live.progress if live is not None else None

@@ -22,6 +22,7 @@ from hopyard.server.accept import accept
 from hopyard.server.answers import encode
 from hopyard.server.endpoint import Ask, Endpoint, Raw
 from hopyard.server.fields import RUN_ID, Hex, Id, In, Name
+from hopyard.server.names import readable_one
 from hopyard.server.parts import Parts
 from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
 from hopyard.server.study_wire import MAX_TRIALS
@@ -121,7 +122,7 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if ask.query.plan and run.phase is RunPhase.QUEUED:
             await parts.controller.wait_planned(PLAN_WAIT_S)
             run = await parts.runs.get(run.id)
-        return run_out(run)
+        return run_out(await readable_one(parts.runs, run))
 
     bytes_out = Raw("a line of JSON, a line feed, then the segments' bytes")
     length = {"X-Length": "how many bytes the journal has"}

@@ -12,7 +12,7 @@ from hopyard.domain.run import Run, RunPhase
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.forecast import Blocker, Why, why
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.names import names_of, readable, with_names
+from hopyard.server.names import names_of, readable_one, with_names
 from hopyard.server.parts import Parts
 from hopyard.server.why_wire import BandOut, BlockerOut, WhatIfOut, WhyOut
 
@@ -22,7 +22,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Tell why a run waits, what is in its way, when it is expected to start, and what it could ask for to start sooner."""
         run = await parts.runs.get(RunId(ask.path["id"]))
         if run.phase is not RunPhase.QUEUED:
-            (run,) = await readable(parts.runs, [run])
+            run = await readable_one(parts.runs, run)
             return _told(run, detail=_standing(run))
         snapshot = await parts.controller.snapshot()
         progress = _progress(parts, snapshot)
@@ -30,7 +30,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if found is None:
             return _told(run, detail="it is about to start")
         named = await names_of(parts.runs, (one.name.removeprefix("run:") for one in found.blocked_by if one.name.startswith("run:")))
-        (detail,) = await with_names(parts.runs, [found.hold.detail])
+        detail, late = await with_names(parts.runs, [found.hold.detail, found.late])
         band = found.expected
         return _told(
             run,
@@ -41,6 +41,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             blocked_by=[_blocker(one, named) for one in found.blocked_by],
             expected=None if band is None else BandOut(band.low_at, band.mid_at, band.high_at),
             promised_at=found.promised_at,
+            late=late,
             what_if=[WhatIfOut(line.text, line.start_at) for line in found.what_if],
         )
 

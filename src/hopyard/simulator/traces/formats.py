@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -40,7 +41,7 @@ def read_workload(file: Path, *, format: str | None = None, replica_gpus: int = 
     """
     if format is not None and format not in FORMATS:
         raise SpecError(f"--format: there is no format `{format}`", hints=hints_for(format, FORMATS, what="formats"))
-    return FORMATS[format or detect(file)](file, replica_gpus=replica_gpus)
+    return replace(FORMATS[format or detect(file)](file, replica_gpus=replica_gpus), source=str(file))
 
 
 def detect(file: Path) -> str:

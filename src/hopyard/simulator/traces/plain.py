@@ -10,6 +10,7 @@ writes it, the same in all rows. In YAML every entry of `runs` has the same keys
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -91,7 +92,7 @@ def _repeated(one: Section) -> Iterator[tuple[datetime, Submission]]:
     except BadRow as bad:
         raise SpecError(f"{one.file}: {one.path}: {bad}", hints=(f"keys: {', '.join([*COLUMNS, 'count', 'every'])}",)) from None
     for turn in range(count):
-        yield datetime.fromtimestamp(at.timestamp() + turn * every_s, UTC), made
+        yield datetime.fromtimestamp(at.timestamp() + turn * every_s, UTC), replace(made, name=one.path)
 
 
 def _submission(row: Row, submit: str) -> tuple[datetime, Submission]:

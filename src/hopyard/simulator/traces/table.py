@@ -108,9 +108,17 @@ class Table:
             except Skipped:
                 continue
         if not made:
-            first = f": line {problems[0].line}: {problems[0].text}" if problems else ": it has no rows"
-            raise SpecError(f"{self.name}{first}", hints=("no row of it can be played",))
+            raise self._nothing(problems)
         return made, problems
+
+    def _nothing(self, problems: Sequence[Problem]) -> SpecError:
+        """No row is of any use."""
+        if problems:
+            rest = f"correct it, and those like it: none of its {len(problems)} rows can be used" if len(problems) > 1 else "correct it: there is no other row"
+            return SpecError(f"{self.name}: line {problems[0].line}: {problems[0].text}", hints=(rest,))
+        if self.rows:
+            return SpecError(f"{self.name}: it holds steps of jobs alone", hints=("write it with `sacct -X`, which tells of the jobs themselves",))
+        return SpecError(f"{self.name}: there are no rows below its head", hints=("each line below the head is one row, with a value for each column",))
 
 
 def read_table(file: Path, *, delimiter: str = ",", head: str = "its first line names the columns") -> Table:

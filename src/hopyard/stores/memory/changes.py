@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from hopyard.domain.amounts import decayed, dominant_share
+from hopyard.domain.amounts import decayed, dominant_share, use_at_end
 from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.attempt_news import After, Before
 from hopyard.domain.durations import KEPT, history_keys
@@ -105,11 +105,11 @@ class Changes:
         if attempt.started_at is not None:
             run.gang = replace(gang, served_s=gang.served_s + max((self._now - attempt.started_at).total_seconds(), 0.0))
         key = (gang.queue, gang.user)
-        before = state.used.get(key)
-        past = 0.0 if before is None else decayed(before, self._now, state.tree.half_life_s)
+        before, half_life_s = state.used.get(key), state.tree.half_life_s
+        past = 0.0 if before is None else decayed(before, self._now, half_life_s)
         at = self._now if before is None else max(self._now, before.at)  # a clock that jumped back makes nothing young again
-        held_s = max((self._now - attempt.placed_at).total_seconds(), 0.0)
-        state.used[key] = Used(past + dominant_share(attempt.amounts, state.totals.get()) * held_s, at)
+        held_s = (self._now - attempt.placed_at).total_seconds()
+        state.used[key] = Used(past + use_at_end(dominant_share(attempt.amounts, state.totals.get()), held_s, half_life_s), at)
         state.seen_used.stale()
 
     def _learn(self, run: RunRow) -> None:

@@ -1,0 +1,133 @@
+"""The turns to come: the policy itself, turn after turn, on a cluster in which everything takes exactly as long as is supposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hopyard.domain.cluster import Breach, Plan, Promise, Running, Snapshot
+from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.ids import GangId, Version
+from hopyard.scheduler.cycle.planner import Planner
+from hopyard.scheduler.predict import Expected, expect
+from hopyard.scheduler.timeline.future import OVERDUE_S, Future
+
+MOST_TURNS = 100
+WORK = 300_000  # nodes and gangs that all turns together may look at
+LOOKS = 20  # nothing that time alone changes is looked for within a part of this of the time that has passed
+Pick = Callable[[Expected], float]
+
+
+class Foreseen:
+    """One way that it may go. The policy is not told how long anything takes: it expects, promises and decides as it would.
+
+    Nobody is submitted, no node comes or goes, and nothing more is learned of how long runs take.
+    """
+
+    def __init__(self, snapshot: Snapshot, plan: Plan, pick: Pick, progress: Mapping[GangId, float]) -> None:
+        """plan: of this snapshot, and carried out. pick: how long of their bands everything takes. progress: of `forecast.why`."""
+        self._snapshot, self._pick = snapshot, pick
+        self.now = self._began = snapshot.now
+        self._waiting = {gang.id: gang for gang in snapshot.pending}
+        self._running = {running.gang.id: running for running in snapshot.running}
+        future = Future.of(
+            snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, pick=pick, progress=progress
+        )
+        self.spans: dict[GangId, tuple[datetime, datetime]] = {}  # of those that started since: from when until when
+        self.breaches: dict[GangId, Breach] = {}  # the first of each promise
+        self._ends = {end.gang: snapshot.now + timedelta(seconds=end.mid_s) for end in future.ends()}
+        self._left: dict[GangId, timedelta] = {}  # what those that have to leave, and will be back, have still to do
+        for leaving in snapshot.running:
+            if leaving.preempted_for is not None:
+                staying = replace(leaving, stopping=False, preempted_for=None, asked_at=None)
+                end = Future.of([staying], snapshot.durations, snapshot.now, pick=pick, progress=progress).end(leaving.gang.id)
+                assert end is not None
+                self._left[leaving.gang.id] = timedelta(seconds=end.mid_s)
+        self._whole: dict[GangId, Gang] = {}  # of those that were placed, as they asked
+        self._promises: dict[GangId, Promise] = {}
+        self._planner = Planner()
+        self._look_again_at: datetime | None = None
+        self._turns = min(MOST_TURNS, WORK // (len(snapshot.nodes) + len(snapshot.pending) + len(snapshot.running) + 1))
+        self._carry_out(plan)
+
+    def starts_at(self, gang: GangId) -> datetime | None:
+        """When it starts; None where that is not seen: `now` is how far it was looked, then."""
+        for _ in range(self._turns):
+            if gang not in self._waiting:
+                return self.now
+            at = self._next()
+            if at is None:
+                return None
+            self.now = at
+            for ended in [name for name, end in self._ends.items() if end <= at]:
+                self._end(ended)
+            self._carry_out(self._planner(self._seen()))
+        return None if gang in self._waiting else self.now
+
+    def start_of(self, gang: GangId, else_at: datetime) -> datetime:
+        """When it starts; where that is not seen, at `else_at`, or when it was looked for no more."""
+        return self.starts_at(gang) or max(else_at, self.now)
+
+    def out_of_way_at(self, name: str, of: datetime | None) -> datetime | None:
+        """When a run that waits, too ("run:ID"), is in the way no more of what starts at `of`: it has started, or ended."""
+        span = self.spans.get(GangId(name.removeprefix("run:")))
+        if span is None or of is None:
+            return None
+        return span[0] if of < span[1] else span[1]
+
+    def _seen(self) -> Snapshot:
+        return replace(
+            self._snapshot,
+            version=Version(self._snapshot.version + 1),
+            now=self.now,
+            pending=tuple(self._waiting.values()),
+            running=tuple(self._running.values()),
+            promises=self._promises,
+            place_most=0,
+        )
+
+    def _next(self) -> datetime | None:
+        """When something ends, or time alone changes something."""
+        times = [*self._ends.values()]
+        if self._look_again_at is not None:
+            times.append(max(self._look_again_at, self.now + max((self.now - self._began) / LOOKS, timedelta(seconds=OVERDUE_S))))
+        return min(times, default=None)
+
+    def _carry_out(self, plan: Plan) -> None:
+        for placement in plan.place:
+            self._start(placement)
+        for one in plan.preempt:
+            leaving = self._running.get(one.gang)
+            if leaving is not None and not leaving.stopping:
+                self._leave(replace(leaving, stopping=True, preempted_for=one.for_gang or None, asked_at=self.now))
+        for breach in plan.breaches:
+            self.breaches.setdefault(breach.gang, breach)
+        self._promises = {promise.gang: promise for promise in plan.promises if promise.gang in self._waiting}
+        self._look_again_at = plan.look_again_at
+
+    def _start(self, placement: Placement) -> None:
+        name = placement.gang.id
+        self._whole[name] = self._waiting.pop(name)
+        self._running[name] = Running(placement, self.now, started_at=self.now)
+        takes = self._left.pop(name, None) or timedelta(seconds=self._pick(expect(placement.gang, self._snapshot.durations)))
+        self._ends[name] = self.now + max(takes, timedelta(seconds=OVERDUE_S))
+        self.spans[name] = self.now, self._ends[name]
+
+    def _leave(self, leaving: Running) -> None:
+        """It was asked to make room, and will go on from where it was."""
+        name, end = leaving.gang.id, self._ends[leaving.gang.id]
+        about = Future.of([leaving], {}, self.now, grace_s=self._snapshot.preempt_grace_s, pick=self._pick).end(name)
+        assert about is not None
+        gone = self.now + timedelta(seconds=about.mid_s)
+        self._running[name] = leaving
+        if gone < end:
+            self._ends[name], self._left[name] = gone, end - self.now
+
+    def _end(self, name: GangId) -> None:
+        ended = self._running.pop(name)
+        del self._ends[name]
+        if name in self._left:
+            whole = self._whole.get(name, ended.gang)
+            served_s = whole.served_s + (self.now - (ended.started_at or self.now)).total_seconds()
+            self._waiting[name] = replace(whole, served_s=served_s)
