@@ -14,7 +14,7 @@ from hopyard.scheduler.predict import Expected, expect
 from hopyard.scheduler.timeline.future import OVERDUE_S, Future
 
 MOST_TURNS = 100
-WORK = 300_000  # nodes and gangs that all turns together may look at
+WORK = 12_000  # nodes and gangs that all turns together look at, so that an answer takes a second or two
 LOOKS = 20  # nothing that time alone changes is looked for within a part of this of the time that has passed
 Pick = Callable[[Expected], float]
 
