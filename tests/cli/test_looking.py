@@ -171,7 +171,8 @@ def test_stop_and_rm(shell: Shell) -> None:
     name = shell.detach("wait.py")
     refused = shell.hop("rm", "-y", name)
     assert (refused.code, refused.talk) == (1, f"error: {name} has not ended\nhint: --force ends what is alive first\n")
-    assert shell.hop("stop", "no/such/1", name).code == 2, "nothing is stopped when a name is wrong"
+    wrong = shell.hop("stop", "no/such/1", name)
+    assert (wrong.code, "hint: nothing was stopped: leave it out to stop the others\n" in wrong.talk) == (2, True)
     assert json.loads(shell.hop("ps", "--json").out)[0]["name"] == name
     assert shell.hop("stop", "--grace", "1s", name).talk.startswith(f"{name}  ")
     shell.hop("logs", "-f", name)

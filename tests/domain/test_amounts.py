@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.domain.amounts import decayed, use_at_end
+from hopyard.domain.amounts import decayed, use_at_end, used_after
 from hopyard.domain.queue import Used
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,3 +39,9 @@ def test_what_is_short_beside_the_half_life_counts_in_full(share: float, half_li
 
 def test_a_clock_that_jumped_back_counts_nothing() -> None:
     assert use_at_end(0.5, -10.0, 60.0) == 0.0
+
+
+def test_nothing_that_was_used_is_younger_after_a_clock_jumped_back() -> None:
+    before = Used(100.0, T0)
+    assert used_after(before, 0.5, 10, T0 - timedelta(hours=1), 3600) == Used(100.0 + use_at_end(0.5, 10, 3600), T0)
+    assert used_after(before, 0.5, 10, T0 + timedelta(hours=1), 3600) == Used(50.0 + use_at_end(0.5, 10, 3600), T0 + timedelta(hours=1))

@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 
-from hopyard.domain.cluster import HoldReason, Plan, Snapshot
+from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Plan, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement, Role, Where
 from hopyard.domain.ids import GangId, NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.forecast import Why, why
+from hopyard.scheduler.predict import expect
+from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.whatif import LIMITS_S, changes
 from tests.scheduler.futures import T0, asks, machine, runs, seconds, snapshot
 from tests.scheduler.worlds import World, gang, queue, tree, worlds
@@ -260,7 +262,7 @@ def test_what_is_told_to_start_now_really_does(world: World) -> None:
 @settings(max_examples=40, deadline=None)
 @given(worlds(reserved=False))
 def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
-    """Where nobody takes longer than was said, and nobody is being asked to leave; or it is said who will come before it."""
+    """Where nobody takes longer than was said, and nobody is being asked to leave. Where it is not, it will be broken for what is said."""
     for running in list(world.running.values()):
         limit_s = running.gang.time_limit_s
         if limit_s is not None and running.started_at is not None and running.started_at + seconds(limit_s + 5) <= world.now:
@@ -277,7 +279,9 @@ def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
         assert found is not None
         assert found.promised_at == promise.start_at
         assert found.expected is not None
-        assert found.expected.mid_at <= promise.start_at + seconds(1) or found.late.endswith("goes before it")
+        if found.expected.mid_at > promise.start_at + seconds(1):
+            breach = _lived_through(world)[1][promise.gang]
+            assert breach.cause is BreachCause.PRIORITY and breach.detail == found.late
 
 
 def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
@@ -345,9 +349,12 @@ def test_who_was_promised_a_start_that_others_will_take_is_expected_after_them()
     world.turn()
     world.submit(gang("low", 0, cpus=2, queue="q", priority=20, limit_s=5, at=1))
     world.turn()
-    world.submit(*(gang(f"m{i}", 0, queue="q", limit_s=15, at=2 + i) for i in range(4)))
-    starts = _starts_s(world, ["m0", "m1", "m2", "m3", "low"])
-    assert starts == [20, 20, 35, 35, 50] == [_lived_through(world)[name] for name in ("m0", "m1", "m2", "m3", "low")]
+    world.submit(*(gang(f"m{i}", 0, queue="q", limit_s=60, at=2 + i) for i in range(4)))
+    names, (starts, breaches) = ["m0", "m1", "m2", "m3", "low"], _lived_through(world)
+    assert _starts_s(world, names) == [20, 20, 80, 80, 140] == [starts[name] for name in names]
+    view = world.snapshot()
+    found = why(view, plan(view), GangId("low"))
+    assert found is not None and found.late == breaches["low"].detail == "run m1 goes before it"
 
 
 def test_who_stands_back_for_a_larger_one_is_expected_after_it_however_long_that_waits() -> None:
@@ -362,6 +369,31 @@ def test_who_stands_back_for_a_larger_one_is_expected_after_it_however_long_that
     assert large is not None and large.expected is not None
     assert small.expected.mid_at >= large.expected.mid_at + seconds(600)
     assert small.expected.high_at >= large.expected.high_at + seconds(600)
+    assert [(one.name, one.until) for one in small.blocked_by] == [("run:large", small.expected.mid_at)]
+    assert [line.text for line in small.what_if] == ["with --time 1h: now, by backfill"]
+
+
+def test_a_time_that_ends_just_before_others_start_is_told_in_seconds() -> None:
+    world = World({NodeId("n"): worlds_machine("n", 0, cpus=2)}, tree(queue("q")))
+    world.submit(gang("there", 0, queue="q", limit_s=42))
+    world.turn()
+    world.submit(gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", limit_s=300, at=2))
+    view = world.snapshot()
+    found = why(view, plan(view), GangId("small"))
+    assert found is not None and [line.text for line in found.what_if] == ["with --time 40s: now, by backfill"]
+
+
+def test_nobody_is_promised_what_who_comes_before_it_will_take() -> None:
+    """`second` is of the user who was promised a start already, and of higher priority than `low`."""
+    world = World({NodeId("n"): worlds_machine("n", 2)}, tree(queue("q")))
+    world.submit(gang("there", 2, queue="q", limit_s=60))
+    world.turn()
+    world.submit(gang("first", queue="q", at=1), gang("second", queue="q", at=2), gang("low", cpus=2, queue="q", user="bob", priority=10, at=3))
+    assert [promise.gang for promise in plan(world.snapshot()).promises] == ["first"]
+    for name in ("second", "low"):
+        world.pending.pop(GangId(name))
+    world.submit(gang("low", cpus=2, queue="q", user="bob", priority=10, at=3))
+    assert [promise.gang for promise in plan(world.snapshot()).promises] == ["first", "low"]
 
 
 def test_who_stands_back_for_one_that_waits_longer_for_the_quota_does_not_start_now() -> None:
@@ -394,7 +426,7 @@ def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected
         world.pending[one.id] = world.originals[one.id] = replace(one, time_limit_s=one.time_limit_s or 500.0, preemptible=False)
     world.durations = {}
     names = list(world.pending)
-    foreseen, lived = _starts_s(world, names), _lived_through(world)
+    foreseen, (lived, _) = _starts_s(world, names), _lived_through(world)
     for name, at_s in zip(names, foreseen, strict=True):
         assert at_s == lived.get(name)
 
@@ -412,19 +444,29 @@ def _starts_s(world: World, names: list[str]) -> list[float | None]:
     return found
 
 
-def _lived_through(world: World) -> dict[str, float]:
-    """When those that wait really start, in seconds from T0, where everything takes as long as its limit."""
-    life, found = deepcopy(world), dict[str, float]()
+def _lived_through(world: World) -> tuple[dict[str, float], dict[str, Breach]]:
+    """When those that wait really start, in seconds from T0, and the first breach of each promise, where everything takes as long as is
+    expected."""
+    life, starts, breaches, leaving = deepcopy(world), dict[str, float](), dict[str, Breach](), set[GangId]()
+    view, durations = life.snapshot(), dict(life.durations)
+    future = Future.of(view.running, durations, view.now, pick=lambda expected: expected.mid_s)
+    ends = {end.gang: view.now + seconds(end.mid_s) for end in future.ends()}
     for _ in range(200):
         wanted = life.turn()
-        found.update({one.gang.id: (life.now - T0).total_seconds() for one in wanted.place})
-        ends = {one.gang.id: one.started_at + seconds(one.gang.time_limit_s) for one in life.running.values() if one.started_at and one.gang.time_limit_s}
+        breaches = {one.gang: one for one in wanted.breaches} | breaches
+        for one in wanted.place:
+            starts[one.gang.id] = (life.now - T0).total_seconds()
+            ends[one.gang.id] = life.now + seconds(max(expect(one.gang, durations).mid_s, 1))
+        for asked_to in wanted.preempt:
+            leaving.add(asked_to.gang)
+            ends[asked_to.gang] = min(ends[asked_to.gang], life.now + seconds(5))
         times = [*ends.values(), *([wanted.look_again_at] if wanted.look_again_at else [])]
         if not life.pending or not times:
             break
         life.now = max(min(times), life.now + seconds(1))
-        for name, end in ends.items():
-            if end <= life.now:
-                life.end(name)
-        life.durations = {}  # nothing is learned
-    return found
+        for name in [name for name, end in ends.items() if end <= life.now]:
+            del ends[name]
+            (life.leave if name in leaving else life.end)(name)
+            leaving.discard(name)
+        life.durations = dict(durations)  # nothing is learned
+    return starts, breaches

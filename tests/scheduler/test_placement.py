@@ -254,6 +254,11 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
             (SMALL, BIG),
             "needs 3 different nodes for one replica each; 2 have room for one",
         ),
+        (
+            gang(role(cpus=3, name="chief"), role(2, cpus=2)),
+            (node("a", cpus=4),),
+            "needs 3 replicas at once: 1 `chief` with 3 CPUs, 2 `worker` with 2 CPUs; a cannot hold them together: 3 CPUs too few",
+        ),
         (gang(role(2, topology=Topology("zone", Closeness.NEAR))), (SMALL,), "needs 2 replicas by `zone`; no node has the label `zone`"),
     ],
 )  # fmt: skip
@@ -284,6 +289,20 @@ def test_what_never_fits_says_what_is_missing_and_where_it_would_fit(
             (),
             HoldReason.NO_CAPACITY,
             "needs 1 GPU, 1 CPU; the nodes that have that are not ready",
+        ),
+        (
+            gang(role(gpus=1)),
+            (node("a"), node("b", 1, cordoned=True)),
+            (),
+            HoldReason.NO_CAPACITY,
+            "needs 1 GPU, 1 CPU; the nodes that have that are cordoned",
+        ),
+        (
+            gang(role(cpus=1), role(2, cpus=3, name="worker")),
+            (node("a", cpus=8),),
+            (busy("a", cpus=6),),
+            HoldReason.NO_CAPACITY,
+            "needs 3 CPUs for each `worker` replica; 2 of 8 CPUs are free on a",
         ),
         (
             gang(role(4, gpus=1)),

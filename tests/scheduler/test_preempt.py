@@ -91,6 +91,15 @@ def test_a_queue_takes_back_what_it_lent_and_no_more() -> None:
     assert asked(found) == {"a4", "a5", "a6", "a7"}
 
 
+def test_the_lender_is_named_who_is_sure_of_it() -> None:
+    """Which is the team here: its queue is sure of one GPU only, and its run asks for two."""
+    tree_of_teams = tree(queue("root"), queue("team", "root", sure=4), queue("one", "team", sure=1), queue("two", "team"), queue("other", "root"))
+    runs = [held(f"o{i}", "n", (i,), queue="other") for i in range(4)]
+    found = world(tree_of_teams, {"n": 4}, *runs, pending=(gang("g", 2, queue="one"),))
+    reasons = {preemption.reason for preemption in found.turn().preempt}
+    assert reasons == {"queue other uses more than its guarantee; run g takes back what queue team lent"}
+
+
 def test_a_queue_within_its_guarantee_gives_nothing_back() -> None:
     runs = [held(f"a{i}", "n", (i,), queue="a") for i in range(4)]
     assert asked(world(SHARED, {"n": 4}, *runs, pending=(gang("b", 1, queue="b"),))) == set()

@@ -83,8 +83,9 @@ def _queues(top: Section, file: Path) -> QueueTree | None:
 def pool_nodes(pool: Section) -> list[Node]:
     """The machines of one pool, named `POOL-0000` and so on."""
     name = pool.checked("name", lambda: check_name(pool.text("name", "default"), what="name"))
-    count = _number_of(pool, "count", MOST_NODES, "how many machines the pool has; a pool of none is left out of the file") or 1
-    racks = _number_of(pool, "racks", count, f"the {count} of the pool are spread over them evenly; leave it out where there are none")
+    count = pool.whole("count", 1, low=1, high=MOST_NODES, hint="how many machines the pool has; a pool of none is left out of the file")
+    spread = f"the {count} of the pool are spread over them evenly; leave it out where there are none"
+    racks = pool.whole("racks", 0, low=1, high=count, hint=spread)
     labels = pool.section("labels")
     texts = {key: labels.text(key) for key in labels.values}
     extras = pool.section("extras")
@@ -99,16 +100,6 @@ def pool_nodes(pool: Section) -> list[Node]:
         extras={key: extras.whole(key, 0, low=0, high=10**6) for key in extras.values},
     )
     return [replace(node, id=NodeId(f"{name}-{at:04d}"), labels=_racked(texts, name, at, count, racks)) for at in range(count)]
-
-
-def _number_of(pool: Section, key: str, high: int, hint: str) -> int:
-    """From 1 to `high`; 0 where nothing is given."""
-    value = pool.values.get(key)
-    if value is None:
-        return 0
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
-        raise pool.fail(key, f"{shown(value)} is not a whole number from 1 to {high}", hint)
-    return value
 
 
 def _missing(pool: Section, key: str, example: str) -> Any:

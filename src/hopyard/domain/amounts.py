@@ -90,6 +90,13 @@ def use_at_end(share: float, held_s: float, half_life_s: float) -> float:
     return -share * half_life_s / math.log(2) * math.expm1(-math.log(2) * max(held_s, 0.0) / half_life_s)
 
 
+def used_after(before: Used | None, share: float, held_s: float, now: datetime, half_life_s: float) -> Used:
+    """What somebody has used once this share of the cluster, held for so long, is given back."""
+    past = 0.0 if before is None else decayed(before, now, half_life_s)
+    at = now if before is None else max(now, before.at)  # a clock that jumped back makes nothing young again
+    return Used(past + use_at_end(share, held_s, half_life_s), at)
+
+
 def gpu_milli_of(request: Resources) -> int:
     """Thousandths of GPUs that one replica asks for; 1 for a share by memory, since the card is not known."""
     return request.gpus * WHOLE_GPU or request.gpu_milli or (1 if request.gpu_memory_bytes else 0)

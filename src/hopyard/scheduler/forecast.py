@@ -90,12 +90,10 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
     base = _Base(snapshot, plan, gangs, gang, progress)
     own = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
     ahead = [*base.rivals(hold), *own]
-    likely = base.laid_out(_mid, ahead)
-    start_at, waits_for = likely.start_of(gang)
-    if hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE):
-        start_at = None
-    coming = base.foreseen(_mid)
-    start_at = None if start_at is None else coming.start_of(gang.id, start_at)
+    likely, coming = base.laid_out(_mid, ahead), base.foreseen(_mid)
+    at, waits_for = likely.start_of(gang)
+    never = hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE)
+    start_at = None if at is None or never else coming.start_of(gang.id, lambda: at)
     runs = waits_for if hold.reason in FOR_ROOM else ()
     named = (*hold.blocked_by, *runs)
     return Why(
@@ -114,10 +112,10 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
 
 
 def _band(base: _Base, ahead: Sequence[Gang], mid: datetime) -> Band:
-    low, high = (
-        base.foreseen(pick).start_of(base.gang.id, base.laid_out(pick, ahead).start_of(base.gang)[0] or mid) for pick in (_low, _high)
-    )
-    return Band(min(low, mid), mid, max(high, mid))
+    def start_at(pick: Pick) -> datetime:
+        return base.foreseen(pick).start_of(base.gang.id, lambda: base.laid_out(pick, ahead).start_of(base.gang)[0] or mid)
+
+    return Band(min(start_at(_low), mid), mid, max(start_at(_high), mid))
 
 
 def _sooner(base: _Base, likely: _Future, reason: HoldReason, start_at: datetime | None) -> list[WhatIf]:
@@ -139,7 +137,7 @@ def _sooner(base: _Base, likely: _Future, reason: HoldReason, start_at: datetime
 
 def _seen(base: _Base, at: datetime, change: Change) -> tuple[datetime, Change]:
     """When the policy will start it, which may be later than there is room for it: others may come first."""
-    return base.foreseen(_mid, change.gang).start_of(change.gang.id, at), change
+    return base.foreseen(_mid, change.gang).start_of(change.gang.id, lambda: at), change
 
 
 def _start_of(base: _Base, likely: _Future, change: Change) -> datetime | None:

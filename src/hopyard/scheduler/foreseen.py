@@ -14,6 +14,7 @@ from hopyard.scheduler.predict import Expected, expect
 from hopyard.scheduler.timeline.future import OVERDUE_S, Future
 
 MOST_TURNS = 100
+LEAST_TURNS = 8  # fewer tell too little for what they cost
 WORK = 12_000  # nodes and gangs that all turns together look at, so that an answer takes a second or two
 LOOKS = 20  # nothing that time alone changes is looked for within a part of this of the time that has passed
 Pick = Callable[[Expected], float]
@@ -29,16 +30,18 @@ class Foreseen:
         """plan: of this snapshot, and carried out. pick: how long of their bands everything takes. progress: of `forecast.why`."""
         self._snapshot, self._pick = snapshot, pick
         self.now = self._began = snapshot.now
+        turns = min(MOST_TURNS, WORK // (len(snapshot.nodes) + len(snapshot.pending) + len(snapshot.running) + 1))
+        self._turns = turns if turns >= LEAST_TURNS else 0
         self._waiting = {gang.id: gang for gang in snapshot.pending}
-        self._running = {running.gang.id: running for running in snapshot.running}
+        self._running = {running.gang.id: running for running in snapshot.running if self._turns}
         future = Future.of(
-            snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, pick=pick, progress=progress
+            self._running.values(), snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, pick=pick, progress=progress
         )
         self.spans: dict[GangId, tuple[datetime, datetime]] = {}  # of those that started since: from when until when
         self.breaches: dict[GangId, Breach] = {}  # the first of each promise
         self._ends = {end.gang: snapshot.now + timedelta(seconds=end.mid_s) for end in future.ends()}
         self._left: dict[GangId, timedelta] = {}  # what those that have to leave, and will be back, have still to do
-        for leaving in snapshot.running:
+        for leaving in self._running.values():
             if leaving.preempted_for is not None:
                 staying = replace(leaving, stopping=False, preempted_for=None, asked_at=None)
                 end = Future.of([staying], snapshot.durations, snapshot.now, pick=pick, progress=progress).end(leaving.gang.id)
@@ -48,7 +51,6 @@ class Foreseen:
         self._promises: dict[GangId, Promise] = {}
         self._planner = Planner()
         self._look_again_at: datetime | None = None
-        self._turns = min(MOST_TURNS, WORK // (len(snapshot.nodes) + len(snapshot.pending) + len(snapshot.running) + 1))
         self._carry_out(plan)
 
     def starts_at(self, gang: GangId) -> datetime | None:
@@ -65,9 +67,9 @@ class Foreseen:
             self._carry_out(self._planner(self._seen()))
         return None if gang in self._waiting else self.now
 
-    def start_of(self, gang: GangId, else_at: datetime) -> datetime:
-        """When it starts; where that is not seen, at `else_at`, or when it was looked for no more."""
-        return self.starts_at(gang) or max(else_at, self.now)
+    def start_of(self, gang: GangId, otherwise: Callable[[], datetime]) -> datetime:
+        """When it starts; where that is not seen, as `otherwise` says, but not before it was looked for no more."""
+        return self.starts_at(gang) or max(otherwise(), self.now)
 
     def out_of_way_at(self, name: str, of: datetime | None) -> datetime | None:
         """When a run that waits, too ("run:ID"), is in the way no more of what starts at `of`: it has started, or ended."""

@@ -7,7 +7,7 @@ nothing is queued for it, so a slow one holds no memory and misses nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,10 +35,15 @@ class Wish:
 
 
 class Follower:
-    """Yields frames. `frame(head, bytes)` is made by the caller, who knows how a run is written as JSON."""
+    """Yields frames. `frame(head, bytes)` is made by the caller, who knows how a run is written as JSON, and `readable(run)`, which
+    is what people are to read of one."""
 
-    def __init__(self, runs: RunStore, streams: Streams, ingest: Ingest, hub: Hub, *, frame: Callable[[Mapping[str, Any]], bytes]) -> None:
-        self._runs, self._streams, self._ingest, self._hub, self._frame = runs, streams, ingest, hub, frame
+    def __init__(
+        self, runs: RunStore, streams: Streams, ingest: Ingest, hub: Hub,
+        *, frame: Callable[[Mapping[str, Any]], bytes], readable: Callable[[Run], Awaitable[Run]],
+    ) -> None:  # fmt: skip
+        self._runs, self._streams, self._ingest, self._hub = runs, streams, ingest, hub
+        self._frame, self._readable = frame, readable
 
     async def frames(self, run_id: RunId, wish: Wish) -> AsyncIterator[bytes]:
         """Until the run is final and all its output was given, or the server ends. Raises NotFound at the first step."""
@@ -46,7 +51,7 @@ class Follower:
             cursors = dict(wish.cursors)
             past = await look_back(self._runs, run_id)
             watch.state = False
-            yield self._frame({"kind": "state", "run": past.run})
+            yield self._frame({"kind": "state", "run": await self._readable(past.run)})
             next_progress = 0.0
             clock = asyncio.get_running_loop().time
             everything = True
@@ -55,7 +60,7 @@ class Follower:
                     watch.state, everything = False, True
                     old, past = past.run, await look_back(self._runs, run_id)
                     if _differs(old, past.run):
-                        yield self._frame({"kind": "state", "run": past.run})
+                        yield self._frame({"kind": "state", "run": await self._readable(past.run)})
                 # The state was read before the streams: what a final run said is all there by now.
                 grown = watch.take_grown()
                 async for piece in self._output(past, wish, cursors) if everything else self._grown(past, wish, cursors, grown):
@@ -68,7 +73,7 @@ class Follower:
                     if frame is not None:
                         yield frame
                 if past.run.phase.final and not watch.state:
-                    yield self._frame({"kind": "end", "run": past.run})
+                    yield self._frame({"kind": "end", "run": await self._readable(past.run)})
                     return
                 if not await self._pause(watch, next_progress - clock()):
                     everything = True

@@ -12,9 +12,10 @@ from hopyard.domain.cluster import PREEMPT_GRACE_S, Running
 from hopyard.domain.durations import gpus_of, history_keys
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId
+from hopyard.scheduler.placement.ground import Ints
 from hopyard.scheduler.predict import NEVER_S, TELLS_PACE, Expected, History, exactly, history_of, paced, telling, whole_of
 from hopyard.scheduler.timeline.releases import Floats, Releases
-from hopyard.scheduler.timeline.uses import CPU, NOBODY, NODE, SLOT, Ints, Uses
+from hopyard.scheduler.timeline.uses import CPU, NOBODY, NODE, SLOT, Uses
 
 STOPS_IN_S = 5.0  # one that was asked to end is expected to be gone by then; at the latest when its grace is over
 ALONE = -1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from hopyard.scheduler.placement.ground import Ints
+
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 SPARE = 2  # so many more replicas may come to each node before all is laid out anew
 
 

@@ -11,8 +11,9 @@ from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import NodeId
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fitting import least_gpu
+from hopyard.scheduler.placement.ground import Bools, Ints
 from hopyard.scheduler.timeline.future import OVERDUE_S, End, Future
-from hopyard.scheduler.timeline.releases import Bools, Floats, Ints, Releases
+from hopyard.scheduler.timeline.releases import Floats, Releases
 
 SPARE_NODES = 16
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import NodeId
+from hopyard.scheduler.placement.ground import Ints
 
-Ints = NDArray[np.int64]
 SLOT, NODE, CPU, MEMORY, GPU = range(5)
 NOBODY = -1  # the node of what is not held any more
 _ROOM = 64

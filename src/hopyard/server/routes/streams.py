@@ -16,6 +16,7 @@ from hopyard.interfaces.streams import StreamKey
 from hopyard.server.answers import encode
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import TEXT, In, some_of
+from hopyard.server.names import readable_one
 from hopyard.server.parts import Parts
 from hopyard.server.wire import run_out
 from hopyard.tracking.follow import Follower, Wish
@@ -99,8 +100,15 @@ class StreamsOut(Struct, frozen=True):
     streams: list[StreamOut]
 
 
+def follower_of(parts: Parts) -> Follower:
+    """One that tells runs as people read them."""
+    return Follower(
+        parts.runs, parts.streams, parts.ingest, parts.hub, frame=frame, readable=lambda run: readable_one(parts.runs, run)
+    )
+
+
 def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    follower = Follower(parts.runs, parts.streams, parts.ingest, parts.hub, frame=frame)
+    follower = follower_of(parts)
 
     async def follow(ask: Ask[FollowQuery, Nothing]) -> Response:
         """Follow a run until it is final.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from hopyard.domain.amounts import decayed, dominant_share, use_at_end
+from hopyard.domain.amounts import dominant_share, used_after
 from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.attempt_news import After, Before
 from hopyard.domain.durations import KEPT, history_keys
 from hopyard.domain.ids import RunId
-from hopyard.domain.queue import Used
 from hopyard.domain.run import RunPhase
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.stores.memory.rows import AttemptRow, RunRow
@@ -105,11 +104,8 @@ class Changes:
         if attempt.started_at is not None:
             run.gang = replace(gang, served_s=gang.served_s + max((self._now - attempt.started_at).total_seconds(), 0.0))
         key = (gang.queue, gang.user)
-        before, half_life_s = state.used.get(key), state.tree.half_life_s
-        past = 0.0 if before is None else decayed(before, self._now, half_life_s)
-        at = self._now if before is None else max(self._now, before.at)  # a clock that jumped back makes nothing young again
-        held_s = (self._now - attempt.placed_at).total_seconds()
-        state.used[key] = Used(past + use_at_end(dominant_share(attempt.amounts, state.totals.get()), held_s, half_life_s), at)
+        share, held_s = dominant_share(attempt.amounts, state.totals.get()), (self._now - attempt.placed_at).total_seconds()
+        state.used[key] = used_after(state.used.get(key), share, held_s, self._now, state.tree.half_life_s)
         state.seen_used.stale()
 
     def _learn(self, run: RunRow) -> None:

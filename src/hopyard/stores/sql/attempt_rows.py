@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, update
 
-from hopyard.domain.amounts import decayed, dominant_share, use_at_end
+from hopyard.domain.amounts import dominant_share, used_after
 from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.attempt_news import After
 from hopyard.domain.durations import KEPT, history_keys
@@ -134,10 +134,8 @@ class Changes:
         key, now = (found.gang.queue, found.gang.user), self._at
         share = dominant_share(self._live.amounts(found.id), self._live.totals)
         before = self._used.get(key) or self._live.used.get(key)
-        half_life_s = self._live.charges.tree.half_life_s
-        past = 0.0 if before is None else decayed(before, now, half_life_s)
-        at = now if before is None else max(now, before.at)  # a clock that jumped back makes nothing young again
-        self._used[key] = Used(past + use_at_end(share, (self._now - found.placed_at) / _SECOND, half_life_s), at)
+        held_s = (self._now - found.placed_at) / _SECOND
+        self._used[key] = used_after(before, share, held_s, now, self._live.charges.tree.half_life_s)
         self.stamp.touch("learnt")
 
     def _learn(self, found: LiveAttempt, seconds: float) -> None:
