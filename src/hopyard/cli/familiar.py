@@ -13,7 +13,7 @@ _COMMANDS: dict[tuple[str, ...], str] = {
     ("submit", "start", "launch", "exec", "train", "sbatch", "srun", "qsub"): "`hop run train.py` runs a script, with --detach without following it",
     ("restart", "retry", "rerun", "repeat", "clone"): "`hop fork RUN` runs again what RUN ran",
     ("show", "describe", "inspect", "get"): "`hop info RUN` tells everything about a run",
-    ("log", "tail", "attach", "follow"): "`hop logs RUN` prints what a run wrote; -f follows it",
+    ("log", "tail", "attach", "follow", "wait"): "`hop logs RUN` prints what a run wrote; -f follows it until it ends",
     ("explain", "eta", "pending"): "`hop why RUN` tells why a run waits, and when it starts",
     ("compare",): "`hop diff RUN RUN` compares two runs",
     ("metrics", "graph", "chart"): "`hop plot RUN` draws metrics",
