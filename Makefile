@@ -4,6 +4,7 @@
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
+EXPLORE_ARGS ?=
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 
 BIN := $(VENV)/bin
@@ -31,7 +32,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types contracts docs wheel constraints clean
+.PHONY: help demo test explore lint types contracts docs wheel constraints clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,7 +41,10 @@ demo: $(DONE)/demo $(DONE)/torch  ## install, then train on MNIST through Hopyar
 	@scripts/demo.sh $(VENV)
 
 test: $(DONE)/test $(DONE)/torch  ## the whole test suite (PYTEST_ARGS="-k name" for a part)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS)
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS)
+
+explore: $(DONE)/test $(DONE)/torch  ## the laws with random seeds and growing sizes (EXPLORE_ARGS="--minutes 60 tests/scheduler")
+	$(BIN)/python scripts/explore.py $(EXPLORE_ARGS)
 
 lint: $(DONE)/test  ## ruff
 	$(BIN)/ruff check .

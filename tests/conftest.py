@@ -9,15 +9,21 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
+
+from tests import exploring
 
 # A test that needs a home sets one below its tmp_path; one that forgets fails at once instead of using the developer's.
 os.environ["HOPYARD_HOME"] = "/dev/null/set-HOPYARD_HOME-below-tmp_path"
-settings.register_profile("hopyard", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ, print_blob=True)
-settings.load_profile("hopyard")
+exploring.load_profile()
 # What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if exploring.ROUND:
+        items[:], others = exploring.only_laws(items)
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tests.exploring import seeded
+
 from .world import World, chance, until
 
 NAMES = [f"q{i}" for i in range(40)]
@@ -26,6 +28,7 @@ def kill_within(world: World, seconds: float, dead: set[int]) -> None:
     dead.add(world.kill_server())
 
 
+@seeded
 def test_a_tree_of_queues_is_applied_whole_or_not_at_all(world: World) -> None:
     moment, dead = chance(41), set[int]()
     legal = []
@@ -48,6 +51,7 @@ def test_a_tree_of_queues_is_applied_whole_or_not_at_all(world: World) -> None:
     assert (run["spec"]["queue"], world.reaches(run["name"], "succeeded")["attempt"]["number"]) == ("q0", 1)
 
 
+@seeded
 def test_a_reservation_and_a_cordon_are_there_once_or_not_at_all(world: World) -> None:
     moment, dead = chance(42), set[int]()
     world.ok("up")

@@ -8,6 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.exploring import seeded
+
 from .world import World, chance, is_gone, kill, submit, until
 
 # Trains a little machine whose state and whose chance decide what comes out; slow enough to be killed in the middle.
@@ -63,6 +65,7 @@ def is_undisturbed(world: World, run: Any, calm: Any) -> None:
     assert said == wanted
 
 
+@seeded
 def test_everything_killed_at_once_goes_on_from_the_newest_checkpoint(world: World) -> None:
     moment = chance(11)
     world.write("train.py", TRAINS)

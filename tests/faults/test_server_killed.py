@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.exploring import seeded
+
 from .world import World, chance, kill, submit, until
 
 # Says a numbered line and logs a metric again and again until the gate is there; then how many.
@@ -52,6 +54,7 @@ def is_complete(world: World, run: Any) -> None:
     assert max(steps) == (total - 1) // 400 * 400, "the newest checkpoint came over"
 
 
+@seeded
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_run_that_is_followed_is_printed_once_and_whole(world: World, seed: int) -> None:
     """`hop run` itself starts the next server: nobody else types anything."""
@@ -79,6 +82,7 @@ def test_a_run_that_is_followed_is_printed_once_and_whole(world: World, seed: in
     is_complete(world, run)
 
 
+@seeded
 def test_detached_runs_go_on_and_the_next_command_takes_them_back(world: World) -> None:
     gate, moment = world.root / "gate", chance(3)
     world.write("talks.py", TALKS)
@@ -114,6 +118,7 @@ def test_a_run_that_ends_while_no_server_is_there_is_told_by_the_next(world: Wor
     is_complete(world, run)
 
 
+@seeded
 def test_a_submission_in_flight_is_there_once_or_not_at_all(world: World) -> None:
     """Commands that submit while the server dies: each ends well, and what each of them submitted ran once."""
     moment, seen = chance(4), world.root / "seen"
@@ -139,6 +144,7 @@ def test_a_submission_in_flight_is_there_once_or_not_at_all(world: World) -> Non
     assert len(world.ok("ps", "--all", "--json").json) == len(commands)
 
 
+@seeded
 def test_a_hundred_queued_runs_all_end_and_none_is_started_twice(world: World) -> None:
     moment, seen = chance(5), world.root / "seen"
     command = ["/bin/sh", "-c", f"echo $HOPYARD_ATTEMPT >> {seen}; echo done"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 
+from tests.exploring import seeded
+
 from .study import MOP, SEARCH, TRAINS, decisions, hopping, journal, process_of, start
 from .world import World, chance, kill, until
 
 
+@seeded
 def test_a_study_ends_as_an_undisturbed_one_whatever_is_killed(world: World) -> None:
     moment = chance(31)
     world.write("train.py", TRAINS)
@@ -61,6 +64,7 @@ def test_a_stopped_study_leaves_no_trial_behind(world: World) -> None:
     assert json.loads(world.ok("ps", "--json").out) == []
 
 
+@seeded
 def test_hopping_trials_go_on_whatever_is_killed(world: World) -> None:
     moment = chance(47)
     hopping(world)

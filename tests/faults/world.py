@@ -22,6 +22,7 @@ from hopyard.config.home import Home
 from hopyard.errors import HopyardError, ServerUnavailable
 from hopyard.sdk.client import Client
 from hopyard.sdk.connect import connect
+from tests.exploring import SEED
 
 DEADLINE_S = 120.0  # generous: it only ends a test that hangs
 HOP = str(Path(sys.executable).parent / "hop")
@@ -39,8 +40,8 @@ def until(met: Callable[[], T], what: str = "the condition") -> T:
 
 
 def chance(seed: int) -> random.Random:
-    """Chance that a failure can be repeated with: pytest shows what was printed. FAULTS_SEED=N chooses other moments."""
-    seed += int(os.environ.get("FAULTS_SEED", "0"))
+    """Chance that a failure can be repeated with: pytest shows what was printed. `make explore` chooses other moments."""
+    seed += SEED
     print(f"seed {seed}")
     return random.Random(seed)
 

@@ -12,6 +12,7 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.placement.fit import never_fits
+from tests.exploring import seeded, seeds
 
 from .test_cycle_simulation import TREES, Life, demand, too_much_for_its_queue
 from .worlds import World, machine, seconds
@@ -68,7 +69,8 @@ class Trouble:
         pass
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded
+@pytest.mark.parametrize("seed", seeds(*range(6)))
 def test_all_that_fits_starts_and_ends_when_demand_stops(seed: int) -> None:
     random = Random(seed)
     queues = TREES[seed % len(TREES)]

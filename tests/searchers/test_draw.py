@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from math import log10
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform, check_space
 from hopyard.errors import SpecError
 from hopyard.searchers.draw import at, draw, unit
-from hopyard.searchers.grid import LARGEST, combinations
+from hopyard.searchers.grid import LARGEST, axis, combinations
 from hopyard.testing.study_play import check_params
 
 from .spaces import domains, spaces
@@ -106,9 +108,38 @@ FIRST = [0.992352120956, 0.025492373629, 0.216756015037]
 # -- grids --------------------------------------------------------------------------------------------------------
 
 
+TOO_LARGE = Space(
+    (
+        Parameter("p0", Integer(0, 390, step=1)),
+        Parameter("p1", Choice(("a", "b")), ()),
+        Parameter("p2", Integer(0, 255, step=1), (Condition("p1", ("a",)),)),
+    )
+)
+
+
+def count_of(space: Space, chosen: Mapping[str, ParamValue], depth: int = 0) -> int:
+    """How many combinations there are: counted, not laid out."""
+    if depth == len(space.parameters):
+        return 1
+    parameter = space.parameters[depth]
+    if not space.active(parameter, chosen):
+        return count_of(space, chosen, depth + 1)
+    values = axis(parameter, 3)
+    if isinstance(parameter.domain, Choice):
+        return sum(count_of(space, {**chosen, parameter.name: value}, depth + 1) for value in values)
+    return len(values) * count_of(space, chosen, depth + 1)
+
+
 @given(space=spaces(most=4))
-def test_a_grid_has_every_combination_once_and_is_of_the_space(space: Space) -> None:
+@example(space=TOO_LARGE)
+def test_grid_has_every_combination_once_or_is_refused_as_too_large(space: Space) -> None:
+    size = count_of(space, {})
+    if size > LARGEST:
+        with pytest.raises(SpecError, match=f"more than {LARGEST:,}"):
+            combinations(space, 3)
+        return
     found = combinations(space, 3)
+    assert len(found) == size
     for params in found:
         check_params(space, params)
     shown = [repr(params) for params in found]
@@ -149,10 +180,11 @@ def test_a_range_without_points_has_no_grid() -> None:
         combinations(Space((Parameter("lr", Uniform(0.0, 1.0)),)))
 
 
-def test_a_grid_beyond_reason_is_refused_at_once() -> None:
-    space = Space(tuple(Parameter(f"p{number}", Integer(1, 10**9)) for number in range(8)))
-    with pytest.raises(SpecError, match=f"more than {LARGEST:,}"):
+def test_grid_beyond_reason_is_refused_at_once_and_the_largest_range_is_named() -> None:
+    space = Space((Parameter("small", Integer(1, 3, step=1)), *(Parameter(f"p{number}", Integer(1, 10**9)) for number in range(8))))
+    with pytest.raises(SpecError, match=f"more than {LARGEST:,}") as refused:
         combinations(space)
+    assert refused.value.hints[0].startswith("give `p0` fewer points")
 
 
 # -- spaces that nothing can be drawn from --------------------------------------------------------------------------

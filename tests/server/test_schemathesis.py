@@ -1,12 +1,11 @@
 """Every operation of the OpenAPI description, tried with data that fit it and data that do not, in process.
 
-A long hunt: HOPYARD_SCHEMATHESIS_EXAMPLES=200 pytest tests/server/test_schemathesis.py
+A long hunt: make explore EXPLORE_ARGS="--round 50 tests/server/test_schemathesis.py"
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -20,9 +19,10 @@ from schemathesis import GenerationMode
 from schemathesis.config import SchemathesisConfig
 
 from hopyard.server.describe import description
+from tests.exploring import ROUND, at_most, seeded
 from tests.server.stage import TOKEN, stage
 
-EXAMPLES = int(os.environ.get("HOPYARD_SCHEMATHESIS_EXAMPLES", "2"))
+EXAMPLES = at_most(2)
 # A value of the right shape may still be impossible (two roles of one name, a gang larger than every node): 400 says so.
 # Of bytes the description cannot say what must be in them: 422 says that.
 JSON_STATUSES = ["2xx", "400", "401", "403", "404", "409"]
@@ -90,6 +90,7 @@ def schema_of(app: Any, accepted: list[str]) -> Any:
     return schema
 
 
+@seeded
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fitting", "unfitting"])
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
 def test_the_api_is_as_described(served: tuple[dict[bool, Any], dict[str, str]], path: str, method: str, mode: GenerationMode) -> None:
@@ -98,7 +99,7 @@ def test_the_api_is_as_described(served: tuple[dict[bool, Any], dict[str, str]],
     operation = schemas[raw][path][method]
 
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck), derandomize=not ROUND)
     def attempt(case: schemathesis.Case) -> None:
         # Half of the time what a good address names is there (but is not deleted: the others need it).
         if mode is GenerationMode.POSITIVE and method != "DELETE" and case.path_parameters and len(repr(case.path_parameters)) % 2:

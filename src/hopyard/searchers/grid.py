@@ -54,9 +54,11 @@ def combinations(space: Space, points: int | None = None) -> list[dict[str, Para
     axes = {parameter.name: axis(parameter, points) for parameter in space.parameters}
     found = list(islice(_combine(space, axes, 0, {}), LARGEST + 1))
     if len(found) > LARGEST:
+        widest = max(axes, key=lambda name: len(axes[name]))
+        count = f"{len(axes[widest]):,}" if len(axes[widest]) <= LARGEST else f"more than {LARGEST:,}"
         raise SpecError(
             f"space: a grid of more than {LARGEST:,} combinations",
-            hints=("take fewer points (`points: 3`), or another searcher: `random`, `tpe`",),
+            hints=(f"give `{widest}` fewer points (it has {count} values): `points: 3` in its range", "or use another searcher: `random`, `tpe`"),
         )
     return found
 
