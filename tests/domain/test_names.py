@@ -9,9 +9,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hopyard.errors as errors
-from hopyard.domain.ids import RunId, RunName, attempt_id, check_digest, check_name, is_digest, slug, split_attempt
+from hopyard.domain.ids import (
+    RUN_ID_PATTERN,
+    RunId,
+    RunName,
+    attempt_id,
+    check_digest,
+    check_name,
+    check_run_id,
+    is_digest,
+    slug,
+    split_attempt,
+)
 from hopyard.domain.ranking import higher_is_better, sort_key
-from hopyard.domain.run import TRANSITIONS, RunPhase
+from hopyard.domain.run import TRANSITIONS, RunPhase, RunSpec
+from hopyard.interfaces.run_store import NewRun
 
 legal = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,20}[A-Za-z0-9_])?", fullmatch=True)
 
@@ -41,6 +53,19 @@ def test_a_legal_name_is_one_folder_and_nothing_else(text: str) -> None:
     assert text.isascii()
     assert text.isprintable()
     assert 1 <= len(text) <= 128
+
+
+@pytest.mark.parametrize("bad", ["abcdef\n", "-leading", "trailing-", "short", "a" * 65, "abc.def", "abc/def", "abcdé1", "abcdef\x00", ""])
+def test_an_id_that_no_folder_could_have_is_refused(bad: str) -> None:
+    with pytest.raises(errors.SpecError, match="is not a run id"):
+        check_run_id(bad)
+    with pytest.raises(errors.SpecError):
+        NewRun(RunId(bad), "alice", RunSpec("mnist", ()))
+
+
+@given(st.from_regex(RUN_ID_PATTERN, fullmatch=True))
+def test_each_run_id_is_a_name(text: str) -> None:
+    assert check_run_id(text) == check_name(text, what="run")
 
 
 @given(legal, legal, st.integers(1, 10**17))

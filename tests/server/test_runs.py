@@ -193,6 +193,40 @@ def test_a_body_that_is_too_large_is_refused_by_its_size(tmp_path: Path) -> None
     play(tmp_path, scene, loops=False)
 
 
+@pytest.mark.parametrize("bad", ["abcdef\n", "-leading", "trailing-", "", "short", "abcdef\u2028"])
+def test_an_id_that_nothing_could_be_named_by_makes_no_run(tmp_path: Path, bad: str) -> None:
+    async def case(stage: Stage) -> None:
+        await stage.ask("POST", "/runs", {"id": bad, "spec": {"project": "p", "roles": [role()]}}, status=422)
+        assert (await stage.ask("GET", "/runs"))["runs"] == []
+
+    play(tmp_path, case)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"project": "p\n"},
+        {"queue": "default\n"},
+        {"code": "0" * 64 + "\n"},
+        {"forked_from": "abcdef\n"},
+        {"label": "x\nroot/prod/7  default  succeeded"},
+        {"label": "\x1b]0;T\x07"},
+        {"tags": {"k\x9b": "v"}},
+        {"tags": {"k": "v\u202e"}},
+        {"params": {"lr\n": 1}},
+        {"env": {"A\n": "1"}},
+        {"git": {"commit": "abc", "branch": "\x1b[2J"}},
+        {"roles": [{**role(), "name": "worker\n"}]},
+        {"environment": {"python": "3.11\n"}},
+    ],
+)
+def test_no_name_label_or_key_holds_what_acts_on_a_terminal(tmp_path: Path, spec: dict[str, object]) -> None:
+    async def case(stage: Stage) -> None:
+        await stage.submit(status=422, **spec)
+
+    play(tmp_path, case)
+
+
 def test_listing_filters_and_pages(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         for number in range(5):

@@ -21,7 +21,7 @@ from hopyard.config.suggest import hints_for
 from hopyard.errors import NotFound, SpecError, UsageError
 from hopyard.sdk.client import Client
 
-_SPLIT = re.compile(r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)$", re.I)
+_SPLIT = re.compile(r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)\Z", re.I)
 _MOST_CHARTS = 6
 _POINTS = 2000
 _SPANS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))

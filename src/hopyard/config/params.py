@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from hopyard.domain.text import check_line
 from hopyard.errors import SpecError
 
 Value = str | int | float | bool | None
@@ -92,5 +93,5 @@ def parse_tags(pairs: Iterable[str], *, what: str = "--tag") -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:
         key, value = split_pair(pair, what=what, example="team=vision")
-        found[check_key(key, what=what)] = value
+        found[check_key(key, what=what)] = check_line(value, what=what)
     return found

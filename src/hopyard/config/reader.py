@@ -145,7 +145,7 @@ def _load(data: bytes, name: str) -> Any:
             _check_keys(root, name)
             return root
 
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+\Z"), list("-+0123456789"))
     try:
         return yaml.load(data, Loader)
     except yaml.YAMLError as bad:

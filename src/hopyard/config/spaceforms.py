@@ -16,7 +16,7 @@ from hopyard.config.suggest import closest, hints_for
 from hopyard.domain.space import Choice, Constant, Domain, Integer, Uniform
 from hopyard.errors import SpecError
 
-_CALL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\s*\(", re.ASCII)
+_CALL = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*\s*\(", re.ASCII)
 _END = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _ENDS = re.compile(rf"{_END}\s*(?:\.\.\.?|:|-|–|to)\s*{_END}")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
@@ -52,7 +52,7 @@ def _of_text(text: str, where: str) -> Domain:
     if (ends := _ENDS.fullmatch(stripped)) is not None:
         hint = f"write uniform({ends[1]}, {ends[2]}), loguniform({ends[1]}, {ends[2]}) or int({ends[1]}, {ends[2]})"
         raise bad(where, f"{shown(text)} is a text, and looks like a range", hint, 'a text as it stands is written {value: "…"}')
-    if not _CALL.match(stripped):
+    if not _CALL.search(stripped):
         return Constant(text)
     name = stripped[: stripped.index("(")].strip().rpartition(".")[2]
     if name not in SPELLINGS:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NewType
 
+from hopyard.domain.text import shown
 from hopyard.errors import SpecError
 
 RunId = NewType("RunId", str)  # opaque, sorts by time of submission
@@ -25,12 +26,18 @@ Version = NewType("Version", int)
 DEFAULT_QUEUE = QueueName("default")
 DEFAULT_POOL = PoolName("default")
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?")
+# The one rule of each kind of name. Always matched whole, here with `fullmatch`; the server's shapes and its description are made of them.
+NAME_PATTERN = r"(?!.*\.\.)[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?"
+RUN_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9-]{4,62}[A-Za-z0-9]"  # each run id is a name, too: it becomes a folder
+ATTEMPT_PATTERN = RUN_ID_PATTERN + r"\.[1-9][0-9]{0,5}"
+DIGEST_PATTERN = r"[0-9a-f]{64}"
+STATE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"  # of a trial that trains in a study
+
+_NAME, _RUN_ID, _DIGEST, _STATE = (re.compile(rule) for rule in (NAME_PATTERN, RUN_ID_PATTERN, DIGEST_PATTERN, STATE_PATTERN))
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")  # ASCII only, no leading zero: each number has one spelling, and fits 64 bits
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_RUN_ID = re.compile(r"[A-Za-z0-9-]{6,64}")
 _BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 NAME_RULE = "letters, digits, `.`, `_` and `-`, beginning with a letter or digit, at most 128"
+RUN_ID_RULE = "6 to 64 letters, digits and `-`, with a letter or digit at both ends"
 
 
 def check_name(value: str, *, what: str) -> str:
@@ -39,12 +46,17 @@ def check_name(value: str, *, what: str) -> str:
     A name becomes a folder and a part of an address, so separators, `..` and control characters are refused.
     """
     if not is_name(value):
-        raise SpecError(f"{what}: `{value}` is not a name", hints=(f"a name is made of {NAME_RULE}",))
+        raise SpecError(f"{what}: `{shown(value[:200])}` is not a name", hints=(f"a name is made of {NAME_RULE}",))
     return value
 
 
 def is_name(value: str) -> bool:
-    return _NAME.fullmatch(value) is not None and ".." not in value
+    return _NAME.fullmatch(value) is not None
+
+
+def is_state_name(value: str) -> bool:
+    """Whether `value` names the state of a study's trial, and so a file."""
+    return _STATE.fullmatch(value) is not None
 
 
 def is_digest(value: str) -> bool:
@@ -53,7 +65,7 @@ def is_digest(value: str) -> bool:
 
 def check_digest(value: str, *, what: str = "digest") -> Digest:
     if not is_digest(value):
-        raise SpecError(f"{what}: `{value[:80]}` is not a BLAKE3 digest", hints=("a digest is 64 lower-case hexadecimal digits",))
+        raise SpecError(f"{what}: `{shown(value[:80])}` is not a BLAKE3 digest", hints=("a digest is 64 lower-case hexadecimal digits",))
     return Digest(value)
 
 
@@ -68,6 +80,13 @@ def _base32(value: int, digits: int) -> str:
 
 def is_run_id(value: str) -> bool:
     return _RUN_ID.fullmatch(value) is not None
+
+
+def check_run_id(value: str, *, what: str = "id") -> RunId:
+    """Return `value` if it is a legal run id; else raise SpecError."""
+    if not is_run_id(value):
+        raise SpecError(f"{what}: `{shown(value[:80])}` is not a run id", hints=(f"a run id has {RUN_ID_RULE}",))
+    return RunId(value)
 
 
 def slug(text: str, *, fallback: str = "run") -> str:
@@ -85,7 +104,7 @@ def split_attempt(attempt: AttemptId) -> tuple[RunId, int]:
     """The run and the number of an attempt. Raises SpecError if the text is not an attempt's id."""
     run, dot, number = attempt.rpartition(".")
     if not dot or not run or not _NUMBER.fullmatch(number):
-        raise SpecError(f"`{attempt}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",))
+        raise SpecError(f"`{shown(attempt[:80])}` is not an attempt", hints=("an attempt is written RUN_ID.NUMBER",))
     return RunId(run), int(number)
 
 
@@ -104,5 +123,5 @@ class RunName:
     def parse(cls, text: str) -> RunName:
         parts = text.split("/")
         if len(parts) != 3 or not _NUMBER.fullmatch(parts[2]):
-            raise SpecError(f"`{text}` is not the name of a run", hints=("a run is named USER/PROJECT/NUMBER, for example alice/mnist/12",))
+            raise SpecError(f"`{shown(text[:400])}` is not the name of a run", hints=("a run is named USER/PROJECT/NUMBER, for example alice/mnist/12",))
         return cls(check_name(parts[0], what="user"), check_name(parts[1], what="project"), int(parts[2]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-_LOWER = re.compile(r"(^|[_./-])(loss|err|error|perplexity|ppl|wer|cer|mse|rmse|mae|nll|fid|bpc|bpb|latency|time|regret|divergence|kl)($|[_./@-]|\d)", re.I)
+_LOWER = re.compile(r"(^|[_./-])(loss|err|error|perplexity|ppl|wer|cer|mse|rmse|mae|nll|fid|bpc|bpb|latency|time|regret|divergence|kl)(\Z|[_./@-]|\d)", re.I)
 
 _NEGATED = re.compile(r"(^|[_./-])neg(ative)?_", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

@@ -7,16 +7,23 @@ from typing import Protocol
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.ids import Digest, RunId, RunName
+from hopyard.domain.ids import Digest, RunId, RunName, check_name, check_run_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
+    """Raises SpecError for an id, user or project that no folder and no address could be named by."""
+
     id: RunId
     user: str
     spec: RunSpec
     offline: bool = False  # created directly as ended (see `finish_offline`), never queued
+
+    def __post_init__(self) -> None:
+        check_run_id(self.id)
+        check_name(self.user, what="user")
+        check_name(self.spec.project, what="project")
 
 
 @dataclass(frozen=True, slots=True)

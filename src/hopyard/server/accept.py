@@ -10,7 +10,7 @@ from typing import Any
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
-from hopyard.domain.ids import DEFAULT_QUEUE, GangId, RunId, check_name, new_run_id
+from hopyard.domain.ids import DEFAULT_QUEUE, GangId, check_name, check_run_id, new_run_id
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, Run, RunSpec
 from hopyard.errors import Conflict, DoesNotFit, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
@@ -35,7 +35,7 @@ async def accept(
     Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, Conflict (the id is another run's)."""
     check_spec(spec)
     now = at or parts.now()
-    new_id = RunId(run_id) if run_id else new_run_id(now, _NOISE.randbytes(7))
+    new_id = check_run_id(run_id) if run_id is not None else new_run_id(now, _NOISE.randbytes(7))
     asked = spec
     if not offline:
         nodes = await parts.nodes.get()

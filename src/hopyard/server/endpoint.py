@@ -18,6 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
+from hopyard.domain.text import shown
 from hopyard.errors import HopyardError, NotFound
 from hopyard.server import whole_numbers
 from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error, readable
@@ -90,20 +92,20 @@ class Endpoint(Generic[Q, B]):
 
 # What each part of an address in braces must look like, and what it is.
 PATH_PARTS: Mapping[str, tuple[str, str]] = {
-    "id": (r"[A-Za-z0-9-]{6,64}", "a run's id"),
-    "attempt": (r"[A-Za-z0-9-]{6,64}\.[0-9]{1,6}", "an attempt's id"),
+    "id": (RUN_ID_PATTERN, "a run's id"),
+    "attempt": (ATTEMPT_PATTERN, "an attempt's id"),
     "rank": (r"[0-9]{1,6}", "the rank of a replica"),
     "stream": (r"stdout|stderr|metrics|tensorboard|events|system|journal", "a stream"),
     "step": (r"[0-9]{1,18}", "a step"),
     "number": (r"[0-9]{1,9}", "a number that counts from 1"),
     "version": (r"[0-9]{1,9}|newest", "a version: its number, or `newest` (also written 0)"),
-    "digest": (r"[0-9a-f]{64}", "a BLAKE3 digest"),
-    "name": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a dataset's name"),
-    "node": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a node's name"),
-    "queue": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a queue's name"),
-    "reservation": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a reservation's name"),
-    "user": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a user's name"),
-    "project": (r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?", "a project's name"),
+    "digest": (DIGEST_PATTERN, "a BLAKE3 digest"),
+    "name": (NAME_PATTERN, "a dataset's name"),
+    "node": (NAME_PATTERN, "a node's name"),
+    "queue": (NAME_PATTERN, "a queue's name"),
+    "reservation": (NAME_PATTERN, "a reservation's name"),
+    "user": (NAME_PATTERN, "a user's name"),
+    "project": (NAME_PATTERN, "a project's name"),
 }
 _CHECKS = {part: re.compile(pattern) for part, (pattern, _) in PATH_PARTS.items()}
 
@@ -150,7 +152,7 @@ class Resource:
         caller = _NOBODY if endpoint.who == "anyone" else await self._caller(endpoint, request, path)
         for part, value in path.items():
             if _CHECKS[part].fullmatch(value) is None:
-                raise NotFound(f"`{value[:80]}` is not {PATH_PARTS[part][1]}")
+                raise NotFound(f"`{shown(value[:80])}` is not {PATH_PARTS[part][1]}")
         query = _NOTHING if endpoint.query is Nothing and not request.scope["query_string"] else parse_query(request, endpoint.query)
         body: Any = _NOTHING
         if decoder is not None:
@@ -223,7 +225,7 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
     known = _parameters(shape)
     for name, _ in pairs:
         if name not in known:
-            raise Malformed(f"unknown parameter `{name[:80]}`", hints=("this address takes " + (", ".join(known) or "none"),))
+            raise Malformed(f"unknown parameter `{shown(name[:80])}`", hints=("this address takes " + (", ".join(known) or "none"),))
     if len(given) != len(pairs):
         raise Malformed("a parameter is given twice")
     try:

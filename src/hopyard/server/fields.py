@@ -8,20 +8,31 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?$"
-TEXT = r"^[^\x00]*$"
-DIGEST = r"^[0-9a-f]{64}$"
-RUN_ID = r"^[A-Za-z0-9-]{6,64}$"
+from hopyard.domain.ids import DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
+from hopyard.domain.text import CONTROLS, LINE_PATTERN
+
+
+def entire(pattern: str) -> str:
+    """A pattern that the whole text must match. `$` would also match before a line break at the end."""
+    return rf"^(?:{pattern})\Z"
+
+
+NAME = entire(NAME_PATTERN)
+TEXT = entire(r"[^\x00]*")  # what a person or program wrote, with line breaks: shown with care
+LINE = entire(LINE_PATTERN)
+DIGEST = entire(DIGEST_PATTERN)
+RUN_ID = entire(RUN_ID_PATTERN)
 MAX_NAMES = 1000  # parameters, tags … of one run
 MAX_SECONDS = 10 * 365 * 86400.0
 
 Name = Annotated[str, Meta(pattern=NAME, max_length=128)]
-Text = Annotated[str, Meta(pattern=TEXT, max_length=1024)]
+Text = Annotated[str, Meta(pattern=LINE, max_length=1024)]
 LongText = Annotated[str, Meta(pattern=TEXT, max_length=64 * 1024)]
 Hex = Annotated[str, Meta(pattern=DIGEST)]
 Id = Annotated[str, Meta(pattern=RUN_ID)]
-Key = Annotated[str, Meta(min_length=1, max_length=256, pattern=TEXT)]
-EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^=\x00]+$")]
+Label = Annotated[str, Meta(max_length=128, pattern=LINE)]
+Key = Annotated[str, Meta(min_length=1, max_length=256, pattern=LINE)]
+EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=entire(f"[^={CONTROLS}]+"))]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
@@ -29,10 +40,15 @@ Time = Annotated[datetime, Meta(tz=True)]
 Param = LongText | Whole | float | bool | None
 
 
+def one_of(words: Iterable[str]) -> str:
+    """The pattern of one of these words."""
+    return entire("|".join(words))
+
+
 def some_of(words: Iterable[str]) -> str:
     """The pattern of one or more of these words with commas between."""
-    one = "(" + "|".join(words) + ")"
-    return f"^{one}(,{one})*$"
+    one = f"({'|'.join(words)})"
+    return entire(f"{one}(,{one})*")
 
 
 class In(Struct, forbid_unknown_fields=True, kw_only=True):

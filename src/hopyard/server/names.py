@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hopyard.domain.ids import RunId
+from hopyard.domain.ids import RUN_ID_PATTERN, RunId
 from hopyard.domain.run import Run
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
-_RUN = re.compile(r"\brun ([A-Za-z0-9-]{6,64})\b")
+_RUN = re.compile(rf"\brun ({RUN_ID_PATTERN})\b")
 
 
 async def names_of(runs: RunStore, ids: Iterable[str]) -> Mapping[str, str]:

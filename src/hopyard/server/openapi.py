@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -125,10 +125,17 @@ def _query_parameters(endpoint: Endpoint[Any, Any], components: Mapping[str, Any
         }
 
 
+# JSON Schema's patterns are JavaScript's, where `$` is the end of the text and nothing else, and `\\Z` does not exist.
+_TEXTS: Mapping[str, Callable[[str], str]] = {
+    "description": lambda text: re.sub(r"\s+", " ", text),
+    "pattern": lambda text: re.sub(r"\\Z\Z", "$", text),
+}
+
+
 def _tidy(schema: Any) -> Any:
     """Docstrings on one line, tuples as lists, so that the description is the same text on every machine."""
     if isinstance(schema, Mapping):
-        return {key: re.sub(r"\s+", " ", value) if key == "description" and isinstance(value, str) else _tidy(value) for key, value in schema.items()}
+        return {key: _TEXTS[key](value) if key in _TEXTS and isinstance(value, str) else _tidy(value) for key, value in schema.items()}
     if isinstance(schema, (list, tuple)):
         return [_tidy(item) for item in schema]
     if isinstance(schema, msgspec.Struct):

@@ -12,7 +12,7 @@ from hopyard.config.queuetext import Change
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import admins, submitters
 from hopyard.scheduler.fairness.overview import QueueUse, UserUse
-from hopyard.server.fields import TEXT, In
+from hopyard.server.fields import LINE, In
 from hopyard.server.reservation_wire import ReservationOut
 
 OutAmounts = Mapping[str, int]
@@ -22,7 +22,7 @@ class TreeIn(In):
     """tree: what a file of queues holds, keys and amounts as `hop queue apply` takes them. file: what errors call it."""
 
     tree: dict[str, Any]
-    file: Annotated[str, Meta(min_length=1, max_length=1024, pattern=TEXT)] = "queues"
+    file: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] = "queues"
 
 
 class ApplyQuery(In):

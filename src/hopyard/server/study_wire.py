@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from hopyard.config.studyjson import study_of_json
+from hopyard.domain.ids import RUN_ID_PATTERN, STATE_PATTERN
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.domain.study import Goal, Parallel, StudySpec
 from hopyard.errors import SpecError
-from hopyard.server.fields import MAX_NAMES, MAX_SECONDS, NAME, TEXT, In, Key, Name, Param, Text, Whole
+from hopyard.server.fields import LINE, MAX_NAMES, MAX_SECONDS, Id, In, Key, Name, Param, Text, Whole, entire
 
 MAX_TRIALS, MAX_VALUES = 10**6, 100_000
 _Values = Annotated[tuple[Param, ...], Meta(min_length=1, max_length=MAX_VALUES)]
@@ -59,7 +60,7 @@ AnyParameter = ChoiceIn | UniformIn | IntegerIn | ConstantIn
 
 
 class SearcherIn(In):
-    name: Annotated[str, Meta(min_length=1, max_length=1024, pattern=TEXT)] = "random"
+    name: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] = "random"
     options: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
 
 
@@ -75,9 +76,9 @@ class PartitionPlanIn(In):
 
 
 class MopIn(In):
-    trainable: Annotated[str, Meta(min_length=1, max_length=1024, pattern=TEXT)]
+    trainable: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)]
     workers: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
-    dataset: Annotated[str, Meta(pattern=NAME, max_length=128)]
+    dataset: Name
     partitions: PartitionPlanIn
     deterministic: bool = True
     threads: Annotated[int, Meta(ge=0, le=4096)] = 0
@@ -88,10 +89,10 @@ class MopIn(In):
 class BeginningIn(In):
     """The state that a fork trains on: `POST /runs/{id}/fork` says it."""
 
-    run: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{6,64}$")]
-    state: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$")]
+    run: Id
+    state: Annotated[str, Meta(pattern=entire(STATE_PATTERN))]
     study: Text
-    trial: Annotated[str, Meta(pattern=r"^[0-9]{1,19}$")]
+    trial: Annotated[str, Meta(pattern=entire(r"[0-9]{1,19}"))]
     epoch: Annotated[int, Meta(ge=0, le=10**9)]
     value: float
     params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
@@ -116,7 +117,7 @@ class StudyIn(In):
     tensorboard: bool = False
     mlflow: Text = ""
     beginning: BeginningIn | None = None
-    continues: Annotated[str, Meta(pattern=r"^([A-Za-z0-9-]{6,64})?$")] = ""
+    continues: Annotated[str, Meta(pattern=entire(f"({RUN_ID_PATTERN})?"))] = ""
 
 
 def to_study(given: StudyIn) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-_FLOAT = re.compile(r"Expected `int[^`]*`.*, got `float` - at `\$(?P<path>[^`]*)`")
+_FLOAT = re.compile(r"^Expected `int[^`]*`.*, got `float` - at `\$(?P<path>[^`]*)`")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<at>\d+|\.\.\.)\]")
 _TRIES = 64  # numbers that are looked at in one body
 
@@ -20,7 +20,7 @@ def convert(data: bytes, shape: Any, refused: msgspec.ValidationError) -> Any:
     """
     body: Any = None
     for _ in range(_TRIES):
-        found = _FLOAT.match(str(refused))
+        found = _FLOAT.search(str(refused))
         if found is None:
             break
         body = msgspec.json.decode(data) if body is None else body

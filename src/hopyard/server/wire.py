@@ -18,9 +18,26 @@ from hopyard.domain.attempt import Exit, ReplicaPhase
 from hopyard.domain.gang import Closeness
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import MAX_REPLICAS, Attempt, Run, RunEvent, RunPhase, RunSpec
+from hopyard.domain.text import CONTROLS
 from hopyard.errors import SpecError
 from hopyard.server.answers import readable
-from hopyard.server.fields import MAX_NAMES, TEXT, EnvKey, Hex, Id, In, Key, LongText, Name, Param, Seconds, Text, Whole
+from hopyard.server.fields import (
+    LINE,
+    MAX_NAMES,
+    EnvKey,
+    Hex,
+    Id,
+    In,
+    Key,
+    Label,
+    LongText,
+    Name,
+    Param,
+    Seconds,
+    Text,
+    Whole,
+    entire,
+)
 from hopyard.server.study_wire import StudyIn, to_study
 
 MAX_ROLES, MAX_DATASETS = 64, 64
@@ -35,7 +52,7 @@ class ResourcesIn(In):
     cpu_milli: Annotated[int, Meta(ge=0, le=MAX_CPU_MILLI)] = 1000
     memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS)] = 0
-    gpu_models: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=TEXT)], ...], Meta(max_length=64)] = ()
+    gpu_models: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=LINE)], ...], Meta(max_length=64)] = ()
     cpu_limited: bool = False
     gpu_milli: Annotated[int, Meta(ge=0, lt=WHOLE_GPU)] = 0
     gpu_memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
@@ -83,10 +100,10 @@ class GitIn(In):
 
 
 class EnvironmentIn(In):
-    interpreter: Annotated[str, Meta(pattern=r"^(/[^\x00]*)?$", max_length=4096)] = ""
+    interpreter: Annotated[str, Meta(pattern=entire(f"(/[^{CONTROLS}]*)?"), max_length=4096)] = ""
     requirements: Hex | None = None
     lock: Hex | None = None
-    python: Annotated[str, Meta(pattern=r"^([0-9]+(\.[0-9]+){0,2})?$", max_length=32)] = ""
+    python: Annotated[str, Meta(pattern=entire(r"([0-9]+(\.[0-9]+){0,2})?"), max_length=32)] = ""
     packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
 
 
@@ -102,7 +119,7 @@ class SpecIn(In):
     project: Name
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)]
     code: Hex | None = None
-    label: Annotated[str, Meta(max_length=128, pattern=TEXT)] = ""
+    label: Label = ""
     datasets: Annotated[tuple[DatasetRefIn, ...], Meta(max_length=MAX_DATASETS)] = ()
     params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
     env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)

@@ -19,7 +19,7 @@ from hopyard.interfaces.streams import Segment
 from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json, read_body
-from hopyard.server.fields import Count, Hex, Id, In, Key, Text, Time, Whole
+from hopyard.server.fields import Count, Hex, Id, In, Key, Text, Time, Whole, one_of
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
 from hopyard.server.wire import ReplicaStatusIn
@@ -30,7 +30,7 @@ _HEAD_LIMIT = 256 * 1024
 
 
 class SegmentIn(In):
-    stream: Annotated[str, Meta(pattern="^(" + "|".join(STREAMS) + ")$")]
+    stream: Annotated[str, Meta(pattern=one_of(STREAMS))]
     offset: Count
     size: Annotated[int, Meta(ge=0, le=SYNC_LIMIT)]
 

@@ -12,13 +12,13 @@ from hopyard.domain.run import Run
 from hopyard.errors import NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import TEXT, In
+from hopyard.server.fields import LINE, In
 from hopyard.server.parts import Parts
 from hopyard.tracking.board import LOOK_AT, Row, rank_runs
 
 
 class BoardQuery(In):
-    metric: Annotated[str, Meta(min_length=1, max_length=1024, pattern=TEXT)] | None = None
+    metric: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
 
 

@@ -17,7 +17,7 @@ from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import NotFound, SpecError
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import MAX_NAMES, TEXT, EnvKey, Id, In, Key, LongText, Name, Param, Seconds, Text, Whole
+from hopyard.server.fields import MAX_NAMES, EnvKey, Id, In, Key, Label, LongText, Name, Param, Seconds, Text, Whole
 from hopyard.server.names import readable_one
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
@@ -45,7 +45,7 @@ class ForkIn(In):
     params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] | None = None
     env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] | None = None
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
-    label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
+    label: Label | None = None
     time_limit_s: Seconds | None = None
     queue: Name | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None

@@ -11,10 +11,10 @@ from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
 from hopyard.errors import Forbidden, NotFound
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import TEXT, Hex, In, LongText
+from hopyard.server.fields import LINE, Hex, In, LongText
 from hopyard.server.parts import Parts
 
-Metric = Annotated[str, Meta(max_length=1024, pattern=TEXT)]
+Metric = Annotated[str, Meta(max_length=1024, pattern=LINE)]
 
 
 class PushIn(In):

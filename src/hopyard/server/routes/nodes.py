@@ -16,7 +16,7 @@ from hopyard.domain.resources import WHOLE_GPU, Gpu
 from hopyard.errors import NotFound
 from hopyard.scheduler.timeline.booked import holds
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import TEXT, In
+from hopyard.server.fields import LINE, In
 from hopyard.server.parts import Parts
 from hopyard.server.reservation_wire import ReservationOut, coming
 from hopyard.server.rights import check_owner
@@ -102,13 +102,13 @@ class PoolsOut(Struct, frozen=True):
 
 
 class CordonIn(In):
-    reason: Annotated[str, Meta(max_length=1024, pattern=TEXT)] = ""
+    reason: Annotated[str, Meta(max_length=1024, pattern=LINE)] = ""
 
 
 class DrainIn(In):
     """reason: kept with the node, and told to the runs. all: also those that asked never to make room."""
 
-    reason: Annotated[str, Meta(max_length=1024, pattern=TEXT)] = ""
+    reason: Annotated[str, Meta(max_length=1024, pattern=LINE)] = ""
     all: bool = False
 
 

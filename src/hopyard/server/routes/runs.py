@@ -16,7 +16,7 @@ from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
-from hopyard.server.fields import NAME, RUN_ID, TEXT, Id, In, Time, some_of
+from hopyard.server.fields import RUN_ID, TEXT, Id, In, Name, Time, entire, some_of
 from hopyard.server.names import readable, readable_one, with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
@@ -48,11 +48,11 @@ class OfflineIn(In):
 
 class ListQuery(In):
     phase: Annotated[str, Meta(description="phases, separated by commas", max_length=256, pattern=some_of(RunPhase))] | None = None
-    user: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
-    project: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
+    user: Name | None = None
+    project: Name | None = None
     label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
-    tag: Annotated[str, Meta(description="KEY=VALUE", pattern=r"^[^=\x00]+=[^\x00]*$", max_length=1400)] | None = None
-    dataset: Annotated[str, Meta(pattern=NAME, max_length=128)] | None = None
+    tag: Annotated[str, Meta(description="KEY=VALUE", pattern=entire(r"[^=\x00]+=[^\x00]*"), max_length=1400)] | None = None
+    dataset: Name | None = None
     text: Annotated[str, Meta(max_length=256, pattern=TEXT, description="a part of name, label or tag")] | None = None
     parent: Annotated[str, Meta(pattern=RUN_ID, description="only trials of this study")] | None = None
     studies: Annotated[int, Meta(ge=0, le=1, description="1: only runs that are studies")] = 0

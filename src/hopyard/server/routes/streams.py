@@ -15,7 +15,7 @@ from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.answers import encode
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
-from hopyard.server.fields import TEXT, In, some_of
+from hopyard.server.fields import TEXT, In, entire, one_of, some_of
 from hopyard.server.names import readable_one
 from hopyard.server.parts import Parts
 from hopyard.server.wire import run_out
@@ -35,11 +35,11 @@ _MaxPoints = Annotated[int, Meta(ge=1, le=10**7)]
 class FollowQuery(In):
     cursors: Annotated[str, Meta(max_length=64 * 1024, description='where the follower stands: {"<attempt>:<rank>:<stream>": offset} as JSON')] = "{}"
     streams: Annotated[str, Meta(max_length=256, pattern=some_of(STREAMS), description="names, separated by commas")] = "stdout,stderr"
-    ranks: Annotated[str, Meta(pattern=r"^(all|[0-9]{1,6}(,[0-9]{1,6})*)$", max_length=4096, description="`all`, or ranks separated by commas")] = "all"
+    ranks: Annotated[str, Meta(pattern=entire(r"all|[0-9]{1,6}(,[0-9]{1,6})*"), max_length=4096, description="`all`, or ranks separated by commas")] = "all"
 
 
 class LogQuery(In):
-    stream: Annotated[str, Meta(pattern="^(stdout|stderr)$")] = "stdout"
+    stream: Annotated[str, Meta(pattern=one_of(("stdout", "stderr")))] = "stdout"
     rank: _Rank = 0
     tail_lines: Annotated[int, Meta(ge=0, le=10**9)] | None = None
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from hopyard.domain.ids import is_state_name
 from hopyard.errors import IntegrityError, NotFound, StorageFull
 from hopyard.studies.states import folders, tags
 from hopyard.studies.states.arena import Arenas
@@ -32,7 +32,6 @@ log = logging.getLogger("hopyard.studies.states")
 MEMORY = Path("/dev/shm")
 _SPARE_SLOTS = 2
 _KEEP_FREE = 0.05  # of the memory's room, for what else needs it
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 class Writes(Protocol):
@@ -219,7 +218,7 @@ class Shelf:
 
 
 def _file_of(name: str) -> str:
-    if _NAME.fullmatch(name) is None:
+    if not is_state_name(name):
         raise NotFound(f"`{name[:80]}` is no name of a state")
     return f"state-{name}"
 
