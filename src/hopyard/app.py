@@ -29,6 +29,7 @@ from starlette.types import ASGIApp
 
 from hopyard import __version__
 from hopyard.config.allocator import set_allocator
+from hopyard.config.descriptors import raise_limit
 from hopyard.config.home import Home, write_atomically
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import Settings, read_settings
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     home = Home(given.home.expanduser().absolute()) if given.home else Home.default()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    raise_limit()
     give_memory_back()
     look_briefly()
     try:

@@ -13,6 +13,7 @@ HopyardError
 ├── IntegrityError          bytes do not match their digest, or a stored structure is damaged
 ├── StorageFull             no space left where the bytes have to go
 ├── ServerUnavailable       no server answers, or it could not be started
+│   └── ServerFault         a server answers, but a fault of its own ended the request; the same request may succeed later
 ├── StudyFailed             nothing came of a study: its trials failed
 │   └── WorkersLost         all of its workers were killed; it may go on with others
 └── EngineError
@@ -94,6 +95,10 @@ class StorageFull(HopyardError):
 
 class ServerUnavailable(HopyardError):
     code = "server_unavailable"
+
+
+class ServerFault(ServerUnavailable):
+    code = "server_fault"
 
 
 class StudyFailed(HopyardError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hopyard.domain.manifest import Manifest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef
 from hopyard.engines.local.cgroups import find_cgroups
+from hopyard.replica.outbox import stamps, written
 from replica.conftest import Play
 
 
@@ -147,6 +149,45 @@ def test_checkpoints_wait_while_the_server_has_no_space(play: Play) -> None:
         assert bench.sink.full_for == 0
 
     play(scenario)
+
+
+def test_checkpoints_and_outputs_wait_while_the_server_fails(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.sink.faults = 3
+        await bench.launch("a.1", SAVES + "open('made', 'w').write('x')")
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
+        assert "a.1" in bench.sink.artifacts and bench.sink.faults == 0
+        assert b"unstored" not in bench.sink.stream("a.1", 0, "events")
+
+    play(scenario)
+
+
+def test_what_is_never_taken_is_told_and_kept(play: Play, tmp_path: Path) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.sink.refuses_checkpoints = True
+        await bench.launch("a.1", SAVES)
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
+        texts = [event["text"] for event in told if event["kind"] == "unstored"]
+        assert [text.partition(" could")[0] for text in texts] == [f"the checkpoint of step {step}" for step in (1, 2, 3)]
+        for step, text in zip((1, 2, 3), texts, strict=True):
+            kept = Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
+            assert (kept / "state").read_text() == f"state {step}" and "such checkpoints are not taken" in text
+
+    play(scenario)
+
+
+def test_what_a_run_wrote_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
+    work = folder(tmp_path / "work", same="s", edited="a text")
+    while "edited.txt" not in (before := stamps(work)):  # until the file system's clock has gone on
+        (work / "latest").write_text("l")
+    (work / "edited.txt").write_text("A TEXT")
+    (work / "new").write_text("n")
+    for name in ("edited.txt", "new"):
+        os.utime(work / name, (0, 0))  # as on a machine whose clock is years behind
+    assert set(written(work, before)) == {"edited.txt", "new", "latest"}
+    assert set(written(work, None)) == {"edited.txt", "new", "latest", "same.txt"}
 
 
 def test_a_stop_ends_the_waiting_for_space(play: Play) -> None:

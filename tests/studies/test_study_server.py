@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.errors import AuthError, Conflict, Forbidden, HopyardError, IntegrityError, NotFound, ServerUnavailable, SpecError
+from hopyard.errors import (
+    AuthError,
+    Conflict,
+    Forbidden,
+    HopyardError,
+    IntegrityError,
+    NotFound,
+    ServerFault,
+    ServerUnavailable,
+    SpecError,
+)
 from hopyard.studies.server import StudyServer
 
 
@@ -85,7 +95,7 @@ def test_an_answer_and_a_refusal_are_told(answers: Answers, tmp_path: Path) -> N
         (error(403, "forbidden"), Forbidden, 1),
         (error(400, "bad_spec"), SpecError, 1),
         (error(422, "damaged"), IntegrityError, 1),
-        (error(500, "error"), HopyardError, 6),
+        (error(500, "error"), ServerFault, 6),
     ],
 )
 def test_what_is_refused_for_another_reason_is_not_taken_for_deleted(

@@ -100,6 +100,12 @@ def ending(run: Run) -> str:
     return words
 
 
+def unstored(run: Run) -> str:
+    """What could not be stored of it, in one line; "" where all was."""
+    first, *more = map(str, run.get("unstored") or [""])
+    return first + (f" (and {len(more)} more: `hop info {run['name']}`)" if more else "")
+
+
 def exit_code(run: Run) -> int:
     """What `hop run` returns for an ended run: the script's own exit code."""
     if run["phase"] == "succeeded":

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hopyard.cli.address import Run
 from hopyard.cli.output import Output
 from hopyard.cli.statusline import StatusLine
-from hopyard.errors import ServerUnavailable
+from hopyard.errors import ServerFault, ServerUnavailable
 from hopyard.sdk.client import Client
 
 _QUIET_S = 45.0  # the server pings every 15 s
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _TELL_AFTER_S = 0.05, 1.0, 1.0
+_FAULTS_S = 30.0
 _STREAMS = ("stdout", "stderr")
+T = TypeVar("T")
 
 
 class Follower:
@@ -44,12 +46,15 @@ class Follower:
         ServerUnavailable when the server died and cannot be started again."""
         self._line.show_run(self.run)
         self._line.start()
+        faults = _Faults()
         while True:
             try:
                 ended = self._read()
                 self._output.flush()
                 return ended
-            except ServerUnavailable:
+            except ServerUnavailable as failed:
+                if faults.last(failed):
+                    raise
                 self.client = self._wait_for_server()
 
     def _read(self) -> Run:
@@ -108,6 +113,36 @@ class Follower:
             if not told and time.monotonic() - began > _TELL_AFTER_S:
                 told = True
                 self._line.say("the server is away; the run goes on, and so does this as soon as it is back (Ctrl-C leaves)")
+
+
+class _Faults:
+    """Of a server that answers: after `_FAULTS_S` of nothing else there is no use in asking again."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def last(self, failed: ServerUnavailable) -> bool:
+        if not isinstance(failed, ServerFault):
+            self._since = None
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return now - self._since > _FAULTS_S
+
+
+def ask_surely(client: Client, question: Callable[[Client], T]) -> tuple[Client, T]:
+    """The answer, and a client of the server that gave it: one that goes away meanwhile is waited for as `find_again` says."""
+    faults = _Faults()
+    while True:
+        try:
+            return client, question(client)
+        except ServerUnavailable as failed:
+            if faults.last(failed):
+                raise
+            while (found := find_again()) is None:
+                time.sleep(_LONGEST_WAIT_S)
+            client = found
+            time.sleep(_FIRST_WAIT_S)
 
 
 def find_again() -> Client | None:

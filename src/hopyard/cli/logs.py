@@ -32,14 +32,19 @@ def logs(
 
     Of a line that a progress bar redrew, its last state is printed; --raw and -f keep every byte.
     """
+    from hopyard.cli.follow import ask_surely
     from hopyard.sdk.connect import connect
 
     if only_stdout and only_stderr:
         raise UsageError("--stdout and --stderr exclude each other", hints=("leave both out to see both",))
     if follow and attempt is not None:
         raise UsageError("--attempt is of the past and cannot be followed", hints=("leave out -f, or --attempt",))
+    def find(client: Client) -> Run:
+        found: Run = client.get(f"/runs/{get_run(client, ref)['id']}")
+        return found
+
     client = connect()
-    run = client.get(f"/runs/{get_run(client, ref)['id']}")
+    client, run = ask_surely(client, find) if follow else (client, find(client))
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     if rank is not None and rank >= size:
         raise SpecError(f"--rank: {run['name']} has no replica {rank}", hints=(f"its ranks are 0 to {size - 1}" if size > 1 else "its only rank is 0",))
@@ -122,14 +127,16 @@ def last_state(line: bytes) -> bytes:
 
 
 def _follow(client: Client, run: Run, streams: tuple[str, ...], rank: int | None, size: int, tail: int | None, ranks: range | tuple[int]) -> int | None:
-    from hopyard.cli.follow import Follower
+    from hopyard.cli.follow import Follower, ask_surely
     from hopyard.cli.output import Output, OutputGone
     from hopyard.cli.statusline import StatusLine
     from hopyard.cli.watch import last_words
 
     line = StatusLine()
     output = Output(line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",))
-    cursors = {} if tail is None else _cursors_of_tail(client, run, streams, ranks, tail)
+    cursors: dict[str, int] = {}
+    if tail is not None:
+        client, cursors = ask_surely(client, lambda client: _cursors_of_tail(client, run, streams, ranks, tail))
     try:
         ended = Follower(client, run, output=output, line=line, streams=streams, rank=rank, cursors=cursors).follow()
         line.end_line()

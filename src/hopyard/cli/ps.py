@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console, familiar
-from hopyard.cli.address import Run, duration_s, final, first_line, in_line, interrupted, values_line
+from hopyard.cli.address import Run, duration_s, final, first_line, in_line, interrupted, unstored, values_line
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.config.asks import Gpus, format_gpus, format_replicas
 from hopyard.config.params import split_pair
@@ -154,7 +154,7 @@ def gpus_of(run: Run) -> str:
 
 def detail(run: Run) -> str:
     """Why it waits, how far it is, or what came of it."""
-    said = _detail(run)
+    said = "  ".join(filter(None, [_detail(run), f"warning: {lost}" if (lost := unstored(run)) else ""]))
     trials = sum((run.get("trials") or {}).values())
     if not trials:
         return said

@@ -114,4 +114,5 @@ def last_words(run: Run) -> str:
     """How a run ended, and what came of it."""
     values = values_line(run.get("summary") or {})
     phase = console.paint_phase(run["phase"], sys.stderr)
-    return f"{run['name']} {ending(run).replace(run['phase'], phase, 1)}" + (f"  {values}" if values else "")
+    words = f"{run['name']} {ending(run).replace(run['phase'], phase, 1)}" + (f"  {values}" if values else "")
+    return words + "".join(f"\nwarning: {sentence}" for sentence in run.get("unstored") or ())

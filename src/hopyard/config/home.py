@@ -90,6 +90,10 @@ class Home:
     def offline(self) -> Path:
         return self.root / "offline"
 
+    def kept_of(self, run: str) -> Path:
+        """What the replicas of a run could never store on the server."""
+        return self.root / "kept" / run
+
     def create(self) -> Home:
         """Make the root folder, readable by its owner only. Idempotent."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from hopyard.domain.resources import Resources
 
 ParamValue = str | int | float | bool | None
 MAX_REPLICAS = 4096  # of one run
+UNSTORED = "unstored"  # the kind of an event: something of the run could not be stored, and was given up
 DEFAULT_PRIORITY = 50  # of a run that asked for none, in a queue that says nothing else
 
 
@@ -242,6 +243,7 @@ class Run:
     attempts ran.
     Only while queued: position (in its queue), hold_reason and hold_detail, blocked_by and expected_at (as of `Hold`),
     promised_at (when its start is promised for).
+    unstored: sentences about what of it could not be stored and was given up, and where that is kept.
     """
 
     id: RunId
@@ -266,6 +268,7 @@ class Run:
     preemptions: int = 0
     served_s: float = 0.0
     offline: bool = False  # recorded by plain `python main.py`, synced later
+    unstored: tuple[str, ...] = ()
 
     def optional_ranks(self) -> frozenset[int]:
         """Replicas of its newest attempt that are not essential, by rank."""

@@ -10,6 +10,8 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, check_name, check_run_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 
+MOST_UNSTORED = 20  # sentences that are kept of a run
+
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
@@ -104,6 +106,9 @@ class RunStore(Protocol):
         """The latest (step, value) of each metric, merged name by name."""
 
     async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]: ...
+    async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
+        """What of it could not be stored, each sentence once; of very many the first `MOST_UNSTORED`."""
+
     async def record_artifact(self, run: RunId, manifest: Digest, /) -> None: ...
     async def record_lock(self, run: RunId, lock: Digest, packages: Mapping[str, str], /) -> None:
         """Write the resolved environment into the run's spec."""

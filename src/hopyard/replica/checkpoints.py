@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,14 +13,34 @@ from typing import Any
 
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerUnavailable, StorageFull
+from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerFault, ServerUnavailable, StorageFull
 from hopyard.replica.diary import say
 from hopyard.replica.events import EventLog
 from hopyard.replica.folder import Folder
+from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.outbox import push_folder
 from hopyard.replica.server import ServerLine
 
-_RETRY_S = 1.0
+RETRY_S = 1.0
+# A server that answers, and fails at one and the same request for so long, will not be helped by asking again.
+FAULTS_S = 600.0
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long one thing is tried to be stored: as long as the server is away or has no space, unless the run is to end; for
+    `FAULTS_S` while the server fails at it by a fault of its own."""
+
+    _failing_since: float | None = None
+
+    def is_over(self, failed: Exception, *, unwanted: bool) -> bool:
+        """Whether it is given up after this failure. unwanted: the run was asked to end."""
+        if not isinstance(failed, ServerFault):
+            self._failing_since = None
+            return isinstance(failed, StorageFull) and unwanted
+        now = time.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        return unwanted or now - self._failing_since > FAULTS_S
 
 
 @dataclass(slots=True)
@@ -32,6 +53,7 @@ class Checkpoints:
     folder: Folder
     spec: ReplicaSpec
     server: ServerLine
+    left_behind: LeftBehind
     log: EventLog = field(init=False)
     _waiting: deque[dict[str, Any]] = field(default_factory=deque)
     _change: threading.Condition = field(default_factory=threading.Condition)
@@ -74,6 +96,7 @@ class Checkpoints:
             self._send_surely(event)
 
     def _send_surely(self, event: dict[str, Any]) -> None:
+        patience = Patience()
         while True:
             try:
                 self._send(event)
@@ -82,12 +105,12 @@ class Checkpoints:
                 say(f"checkpoint waits: {failed}")
                 if not self.folder.is_there():
                     return
-                if isinstance(failed, StorageFull) and self._is_unwanted():
+                if patience.is_over(failed, unwanted=self._is_unwanted()):
                     self._skip(event, failed)
                     return
                 if not self.server.look_again():
                     with self._change:
-                        self._change.wait(_RETRY_S)
+                        self._change.wait(RETRY_S)
             except NotFound:
                 return  # the run was deleted
             except (HopyardError, KeyError, ValueError, TypeError) as failed:
@@ -102,11 +125,13 @@ class Checkpoints:
         return order is not None and order.kind is not ExitKind.PREEMPTED
 
     def _skip(self, event: dict[str, Any], why: Exception) -> None:
-        say(f"checkpoint skipped: {why}")
-        self.folder.note(f"checkpoint of step {event.get('step')} could not be stored: {why}")
+        self.left_behind.keep(f"the checkpoint of step {event.get('step')}", self._folder_of(event), why)
+
+    def _folder_of(self, event: dict[str, Any]) -> Path:
+        return self.folder.checkpoints / Path(str(event.get("folder"))).name
 
     def _send(self, event: dict[str, Any]) -> None:
-        step, folder = int(event["step"]), self.folder.checkpoints / Path(str(event["folder"])).name
+        step, folder = int(event["step"]), self._folder_of(event)
         if not folder.is_dir():
             return  # saved again at the same step, or removed by the script: there is nothing to keep
         tree = push_folder(self.server.client, folder)

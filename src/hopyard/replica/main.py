@@ -16,21 +16,20 @@ from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, Storag
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
 from hopyard.replica.boards import TensorBoard
-from hopyard.replica.checkpoints import Checkpoints
+from hopyard.replica.checkpoints import RETRY_S, Checkpoints, Patience
 from hopyard.replica.diary import say
 from hopyard.replica.failure import PrepareFailed, StopRequested
 from hopyard.replica.folder import Folder
 from hopyard.replica.gpu_memory import EVERY_S, GpuMemoryWatch
+from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.limits import Groups, MemoryWatch
-from hopyard.replica.outbox import differs, push_files, written
+from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
 from hopyard.replica.prepare import Preparation, tree_cache
 from hopyard.replica.rendezvous import variables
 from hopyard.replica.server import ServerLine
 from hopyard.replica.ship import Shipper, StopWord
 from hopyard.replica.supervise import Periodic, Supervisor, Wakeup
 from hopyard.replica.system import FIRST_S, SystemMetrics
-
-_RETRY_S = 1.0
 
 
 def redirect(folder: Path) -> None:
@@ -73,7 +72,9 @@ class Replica:
         launch = spec.launch
         self._server = ServerLine(folder, url=launch.server_url, token=launch.token, server_file=Path(spec.node.server_file))
         self._wakeup = Wakeup()
-        self._checkpoints = Checkpoints(folder, spec, self._server)
+        self._left_behind = LeftBehind(folder, spec)
+        self._before: Stamps | None = None  # what lay in the run's folder before its script began, where that is known
+        self._checkpoints = Checkpoints(folder, spec, self._server, self._left_behind)
         self._shipper = Shipper(
             folder,
             self._server,
@@ -131,6 +132,7 @@ class Replica:
         argv = list(spec.launch.command)
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
+        self._before = stamps(folder.work)
         groups = Groups.make(spec.node, spec.launch.resources)
         process.become_subreaper()
         self._wakeup.listen()
@@ -231,17 +233,18 @@ class Replica:
             self._shipper.say(ReplicaStatus(rank, told, "sending the rest of its output"))
         self._checkpoints.finish()
         self._send_outputs()
+        self._left_behind.tell()
         self._tell_of_loss(ended)
         self._shipper.close(ReplicaStatus(rank, ReplicaPhase.EXITED, "", ended))
         while self._folder.is_there() and not self._write(replace(self._state, shipped=True)):
-            time.sleep(_RETRY_S)
+            time.sleep(RETRY_S)
 
     def _send_outputs(self) -> None:
         """What a run made or changed in its folder. A failure of this is told, and fails nothing. A server without space is waited
         for, unless somebody wants the run to end."""
         if self._state.child_pid == 0:
             return
-        launch = self._spec.launch
+        launch, patience = self._spec.launch, Patience()
         while True:
             try:
                 paths = self._outputs()
@@ -253,23 +256,22 @@ class Replica:
             except (ServerUnavailable, StorageFull, MissingBlobs) as failed:
                 if not self._folder.is_there():
                     return
-                if isinstance(failed, StorageFull) and self._folder.read_stop() is not None:
+                if patience.is_over(failed, unwanted=self._folder.read_stop() is not None):
                     self._forgo_outputs(failed)
                     return
                 if not self._server.look_again():
-                    time.sleep(_RETRY_S)
+                    time.sleep(RETRY_S)
             except (HopyardError, OSError) as failed:
                 self._forgo_outputs(failed)
                 return
 
     def _forgo_outputs(self, why: Exception) -> None:
-        say(f"outputs not stored: {why}")
-        self._folder.note(f"the files that the run made could not be stored: {why}")
+        self._left_behind.keep("what the run made in its folder", self._folder.work, why)
 
     def _outputs(self) -> list[str]:
         """Files of the run's folder that are new, or not as they are in its code."""
         work, code = self._folder.work, self._spec.launch.code
-        paths = written(work, since=self._state.started_at)
+        paths = written(work, self._before)
         if not paths or code is None:
             return paths
         with tree_cache(self._spec).use(code, self._server.client.fetch) as tree:

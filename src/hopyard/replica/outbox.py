@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hopyard.datasets.ignore import CODE, EVERYTHING
@@ -14,8 +14,11 @@ from hopyard.datasets.tree import PackedTree
 from hopyard.sdk.client import Client
 
 _STAGE = "outputs"
-_COARSE_S = 0.02  # the kernel's clock of file times lags behind by up to one of its ticks
 _BLOCK_BYTES = 1024 * 1024
+_TICK_NS = 20_000_000  # the kernel's clock of file times is behind by up to one of its ticks
+
+Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
+Stamps = Mapping[str, Stamp]
 
 
 def push_folder(client: Client, folder: Path) -> PackedTree:
@@ -39,13 +42,27 @@ def push_files(client: Client, root: Path, work: Path, paths: list[str]) -> Pack
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def written(work: Path, *, since: float) -> list[str]:
-    """Paths of regular files below `work` that were made or written to since then (unix seconds).
+def stamps(work: Path) -> Stamps:
+    """What lies below `work` now: by path, what changes with every write to a file. The files that were written last are left out:
+    another write within the same tick of the file system's clock might not show."""
+    found = {path: _stamp(about) for path, about in _walk(work, "")}
+    newest_ns = max((changed_ns for *_, changed_ns in found.values()), default=0)
+    return {path: stamp for path, stamp in found.items() if newest_ns - stamp[3] > _TICK_NS}
 
-    Every write sets ctime, and no program can set it back. Left out: what a working folder gathers by itself (`__pycache__` and
-    the like), links, and files that may not be read.
+
+def written(work: Path, before: Stamps | None) -> list[str]:
+    """Paths of regular files below `work` that were not there `before`, or were written to since. Without `before`: all.
+
+    Compared is each file with itself: the file system's times may come from another clock than this process's, and either may be
+    set back meanwhile. Every write sets ctime, and no program can choose it. Left out: what a working folder gathers by itself
+    (`__pycache__` and the like), links, and files that may not be read.
     """
-    return [path for path, about in _walk(work, "") if about.st_ctime >= since - _COARSE_S]
+    known = before or {}
+    return [path for path, about in _walk(work, "") if known.get(path) != _stamp(about)]
+
+
+def _stamp(about: os.stat_result) -> Stamp:
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def differs(file: Path, other: Path) -> bool:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopyard.config.descriptors import raise_limit
 from hopyard.replica.failure import PrepareFailed
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 _WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group), with its place, or E (could not exec), with errno
-_DESCRIPTORS = 65_536
 _OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes before the server and its neighbours' replicas
 
 
@@ -167,7 +167,4 @@ def _write(path: bytes, data: bytes) -> None:
 def _set_limits() -> None:
     """No core dumps of tens of gigabytes, and descriptors enough for data loaders."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    raise_limit()

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import hopyard.errors as errors
-from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable
+from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerFault, ServerUnavailable
 from hopyard.sdk.wire import Answer, Connection, Gone
 
 API = "/api/v1"
@@ -224,12 +224,14 @@ class Client:
 
 
 def rebuild(status: int, data: bytes) -> HopyardError:
-    """The exception that an error answer stands for."""
+    """The exception that an error answer stands for. A fault inside the server says nothing about the request: ServerFault."""
+    otherwise = ServerFault if status >= 500 else HopyardError
     try:
         body = json.loads(data)["error"]
         code, message, hints = str(body["code"]), str(body["message"]), tuple(map(str, body.get("hints") or ()))
     except (ValueError, KeyError, TypeError):
-        return HopyardError(f"the server answered {status}: {data[:200].decode(errors='replace')}")
+        return otherwise(f"the server answered {status}: {data[:200].decode(errors='replace')}")
     if code == MissingBlobs.code:
         return MissingBlobs(message, digests=body.get("digests") or (), hints=hints)
-    return _BY_CODE.get(code, HopyardError)(message, hints=hints)
+    kind = _BY_CODE.get(code, HopyardError)
+    return (otherwise if kind is HopyardError else kind)(message, hints=hints)

@@ -28,6 +28,7 @@ STATUS_OF: Mapping[str, int] = {
     "damaged": 422,
     "storage_full": 507,
     "server_unavailable": 503,
+    "server_fault": 503,
     "engine": 500,
     "not_supported": 400,
     "launch_failed": 500,

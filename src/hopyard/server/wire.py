@@ -170,6 +170,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given where the address says so.
     trials: of a study, how many of its trials' runs are in each phase that has any.
 
+    unstored: sentences about what of it could not be stored and was given up: what, why, and where it is kept.
     events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
     """
 
@@ -195,6 +196,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     preemptions: int
     served_s: float
     offline: bool
+    unstored: tuple[str, ...]
     latest: Latest | UnsetType = UNSET
     trials: Mapping[RunPhase, int] | UnsetType = UNSET
     attempts: Sequence[Attempt] | UnsetType = UNSET

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hopyard.errors import AuthError, Forbidden, HopyardError, IntegrityError, NotFound, ServerUnavailable, StorageFull
+from hopyard.errors import (
+    AuthError,
+    Forbidden,
+    HopyardError,
+    IntegrityError,
+    NotFound,
+    ServerFault,
+    ServerUnavailable,
+    StorageFull,
+)
 from hopyard.sdk.client import Client
 
 _RETRY_S = (0.05, 1.0)
@@ -57,12 +66,14 @@ class StudyServer:
 
     def _may_pass(self, failed: HopyardError, renewed: bool) -> bool:
         """Whether to ask again."""
+        if isinstance(failed, ServerFault):
+            self._faults += 1
+            return self._faults <= _FAULTS
         if isinstance(failed, (ServerUnavailable, StorageFull)):
             return True
         if isinstance(failed, AuthError):
             return renewed and not isinstance(failed, Forbidden)
-        self._faults += failed.code == HopyardError.code  # a fault inside the server, not a refusal
-        return failed.code == HopyardError.code and self._faults <= _FAULTS
+        return False
 
     def get(self, path: str, **query: Any) -> Any:
         return self.ask(lambda client: client.get(path, **query))

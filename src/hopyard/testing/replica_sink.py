@@ -18,7 +18,7 @@ from typing import Any
 from blake3 import blake3
 
 from hopyard.datasets.pack import EVERYTHING, pack
-from hopyard.errors import StorageFull
+from hopyard.errors import SpecError, StorageFull
 
 _FRAME = struct.Struct("<32sQ")
 _API = "/api/v1"
@@ -42,6 +42,8 @@ class ReplicaSink:
         self.grace_s: float | None = None
         self.refused_segments = 0
         self.full_for = 0  # how many more packs of blobs are refused for want of space
+        self.faults = 0  # how many more requests, but for syncs, end in a fault of the server
+        self.refuses_checkpoints = False
         self._change = threading.Condition()
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
@@ -139,6 +141,8 @@ class ReplicaSink:
         """Everything else that is posted as JSON."""
         given = json.loads(body)
         with self._change:
+            if path[2] == "checkpoints" and self.refuses_checkpoints:
+                raise SpecError("such checkpoints are not taken")
             if path[2] == "checkpoints":
                 missing = [digest for digest in [given["manifest"]] if digest not in self.blobs]
                 if missing:
@@ -198,14 +202,18 @@ def _routes(sink: ReplicaSink) -> type[BaseHTTPRequestHandler]:
             body = self._body()
             sink.tokens_seen.add(self.headers.get("Authorization", "").removeprefix("Bearer "))
             path = self.path.removeprefix(_API).strip("/").split("/")
+            if sink.faults and path[-1] != "sync":
+                sink.faults -= 1
+                self._answer(500, json.dumps({"error": {"code": "error", "message": "the server failed at this request; its log says more"}}).encode())
+                return
             try:
                 self._answer(200, self._post(path, body))
             except KeyError as missing:
                 error = {"error": {"code": "not_found", "message": f"no blob {missing}", "hints": []}}
                 self._answer(404, json.dumps(error).encode())
-            except StorageFull as full:
-                error = {"error": {"code": full.code, "message": full.message, "hints": []}}
-                self._answer(507, json.dumps(error).encode())
+            except (StorageFull, SpecError) as refused:
+                error = {"error": {"code": refused.code, "message": refused.message, "hints": []}}
+                self._answer(507 if isinstance(refused, StorageFull) else 400, json.dumps(error).encode())
 
         def _post(self, path: list[str], body: bytes) -> bytes:
             if path[0] == "attempts":

@@ -13,7 +13,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import RunId, RunName, attempt_id
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import RunFilter, Summarised
+from hopyard.interfaces.run_store import MOST_UNSTORED, RunFilter, Summarised
 from hopyard.testing.stores import ClusterStores, at, digest, exited, new_run, see, started, submit
 
 GONE = RunId("r" + "z" * 26)
@@ -226,6 +226,13 @@ class RecordCases:
         assert found.artifact == digest("made")
         assert found.spec.environment == Environment(lock=digest("lock"), packages={"torch": "2.0"})
 
+    async def test_what_could_not_be_stored_is_kept_once_and_only_the_first_of_many(self, stores: ClusterStores) -> None:
+        run = (await submit(stores)).id
+        assert (await stores.runs.get(run)).unstored == ()
+        await stores.runs.record_unstored(run, ["step 5", "step 6"])
+        await stores.runs.record_unstored(run, ["step 6", *(f"step {step}" for step in range(7, 100))])
+        assert (await stores.runs.get(run)).unstored == tuple(f"step {step}" for step in range(5, 5 + MOST_UNSTORED))
+
     async def test_checkpoints(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id
         for step in (10, 5, 20):  # in the order of saving, not of steps
@@ -252,6 +259,7 @@ class RecordCases:
             stores.runs.record_summary(GONE, {"a": 1.0}),
             stores.runs.record_metrics(GONE, {"a": (1, 1.0)}),
             stores.runs.record_artifact(GONE, digest("x")),
+            stores.runs.record_unstored(GONE, ["step 5"]),
             stores.runs.record_lock(GONE, digest("x"), {}),
             stores.runs.record_checkpoint(checkpoint(GONE, 1)),
         ):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.domain.ids import RunId
-from hopyard.domain.run import ParamValue
-from hopyard.interfaces.run_store import RunStore
+from hopyard.domain.run import UNSTORED, ParamValue
+from hopyard.interfaces.run_store import MOST_UNSTORED, RunStore
 from hopyard.tracking.lines import number, whole
 
 NAME_LIMIT = 1024  # characters of a metric's or parameter's name
@@ -39,6 +39,7 @@ class LiveRun:
     _metrics: dict[str, tuple[int, float]] = field(default_factory=dict)  # not yet in the store
     _summary: dict[str, float] = field(default_factory=dict)
     _params: dict[str, ParamValue] = field(default_factory=dict)
+    _unstored: list[str] = field(default_factory=list)
 
     def take_points(self, rank: int, newest: Mapping[str, tuple[int, float]]) -> bool:
         """Whether anything of it counts."""
@@ -64,6 +65,8 @@ class LiveRun:
                 return self._take_summary(values)
             case "progress" if rank == 0:
                 return self._take_progress(event)
+            case str(kind) if kind == UNSTORED:
+                return self._take_unstored(event.get("text"))
         return False
 
     def take_system(self, rank: int, sample: Mapping[str, Any]) -> bool:
@@ -90,15 +93,22 @@ class LiveRun:
         self.progress = Progress(done, told, unit[:64] if isinstance(unit, str) else "")
         return True
 
+    def _take_unstored(self, text: object) -> bool:
+        if not isinstance(text, str) or len(self._unstored) >= MOST_UNSTORED:
+            return False
+        self._unstored.append("".join(c if c.isprintable() else " " for c in text[:TEXT_LIMIT]))
+        return True
+
     @property
     def dirty(self) -> bool:
-        return bool(self._metrics or self._summary or self._params)
+        return bool(self._metrics or self._summary or self._params or self._unstored)
 
     async def write(self, runs: RunStore) -> None:
         """Bring the store up to date. What the store refuses is kept for the next time."""
         metrics, self._metrics = self._metrics, {}
         summary, self._summary = self._summary, {}
         params, self._params = self._params, {}
+        unstored, self._unstored = self._unstored, []
         try:
             if params:
                 await runs.record_params(self.run, params)
@@ -106,8 +116,11 @@ class LiveRun:
                 await runs.record_summary(self.run, summary)
             if metrics:
                 await runs.record_metrics(self.run, metrics)
+            if unstored:
+                await runs.record_unstored(self.run, unstored)
         except BaseException:
             self._metrics, self._summary, self._params = metrics | self._metrics, summary | self._summary, params | self._params
+            self._unstored = unstored + self._unstored
             raise
 
 

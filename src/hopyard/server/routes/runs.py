@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
 
+from hopyard.config.home import Home
 from hopyard.domain.ids import RunId, RunName, check_name
 from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
@@ -207,6 +211,7 @@ async def _delete(parts: Parts, run_id: RunId) -> None:
     if (await parts.runs.get(run_id)).phase.final:  # first: a server that dies in between leaves a run that can be deleted again
         await parts.streams.delete(run_id)
     await parts.runs.delete(run_id)
+    await asyncio.to_thread(shutil.rmtree, Home(Path(parts.home)).kept_of(run_id), ignore_errors=True)
     parts.ingest.forget(run_id)
     parts.hub.state_changed(run_id)
 

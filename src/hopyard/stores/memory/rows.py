@@ -80,6 +80,7 @@ class RunRow:
     artifact: Digest | None = None
     stop_requested: bool = False
     offline: bool = False
+    unstored: tuple[str, ...] = ()
     checkpoints: list[Checkpoint] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
 
@@ -111,4 +112,5 @@ class RunRow:
             preemptions=self.preemptions,
             served_s=self.gang.served_s,
             offline=self.offline,
+            unstored=self.unstored,
         )

@@ -13,7 +13,7 @@ from hopyard.domain.gang import Placement
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import NewRun, RunFilter, Summarised
+from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
 from hopyard.stores.memory.filters import matches, older_than
 from hopyard.stores.memory.rows import AttemptRow, RunRow
 from hopyard.stores.memory.state import State
@@ -118,6 +118,10 @@ class MemoryRunStore:
     async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
         known = self._state.runs
         return {run: known[run].latest if run in known else {} for run in runs}
+
+    async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
+        row = self._existing(run)
+        row.unstored = tuple(dict.fromkeys((*row.unstored, *sentences)))[:MOST_UNSTORED]
 
     async def record_artifact(self, run: RunId, manifest: Digest, /) -> None:
         self._existing(run).artifact = manifest

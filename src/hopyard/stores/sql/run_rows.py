@@ -54,6 +54,7 @@ SELECT_RUNS: Select[Any] = (
         run_contents.c.params,
         run_contents.c.summary,
         run_contents.c.artifact,
+        run_contents.c.unstored,
         (holds.c.rank - _HOLD_BASE).label("position"),
         holds.c.reason.label("hold_reason"),
         holds.c.detail.label("hold_detail"),
@@ -105,6 +106,7 @@ def to_run(found: Row[Any]) -> Run:
         preemptions=row.preemptions,
         served_s=row.served_us / 1_000_000,
         offline=row.offline,
+        unstored=decode_words(row.unstored),
     )
 
 

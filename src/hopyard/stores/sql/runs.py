@@ -15,12 +15,13 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import NewRun, RunFilter, Summarised
+from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
 from hopyard.stores.sql import checkpoint_rows
 from hopyard.stores.sql.codec import (
     decode_map,
     decode_shape,
     decode_spec,
+    decode_words,
     encode_exit,
     encode_map,
     encode_spec,
@@ -171,6 +172,17 @@ class SqlRunStore:
             return found
 
         return await self._database.read(read)
+
+    async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
+        def write(conn: Connection) -> None:
+            before = conn.execute(select(run_contents.c.unstored).where(run_contents.c.run == run)).scalar()
+            if before is None:
+                raise _not_found(run)
+            after = encode_words(tuple(dict.fromkeys((*decode_words(before), *sentences)))[:MOST_UNSTORED])
+            if after != before:
+                conn.execute(update(run_contents).where(run_contents.c.run == run).values(unstored=after))
+
+        await self._database.write(write)
 
     async def record_artifact(self, run: RunId, manifest: Digest, /) -> None:
         def write(conn: Connection) -> None:

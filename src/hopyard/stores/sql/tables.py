@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0006"  # the newest migration
+HEAD = "0007"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -94,6 +94,7 @@ run_contents = Table(
     Column("params", Text, nullable=False),  # JSON
     Column("summary", Text, nullable=False),  # JSON
     Column("latest", Text, nullable=False),  # JSON: metric → [step, value]
+    Column("unstored", Text, nullable=False, server_default="[]"),  # JSON: what of it could not be stored
     Column("code", _Key),
     Column("resume_manifest", _Key),
     Column("artifact", _Key),
