@@ -13,6 +13,7 @@ import fcntl
 import getpass
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -32,7 +33,7 @@ from hopyard.config.allocator import set_allocator
 from hopyard.config.descriptors import raise_limit
 from hopyard.config.home import Home, write_atomically
 from hopyard.config.settings import NodeSettings as DeclaredNode
-from hopyard.config.settings import Settings, read_settings
+from hopyard.config.settings import ServerSettings, Settings, read_settings
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.garbage import look_at_everything, look_briefly
 from hopyard.domain.ids import DEFAULT_POOL, slug
@@ -45,7 +46,9 @@ from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
 from hopyard.server.auth import hash_token, new_user_token
+from hopyard.server.connections import Connections, raise_descriptors
 from hopyard.server.parts import Parts
+from hopyard.server.protocol import Hosts, protocol_factory
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.cluster import SqlClusterStore
@@ -60,7 +63,6 @@ HOST = "127.0.0.1"
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
 FIRST_LOOK_S = 5.0  # that a start waits for its engine to say what it has
-KEEP_ALIVE_S = 75  # longer than a replica's heartbeat
 log = logging.getLogger("hopyard.app")
 
 
@@ -141,12 +143,14 @@ def _listen(port: int) -> socket.socket:
 class HttpServer(uvicorn.Server):
     """uvicorn without its ten wake-ups a second and its own idea of signals."""
 
-    def __init__(self, app: ASGIApp, parts: Parts, end: asyncio.Event, *, leave: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, parts: Parts, end: asyncio.Event, *, settings: ServerSettings, leave: Callable[[], None]) -> None:
+        connections = Connections(settings.limits, descriptors=raise_descriptors())
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="none",
-                http="httptools",
+                http=protocol_factory(connections, Hosts(settings.hosts)),
+                headers=[("X-Content-Type-Options", "nosniff")],
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -155,7 +159,7 @@ class HttpServer(uvicorn.Server):
                 log_level="warning",
                 date_header=False,
                 server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_keep_alive=math.ceil(settings.limits.idle_timeout_s),
                 timeout_graceful_shutdown=GRACEFUL_S,
                 backlog=2048,
             )
@@ -164,6 +168,7 @@ class HttpServer(uvicorn.Server):
         self.answering = asyncio.Event()
 
     async def main_loop(self) -> None:
+        self.server_state.default_headers = self.config.encoded_headers
         self.answering.set()
         await self._end.wait()
 
@@ -216,7 +221,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
         )
         closing.push_async_callback(parts.ingest.close)
         closing.push_async_callback(parts.controller.resign)
-        server = HttpServer(create_api(parts), parts, end, leave=lambda: write_server_file(home, url, started_at, pid=0))
+        server = HttpServer(create_api(parts, settings.server.limits), parts, end, settings=settings.server, leave=lambda: write_server_file(home, url, started_at, pid=0))
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()

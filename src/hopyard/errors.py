@@ -12,8 +12,10 @@ HopyardError
 │   └── NotLeader           another server decides now; nothing was written
 ├── IntegrityError          bytes do not match their digest, or a stored structure is damaged
 ├── StorageFull             no space left where the bytes have to go
+│   └── QuotaExceeded       no space left of what one user may fill
 ├── ServerUnavailable       no server answers, or it could not be started
-│   └── ServerFault         a server answers, but a fault of its own ended the request; the same request may succeed later
+│   ├── ServerFault         a server answers, but a fault of its own ended the request; the same request may succeed later
+│   └── TooManyRequests     one user asks more of the server than it grants; wait and retry
 ├── StudyFailed             nothing came of a study: its trials failed
 │   └── WorkersLost         all of its workers were killed; it may go on with others
 └── EngineError
@@ -93,8 +95,22 @@ class StorageFull(HopyardError):
     code = "storage_full"
 
 
+class QuotaExceeded(StorageFull):
+    code = "quota_exceeded"
+
+
 class ServerUnavailable(HopyardError):
+    """retry_after_s: when the same request is worth another try; None where that is not known."""
+
     code = "server_unavailable"
+
+    def __init__(self, message: str, *, hints: Sequence[str] = (), retry_after_s: float | None = None) -> None:
+        super().__init__(message, hints=hints)
+        self.retry_after_s = retry_after_s
+
+
+class TooManyRequests(ServerUnavailable):
+    code = "too_many_requests"
 
 
 class ServerFault(ServerUnavailable):

@@ -199,3 +199,27 @@ def test_nobody_there() -> None:
     assert not client.reach(timeout_s=5)
     with pytest.raises(ServerUnavailable, match="no server answers"):
         client.get("/x")
+
+
+def test_a_request_that_the_server_put_off_is_sent_again_and_others_are_not() -> None:
+    seen: list[bytes] = []
+
+    def put_off(connection: socket.socket) -> None:
+        seen.append(request(connection))
+        connection.sendall(b"HTTP/1.1 429 Too Many\r\nRetry-After: 0\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    def answer(connection: socket.socket) -> None:
+        seen.append(request(connection))
+        connection.sendall(OK + b"Content-Length: 2\r\n\r\n{}")
+
+    def unavailable(connection: socket.socket) -> None:
+        request(connection)
+        connection.sendall(b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    with serving(put_off, put_off, answer, unavailable) as client:
+        assert client.post("/runs", {"a": 1}) == {}
+        assert len(seen) == 3
+        assert len(set(seen)) == 1
+        client.close()
+        with pytest.raises(HopyardError):
+            client.get("/runs")

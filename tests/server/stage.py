@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 from blake3 import blake3
 
+from hopyard.config.limits import LimitSettings
 from hopyard.controller.clock import SystemClock
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
@@ -119,7 +120,7 @@ def role(**resources: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3) -> AsyncIterator[Stage]:
+async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, limits: LimitSettings | None = None) -> AsyncIterator[Stage]:
     """loops=False: no controller runs; what is submitted waits for ever."""
     database = Database.open(folder / "hopyard.db")
     blobs, streams = FolderBlobs(folder / "blobs"), FolderStreams(folder / "streams")
@@ -147,7 +148,7 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3) 
         end_server=ended.set,
         keep_checkpoints=keep_checkpoints,
     )
-    app = create_api(parts)
+    app = create_api(parts, limits)
     running = asyncio.get_running_loop().create_task(parts.controller.run()) if loops else None
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as http:

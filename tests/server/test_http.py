@@ -11,17 +11,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hopyard.app import HttpServer
+from hopyard.config.settings import ServerSettings
 from tests.server.stage import TOKEN, Stage, play
 
 
 @asynccontextmanager
-async def listening(stage: Stage) -> AsyncIterator[int]:
+async def listening(stage: Stage, settings: ServerSettings | None = None) -> AsyncIterator[int]:
     end = asyncio.Event()
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         found.listen()
         found.setblocking(False)
-        server = HttpServer(stage.app, stage.parts, end, leave=lambda: None)
+        server = HttpServer(stage.app, stage.parts, end, settings=settings or ServerSettings(), leave=lambda: None)
         serving = asyncio.create_task(server.serve(sockets=[found]))
         await server.answering.wait()
         yield found.getsockname()[1]
@@ -31,7 +32,7 @@ async def listening(stage: Stage) -> AsyncIterator[int]:
 
 async def follow(port: int, run: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
-    writer.write(f"GET /api/v1/runs/{run}/follow HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+    writer.write(f"GET /api/v1/runs/{run}/follow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
     await reader.readuntil(b'"kind"')
     return reader, writer
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -13,6 +16,7 @@ from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, Run, RunSpec
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.server.describe import description
 from hopyard.server.study_wire import MopIn, PartitionPlanIn, SearcherIn, StudyIn, to_study
 from hopyard.server.wire import (
     DatasetRefIn,
@@ -91,3 +95,23 @@ def test_a_study_survives_the_way_there_and_back() -> None:
     taken = to_study(msgspec.json.decode(msgspec.json.encode(study_json(spec)), type=StudyIn))
     assert study_of_json(taken) == spec
     assert study_json(study_of_json(taken)) == study_json(spec)
+
+
+def test_every_reference_of_the_description_is_resolved() -> None:
+    whole = description()
+
+    def references(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                yield value["$ref"]
+            value = list(value.values())
+        for inner in value if isinstance(value, list) else ():
+            yield from references(inner)
+
+    found = set(references(whole))
+    assert found
+    for reference in found:
+        place: Any = whole
+        for part in reference.removeprefix("#/").split("/"):
+            assert part in place, reference
+            place = place[part]

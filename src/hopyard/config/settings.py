@@ -3,7 +3,7 @@ to make room, where the metadata lie.
 
 ```yaml
 node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: default, labels: {rack: a}}
-server: {port: 8765}
+server: {port: 8765, hosts: [hop.example.org], limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
 database: postgresql://hopyard@db.example/hopyard
@@ -12,18 +12,21 @@ database: postgresql://hopyard@db.example/hopyard
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopyard.config import units
 from hopyard.config.asks import MAX_EXTRAS, check_extra
+from hopyard.config.limits import LimitSettings, read_limits
 from hopyard.config.reader import Section, read_yaml, shown
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
 
 # Beyond these a machine's word is not believed.
 _MOST_CPU_MILLI, _MOST_MEMORY_BYTES, _MOST_GPUS, _MOST_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _LONGEST_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
 
 
@@ -48,9 +51,12 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """port: 0 takes the port of the last time, or any that is free."""
+    """port: 0 takes the port of the last time, or any that is free. hosts: names by which browsers may address the server, beside
+    `localhost` and addresses in figures."""
 
     port: int = 0
+    hosts: tuple[str, ...] = ()
+    limits: LimitSettings = field(default_factory=LimitSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,17 @@ def _believed(given: Section, key: str, amount: int | None, most: int, *, least:
 
 
 def _server(given: Section) -> ServerSettings:
-    return ServerSettings(port=given.only("port").whole("port", 0, low=0, high=65535))
+    given.only("port", "hosts", "limits")
+    return ServerSettings(given.whole("port", 0, low=0, high=65535), _hosts(given), read_limits(given.section("limits")))
+
+
+def _hosts(given: Section) -> tuple[str, ...]:
+    found = []
+    for at, name in given.items("hosts"):
+        if not isinstance(name, str) or not _HOST.fullmatch(name):
+            raise given.fail("hosts", f"{shown(name)} at {at} is not the name of a host", "a name without a port, as browsers show it: hop.example.org")
+        found.append(name.lower())
+    return tuple(found)
 
 
 def _retention(given: Section) -> RetentionSettings:

@@ -21,6 +21,7 @@ from hopyard.sdk.wire import Answer, Connection, Gone
 API = "/api/v1"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _FRAME = struct.Struct("<32sQ")
+_PATIENCE_S = 60.0  # with a server that has too much to do
 _STALE = (Gone, BrokenPipeError, ConnectionResetError)
 _BY_CODE: dict[str, type[HopyardError]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HopyardError)
@@ -92,7 +93,8 @@ class Client:
         retry: bool = True,
     ) -> Iterator[Response]:
         """Send a request and yield the answer with its body unread. Raises what the server's error says, or
-        ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`."""
+        ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`. A server that has too much
+        to do is asked again when it said, for a minute in all."""
         target = API + path
         if query:
             given = {k: v for k, v in query.items() if v is not None}
@@ -100,7 +102,7 @@ class Client:
         headers = {"Authorization": f"Bearer {self.token}"}
         if body is not None:
             headers["Content-Type"] = content_type
-        connection, raw = self._send(method, target, body, headers, timeout_s or self._timeout, retry)
+        connection, raw = self._send_patiently(method, target, body, headers, timeout_s or self._timeout, retry)
         try:
             response = Response(raw, self.url)
             if raw.status >= 400:
@@ -111,6 +113,22 @@ class Client:
             raise
         if not raw.isclosed():
             connection.close()  # unread rest: the connection cannot be used again
+
+    def _send_patiently(
+        self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool
+    ) -> tuple[Connection, Answer]:
+        """As `_send`; a request that the server put off (429 or 503 with `Retry-After`: nothing of it was done) is sent again."""
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while True:
+            connection, raw = self._send(method, target, body, headers, timeout_s, retry)
+            pause_s = _pause_s(raw) if raw.status in (429, 503) and (body is None or isinstance(body, bytes)) else None
+            if pause_s is None or time.monotonic() + pause_s > give_up_at:
+                return connection, raw
+            try:
+                raw.read()
+            except OSError:
+                connection.close()
+            time.sleep(pause_s)
 
     def _send(
         self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool
@@ -221,6 +239,16 @@ class Client:
         if self._host not in _LOOPBACK:
             return [None] * len(digests)
         return list(self.post("/blobs/locate", {"manifest": manifest, "digests": list(digests)})["paths"])
+
+
+def _pause_s(raw: Answer) -> float | None:
+    """How long the server wants us to wait, spread a little so that clients that were refused together do not come back together."""
+    said = raw.headers.get("Retry-After") or ""
+    if not said.isdecimal() or len(said) > 6:
+        return None
+    import random
+
+    return int(said) * random.uniform(0.8, 1.2)
 
 
 def rebuild(status: int, data: bytes) -> HopyardError:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
-from hopyard.errors import HopyardError, MissingBlobs, SpecError
+from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, SpecError
 
 log = logging.getLogger("hopyard.server")
 _ENCODER = msgspec.json.Encoder()
@@ -27,6 +28,8 @@ STATUS_OF: Mapping[str, int] = {
     "missing_blobs": 409,
     "damaged": 422,
     "storage_full": 507,
+    "quota_exceeded": 507,
+    "too_many_requests": 429,
     "server_unavailable": 503,
     "server_fault": 503,
     "engine": 500,
@@ -71,7 +74,14 @@ def error_answer(error: HopyardError) -> Response:
     response = answer(ErrorBody(ErrorDetail(error.code, error.message, list(error.hints), digests)), status)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, ServerUnavailable) and error.retry_after_s is not None:
+        response.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     return response
+
+
+def encode_error(code: str, message: str, hints: Sequence[str] = ()) -> bytes:
+    """The body of an answer that refuses."""
+    return _ENCODER.encode(ErrorBody(ErrorDetail(code, message, list(hints))))
 
 
 def plain_error(status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> Response:

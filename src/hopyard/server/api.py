@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hopyard.config.limits import LimitSettings
 from hopyard.server.answers import plain_error
-from hopyard.server.endpoint import Ask, Endpoint, Nothing, Resource
+from hopyard.server.bodies import BodyMemory
+from hopyard.server.endpoint import Ask, Endpoint, Guard, Nothing, Resource
 from hopyard.server.openapi import describe
 from hopyard.server.parts import Parts
+from hopyard.server.rates import Rates
 from hopyard.server.routes.attempts import attempt_endpoints
 from hopyard.server.routes.blobs import blob_endpoints
 from hopyard.server.routes.boards import board_endpoints
@@ -50,20 +54,22 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
     ]
 
 
-def create_api(parts: Parts) -> ASGIApp:
+def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:
     """The ASGI application. `GET /api/v1/openapi.json` (no token) describes it.
 
     A router and nothing around it: a resource turns every error into an answer itself, and what else Starlette puts around
     each request and each piece of an answer would do so a second and third time.
     """
     found = endpoints(parts)
+    limits = limits or LimitSettings()
+    guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes))
 
     async def openapi(_ask: Ask[Nothing, Nothing]) -> Any:
         return describe(found, version=parts.version, base=BASE)
 
     described = [Endpoint(method, "/openapi.json", openapi, who="anyone") for method in ("GET", "HEAD")]
     groups = {**_by_path(found), "/openapi.json": described}
-    return Router([Route(BASE + path, Resource(group, parts.tokens)) for path, group in groups.items()], default=_no_address)
+    return Router([Route(BASE + path, Resource(group, guard)) for path, group in groups.items()], default=_no_address)
 
 
 def _by_path(found: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any, Any]]]:

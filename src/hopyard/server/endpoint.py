@@ -24,6 +24,8 @@ from hopyard.errors import HopyardError, NotFound
 from hopyard.server import whole_numbers
 from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error, readable
 from hopyard.server.auth import Caller, Tokens
+from hopyard.server.bodies import BodyMemory, Lease
+from hopyard.server.rates import Kind, Rates
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -44,6 +46,11 @@ class Ask(Generic[Q, B]):
     path: Mapping[str, str]
     query: Q
     body: B
+    lease: Lease  # what the body holds of the server's memory
+
+    async def read_body(self, limit: int) -> bytes:
+        """The whole body of an endpoint that takes bytes. Raises Malformed (naming the limit) as soon as more than `limit` bytes come."""
+        return await read_body(self.request, limit, self.lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ class Endpoint(Generic[Q, B]):
     query, body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads itself,
     within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
     returns: the type of the answer, for the description. also: good statuses with which `call` answers that itself. errors:
-    statuses that it may answer beside those every one may.
+    statuses that it may answer beside those every one may. rate: which rate of its user a request counts to, beside `requests`.
     """
 
     method: str
@@ -79,6 +86,7 @@ class Endpoint(Generic[Q, B]):
     errors: Sequence[int] = ()
     limit: int = BODY_LIMIT
     tag: str = ""
+    rate: Kind = "requests"
 
     @property
     def name(self) -> str:
@@ -110,13 +118,22 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
 _CHECKS = {part: re.compile(pattern) for part, (pattern, _) in PATH_PARTS.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What every request passes: who sent it, how many the user may send, how much memory bodies may take."""
+
+    tokens: Tokens
+    rates: Rates
+    bodies: BodyMemory
+
+
 class Resource:
     """An ASGI application for one address: one endpoint per method."""
 
-    def __init__(self, endpoints: Sequence[Endpoint[Any, Any]], tokens: Tokens) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint[Any, Any]], guard: Guard) -> None:
         self._by_method = {e.method: (e, _json_decoder(e)) for e in endpoints}
         self._allow = {"Allow": ", ".join(sorted(self._by_method))}
-        self._tokens = tokens
+        self._tokens, self._guard = guard.tokens, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._by_method.get(scope["method"])
@@ -153,12 +170,27 @@ class Resource:
         for part, value in path.items():
             if _CHECKS[part].fullmatch(value) is None:
                 raise NotFound(f"`{shown(value[:80])}` is not {PATH_PARTS[part][1]}")
+        if endpoint.who != "anyone":
+            self._count(endpoint, caller, request)
         query = _NOTHING if endpoint.query is Nothing and not request.scope["query_string"] else parse_query(request, endpoint.query)
         body: Any = _NOTHING
-        if decoder is not None:
-            body = decode_json(await read_body(request, endpoint.limit), decoder)
-        result = await endpoint.call(Ask(request, caller, path, query, body))
+        lease = self._guard.bodies.lease(caller.user)
+        try:
+            if decoder is not None:
+                body = decode_json(await read_body(request, endpoint.limit, lease), decoder)
+            result = await endpoint.call(Ask(request, caller, path, query, body, lease))
+        finally:
+            lease.release()
         return result if isinstance(result, Response) else answer(result, endpoint.status)
+
+    def _count(self, endpoint: Endpoint[Any, Any], caller: Caller, request: Request) -> None:
+        """Raises TooManyRequests."""
+        rates = self._guard.rates
+        rates.take(caller.user, "requests")
+        if endpoint.rate == "submissions":
+            rates.take(caller.user, "submissions")
+        elif endpoint.rate == "upload_bytes":
+            rates.take(caller.user, "upload_bytes", _announced(request))
 
     async def _caller(self, endpoint: Endpoint[Any, Any], request: Request, path: Mapping[str, str]) -> Caller:
         caller = await self._tokens.caller(request.headers.get("authorization"))
@@ -184,19 +216,28 @@ def _json_decoder(endpoint: Endpoint[Any, Any]) -> msgspec.json.Decoder[Any] | N
     return msgspec.json.Decoder(endpoint.body)
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises Malformed (naming the limit) as soon as more than `limit` bytes come or are announced."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
-        raise Malformed(f"the body has {int(announced)} bytes, at most {limit} are taken here")
+async def read_body(request: Request, limit: int, lease: Lease) -> bytes:
+    """The whole body, for which memory is leased first. Raises Malformed (naming the limit) as soon as more than `limit` bytes come
+    or are announced, ServerUnavailable when there is no memory for it."""
+    announced = _announced(request)
+    if announced > limit:
+        raise Malformed(f"the body has {announced} bytes, at most {limit} are taken here")
+    await lease.announce(announced)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > limit:
             raise Malformed(f"the body has more than the {limit} bytes that are taken here")
+        await lease.arrived(size)
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _announced(request: Request) -> int:
+    """The size of the body as its sender says; 0 where it does not."""
+    said = request.headers.get("content-length", "")
+    return int(said) if said.isdecimal() and len(said) <= 18 else 0
 
 
 def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
@@ -208,6 +249,8 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
             return whole_numbers.convert(data, decoder.type, bad)
         except msgspec.ValidationError as still:
             raise Malformed(readable(str(still))) from still
+        except (msgspec.DecodeError, ValueError, RecursionError) as worse:  # further on than the first thing that was wrong
+            raise Malformed(f"the body is not JSON: {worse}") from worse
     except RecursionError:
         raise Malformed("the body is nested too deeply") from None
     except (msgspec.DecodeError, ValueError) as bad:

@@ -31,6 +31,8 @@ def split_frames(body: bytes) -> list[tuple[Digest, bytes]]:
             raise Malformed("the pack ends within a blob")
         blobs.append((Digest(raw.hex()), body[at : at + size]))
         at += size
+    if not blobs:
+        raise Malformed("the pack holds no blob")
     return blobs
 
 

@@ -17,12 +17,18 @@ _MEANING = {
     401: "no token, or not a valid one",
     403: "the token may not do this",
     404: "there is no such thing",
+    408: "the request did not arrive in time",
     409: "the world moved, or blobs are missing; look again and retry",
+    414: "the address is too long",
+    421: "the server does not answer to this name of a host",
     422: "the request or its bytes are not as described",
+    429: "the user asks for more than the server grants; `Retry-After` tells when to come again",
+    431: "the headers are too large",
     500: "the server failed",
-    503: "not now",
-    507: "no space left",
+    503: "not now; `Retry-After` tells when to come again",
+    507: "no space left, or none of what the user may fill",
 }
+_ALWAYS = (400, 408, 414, 421, 431, 503)  # for what is wrong with a request before it is looked at: its HTTP, its time, its name of the server
 
 
 def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str) -> dict[str, Any]:
@@ -36,14 +42,16 @@ def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str
     for endpoint in endpoints:
         operations = paths.setdefault(base + endpoint.path, {})
         operations[endpoint.method.lower()] = _operation(endpoint, schema_of, components)
-    for query in {endpoint.query.__name__ for endpoint in endpoints} | {Nothing.__name__}:
+    for query in {endpoint.query.__name__ for endpoint in endpoints} - {Nothing.__name__}:  # their fields are parameters
         components.pop(query, None)
+    components[Nothing.__name__].pop("description", None)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Hopyard", "version": version, "description": "Runs, datasets, streams and leaderboards."},
         "paths": paths,
         "components": {
             "schemas": _tidy(components),
+            "responses": _error_responses(),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
@@ -84,16 +92,21 @@ def _responses(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any]) -> di
     else:
         good["content"] = {"application/json": {"schema": _tidy(schema_of[id(endpoint.returns)])}}
     responses = {str(status): good for status in sorted({endpoint.status, *endpoint.also})}
-    error = {"application/json": {"schema": {"$ref": _REF.format(name=ErrorBody.__name__)}}}
     for status in sorted(set(endpoint.errors) | set(_usual_errors(endpoint))):
-        responses[str(status)] = {"description": _MEANING[status], "content": error}
+        responses[str(status)] = {"$ref": f"#/components/responses/error_{status}"}
     return responses
 
 
+def _error_responses() -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": _REF.format(name=ErrorBody.__name__)}}}
+    return {f"error_{status}": {"description": meaning, "content": content} for status, meaning in _MEANING.items()}
+
+
 def _usual_errors(endpoint: Endpoint[Any, Any]) -> Iterable[int]:
+    yield from _ALWAYS
     yield 422  # a parameter or body that is not as described
     if endpoint.who != "anyone":
-        yield from (401, 403)
+        yield from (401, 403, 429)
     if "{" in endpoint.path:
         yield 404
 

@@ -18,7 +18,7 @@ from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import Segment
 from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
-from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json, read_body
+from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json
 from hopyard.server.fields import Count, Hex, Id, In, Key, Text, Time, Whole, one_of
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
@@ -88,7 +88,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         answer tells the lengths. `final` with a status of `exited` makes the streams durable and records the exit.
         """
         attempt, rank = AttemptId(ask.path["attempt"]), int(ask.path["rank"])
-        head, segments = parse_sync(await read_body(ask.request, SYNC_LIMIT))
+        head, segments = parse_sync(await ask.read_body(SYNC_LIMIT))
         if head.status.rank != rank:
             raise SpecError(f"status.rank: {head.status.rank}, but the address names replica {rank}")
         if ask.caller.run is None:  # a run's own token was checked against the address, which spares its replicas a look-up

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound
 from hopyard.interfaces.locates_blobs import LocatesBlobs
-from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, read_body
+from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import Hex, In
 from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
@@ -61,12 +61,12 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def put(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Store one blob; it is durable when this is answered. 422 `damaged`: the bytes have another digest."""
-        await parts.blobs.put(Digest(ask.path["digest"]), await read_body(ask.request, BLOB_LIMIT))
+        await parts.blobs.put(Digest(ask.path["digest"]), await ask.read_body(BLOB_LIMIT))
         return Nothing()
 
     async def put_pack(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Store many small blobs, all or none; durable when this is answered. 422 `damaged`: one has another digest."""
-        body = await read_body(ask.request, PACK_LIMIT)
+        body = await ask.read_body(PACK_LIMIT)
         await parts.blobs.put_many(await asyncio.to_thread(split_frames, body))
         return Nothing()
 
@@ -116,10 +116,10 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     pack = Raw(f"at most {PACK_LIMIT >> 20} MiB; {FRAMES}")
     return [
         Endpoint("POST", "/blobs/missing", missing, body=MissingIn, returns=MissingOut, who="run"),
-        Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,)),
+        Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,), rate="upload_bytes"),
         Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409)),
         Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,)),
-        Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,)),
+        Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,), rate="upload_bytes"),
         Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run"),
     ]
 

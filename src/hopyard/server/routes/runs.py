@@ -192,7 +192,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return Nothing()
 
     return [
-        Endpoint("POST", "/runs", submit, SubmitQuery, SubmitIn, RunOut, 201, who="run", errors=(400, 404, 409, 507)),
+        Endpoint("POST", "/runs", submit, SubmitQuery, SubmitIn, RunOut, 201, who="run", errors=(400, 404, 409, 507), rate="submissions"),
         Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, who="run"),
         Endpoint("GET", "/runs/resolve", find, RefQuery, returns=RunOut, errors=(400, 404)),
         Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507)),

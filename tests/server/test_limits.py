@@ -1,0 +1,267 @@
+"""Limits of the server over real sockets: what strangers and users may take of it, and that others are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.config.limits import LimitSettings
+from hopyard.config.settings import ServerSettings
+from hopyard.errors import ServerUnavailable, TooManyRequests
+from hopyard.server.bodies import BodyMemory
+from hopyard.server.protocol import HEADER_BYTES, HEADER_COUNT, URL_BYTES, Hosts
+from hopyard.server.rates import Rates, TokenBucket
+from tests.server.stage import TOKEN, Stage, play
+from tests.server.test_http import listening
+
+HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n"
+PUT = b"PUT /api/v1/blobs/%b HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n"
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+QUICK = LimitSettings(header_timeout_s=0.4, body_timeout_s=0.8)
+
+
+def serve(folder: Path, scene: Callable[[Stage, int], Awaitable[None]], limits: LimitSettings | None = None, hosts: tuple[str, ...] = ()) -> None:
+    async def whole(stage: Stage) -> None:
+        async with listening(stage, ServerSettings(hosts=hosts, limits=limits or LimitSettings())) as port:
+            await scene(stage, port)
+
+    play(folder, whole, loops=False, limits=limits)
+
+
+async def link(port: int) -> Link:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def ask(port: int, request: bytes) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and JSON of the answer."""
+    reader, writer = await link(port)
+    try:
+        writer.write(request)
+        return await answer(reader)
+    finally:
+        writer.close()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
+    async with asyncio.timeout(30):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        first, *lines = head.strip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        body = await reader.readexactly(int(headers["content-length"]))
+    return int(first.split()[1]), headers, json.loads(body)
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closes the connection, within a deadline."""
+    async with asyncio.timeout(30):
+        try:
+            return await reader.read() == b""
+        except ConnectionError:
+            return True
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * (URL_BYTES + 1)), 414),
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * (URL_BYTES * 4)), 414),
+        (HEALTH + b"X-A: %b\r\n\r\n" % (b"a" * HEADER_BYTES), 431),
+        (HEALTH + b"X-A: a\r\n" * (HEADER_COUNT + 1) + b"\r\n", 431),
+        (HEALTH.replace(b"localhost", b"evil.example:80") + b"\r\n", 421),
+        (HEALTH.replace(b"localhost", b"127.0.0.1.evil.example") + b"\r\n", 421),
+        (b"\x16\x03\x01 no http\r\n\r\n", 400),
+    ],
+)
+def test_a_request_over_a_limit_is_refused_in_json_and_its_connection_closed(tmp_path: Path, request_head: bytes, status: int) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        reader, writer = await link(port)
+        writer.write(request_head)
+        got, headers, body = await answer(reader)
+        assert (got, headers["content-type"], headers["x-content-type-options"]) == (status, "application/json", "nosniff")
+        assert body["error"]["message"]
+        assert await closed(reader)
+        writer.close()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+
+    serve(tmp_path, scene)
+
+
+def test_a_header_without_end_is_cut_off_long_before_it_fills_memory(tmp_path: Path) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        reader, writer = await link(port)
+        sent = 0
+        writer.write(HEALTH + b"X-A: ")
+        with pytest.raises(ConnectionError):
+            while sent < 2**30:
+                writer.write(b"a" * 2**20)
+                sent += 2**20
+                await asyncio.wait_for(writer.drain(), 30)
+                if reader.at_eof():
+                    raise ConnectionResetError
+        assert sent < 2**28
+        writer.close()
+
+    serve(tmp_path, scene, QUICK)
+
+
+def test_a_client_that_stalls_is_closed(tmp_path: Path) -> None:
+    """Silent from the start, within the headers, within the body; an honest one beside them is served."""
+
+    async def scene(stage: Stage, port: int) -> None:
+        silent, half, body = await link(port), await link(port), await link(port)
+        half[1].write(HEALTH)
+        body[1].write(PUT % (b"0" * 64) + b"Content-Length: 200000\r\n\r\n" + b"x" * 150_000)
+        follower = await link(port)
+        run = await stage.submit(plan=0)
+        follower[1].write(f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        await follower[0].readuntil(b'"kind":"state"')
+        assert await closed(silent[0])
+        assert (await answer(half[0]))[0] == 408
+        assert (await answer(body[0]))[0] == 408
+        assert await closed(half[0])
+        assert await closed(body[0])
+        assert not follower[0].at_eof()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        for _, writer in (silent, half, body, follower):
+            writer.close()
+
+    serve(tmp_path, scene, QUICK)
+
+
+def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
+    """With more half-open connections than the server takes, every new one is served."""
+
+    async def scene(_stage: Stage, port: int) -> None:
+        attack = [await link(port) for _ in range(200)]
+        for _, writer in attack:
+            writer.write(HEALTH)
+        for _ in range(20):
+            assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        for _, writer in attack:
+            writer.close()
+
+    serve(tmp_path, scene, LimitSettings(connections=16, connections_per_peer=16))
+
+
+def test_a_connection_too_many_is_told_when_to_come_again(tmp_path: Path) -> None:
+    async def scene(stage: Stage, port: int) -> None:
+        run = await stage.submit(plan=0)
+        head = f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        busy = [await link(port) for _ in range(16)]
+        for reader, writer in busy:
+            writer.write(head)
+            await reader.readuntil(b'"kind":"state"')
+        status, headers, body = await ask(port, HEALTH + b"\r\n")
+        assert (status, headers["retry-after"], body["error"]["code"]) == (503, "1", "server_unavailable")
+        busy.pop()[1].close()
+
+        async def served() -> bool:
+            return (await ask(port, HEALTH + b"\r\n"))[0] == 200
+
+        await stage.until(served)
+        for _, writer in busy:
+            writer.close()
+
+    serve(tmp_path, scene, LimitSettings(connections=4096, connections_per_peer=16))
+
+
+def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
+    hosts = Hosts(["Hop.Example.org"])
+    for good in (b"localhost", b"LOCALHOST:8765", b"127.0.0.1:1", b"[::1]:80", b"10.1.2.3", b"hop.example.org:443", b"hop.example.org.", b""):
+        assert hosts.allow(good), good
+    for bad in (b"evil.org", b"xhop.example.org", b"localhost.evil.org", b"127.0.0.1.nip.io", b"a b", b"localhost:80@evil.org", b"localhost\x00"):
+        assert not hosts.allow(bad), bad
+
+
+def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
+    async def scene() -> None:
+        memory = BodyMemory(1000_000, wait_s=0.05)
+        first, second, other = memory.lease("bob"), memory.lease("bob"), memory.lease("alice")
+        await first.announce(450_000)
+        with pytest.raises(ServerUnavailable) as refused:
+            await second.announce(100_000)  # more than half for one user
+        assert refused.value.retry_after_s
+        await other.announce(500_000)
+        waiting = asyncio.create_task(BodyMemory.take(memory, "carol", 100_000))
+        await asyncio.sleep(0)
+        first.release()
+        await waiting
+        other.release()
+        memory.give_back("carol", 100_000)
+        assert memory.used_bytes == 0
+
+    asyncio.run(scene())
+
+
+def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> None:
+    async def scene(stage: Stage, port: int) -> None:
+        size = 40 * 2**20
+        links = [await link(port) for _ in range(4)]
+        for _, writer in links:
+            writer.write(PUT % (b"0" * 64) + b"Content-Length: %d\r\n\r\n" % size)
+            writer.write(b"x" * 100_000)
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        await stage.ask("PUT", "/blobs/af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262", b"")  # small ones pass
+        for _, writer in links:
+            writer.close()
+
+    serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20))
+
+
+def test_a_token_bucket_grants_its_rate_and_tells_when_to_come_again() -> None:
+    bucket = TokenBucket(10, 20, now=0.0)
+    assert [bucket.take(1, 0.0) for _ in range(20)] == [0.0] * 20
+    wait_s = bucket.take(1, 0.0)
+    assert 0 < wait_s <= 0.1
+    assert bucket.take(1, wait_s) == 0.0
+    assert bucket.take(1000, 10.0) == 0.0, "what is larger than the burst passes once"
+    assert bucket.take(1, 11.0) > 90
+
+
+def test_a_user_over_the_rate_is_refused_and_others_are_not(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        refused = await stage.send("GET", "/datasets")
+        assert refused.status_code == 200
+        while refused.status_code == 200:
+            refused = await stage.send("GET", "/datasets")
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "too_many_requests"
+        assert "requests_per_s" in refused.json()["error"]["hints"][0]
+
+    play(tmp_path, scene, loops=False, limits=LimitSettings(requests_per_s=1))
+    rates = Rates(LimitSettings(submissions_per_s=1), now=lambda: 0.0)
+    for _ in range(5):
+        rates.take("bob", "submissions")
+    with pytest.raises(TooManyRequests):
+        rates.take("bob", "submissions")
+    rates.take("alice", "submissions")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"spec":{"priority":50.0,"project":"m","roles":[]', "not JSON"),
+        (b'{"spec":{"priority":50.0,"project":"\xff"}}', ""),
+        (b'{"spec":{"priority":50.0,"project":' + b"[" * 100_000, ""),
+    ],
+)
+def test_a_float_for_an_int_in_a_broken_body_is_refused_in_words(tmp_path: Path, body: bytes, told: str) -> None:
+    async def scene(stage: Stage) -> None:
+        refused = await stage.send("POST", "/runs", body)
+        assert refused.status_code == 422
+        assert told in refused.text
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_an_empty_pack_is_refused(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        assert (await stage.send("POST", "/blobs/pack", b"")).status_code == 422
+
+    play(tmp_path, scene, loops=False)
