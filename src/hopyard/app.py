@@ -57,6 +57,7 @@ from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.usage_rows import SqlUsageStore
 from hopyard.stores.streams import FolderStreams
 
 HOST = "127.0.0.1"
@@ -203,6 +204,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             datasets=SqlDatasetStore(database),
             queues=SqlQueueStore(database),
             reservations=SqlReservationStore(database),
+            usage=SqlUsageStore(database),
             access=access,
             blobs=blobs,
             streams=streams,

@@ -33,6 +33,7 @@ from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.usage_rows import SqlUsageStore
 from hopyard.stores.streams import FolderStreams
 from hopyard.testing.fake_engine import FakeEngine, Fate
 
@@ -135,6 +136,7 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, 
         datasets=SqlDatasetStore(database),
         queues=SqlQueueStore(database),
         reservations=SqlReservationStore(database),
+        usage=SqlUsageStore(database),
         access=access,
         blobs=blobs,
         streams=streams,

@@ -6,6 +6,7 @@ from hopyard.stores.memory.cluster import MemoryClusterStore
 from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
 from hopyard.stores.memory.runs import MemoryRunStore
 from hopyard.stores.memory.state import State
+from hopyard.stores.memory.usage import MemoryUsageStore
 from hopyard.testing.store_contract import ClusterStoreContract
 from hopyard.testing.stores import ClusterStores
 
@@ -15,5 +16,5 @@ class TestMemory(ClusterStoreContract):
     def stores(self) -> ClusterStores:
         state = State()
         return ClusterStores(
-            MemoryRunStore(state), MemoryClusterStore(state), MemoryQueueStore(state), MemoryReservationStore(state)
+            MemoryRunStore(state), MemoryClusterStore(state), MemoryQueueStore(state), MemoryReservationStore(state), MemoryUsageStore(state)
         )

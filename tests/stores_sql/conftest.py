@@ -15,6 +15,7 @@ from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.sql.tables import lease, marks, metadata
+from hopyard.stores.sql.usage_rows import SqlUsageStore
 from hopyard.testing.stores import Stores
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 
@@ -25,6 +26,7 @@ def stores_over(database: Database) -> Stores:
         SqlClusterStore(database),
         SqlQueueStore(database),
         SqlReservationStore(database),
+        SqlUsageStore(database),
         SqlDatasetStore(database),
         SqlAccessStore(database),
     )

@@ -136,6 +136,8 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     assert await start(stores, RunId("r-queued-1"), ("n1", (0,)), seconds=12) == "r-queued-1.1"
     assert (await see(stores, nodes=[], seconds=13)).requeued == ("r-running-1",)
     assert await stores.runs.attempts(RunId("r-lost-1")) != []
+    held = await stores.usage.usage(at(0), at(10), now=at(10))
+    assert [(one.user, one.attempts, one.held_s, one.cpu_s) for one in held] == [("alice", 3, 14.0, 7.0)]
     await database.close()
 
 

@@ -40,6 +40,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("reserve", SERVER, "reserve:reserve", "Hold nodes or resources for users or a queue and a time."),
     Entry("node", SERVER, "node:node", "List machines; take them out of service and back."),
     Entry("pool", SERVER, "pool:pool", "List pools of machines and what is in use of them."),
+    Entry("usage", SERVER, "usage:usage", "Sum what runs held of the machines, by user, queue or project."),
     Entry("user", SERVER, "user:user", "Let others use this server: give them tokens, and take them back."),
     Entry("up", SERVER, "server:up", "Start the server of this machine."),
     Entry("down", SERVER, "server:down", "End the server of this machine."),

@@ -24,6 +24,7 @@ from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
+from hopyard.interfaces.usage_store import UsageStore
 from hopyard.server.auth import Tokens
 from hopyard.server.family import Parents
 from hopyard.server.nodes import Nodes
@@ -42,6 +43,7 @@ async def assemble(
     datasets: DatasetStore,
     queues: QueueStore,
     reservations: ReservationStore,
+    usage: UsageStore,
     access: AccessStore,
     blobs: Blobs,
     streams: Streams,
@@ -99,6 +101,7 @@ async def assemble(
         nodes=Nodes(cluster, now=clock.now),
         queues=Queues(queues, now=clock.now, owner=owner),
         reservations=reservations,
+        usage=usage,
         controller=controller,
         sweeper=sweeper,
         ingest=ingest,

@@ -16,6 +16,7 @@ from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
+from hopyard.interfaces.usage_store import UsageStore
 from hopyard.server.auth import Tokens
 from hopyard.server.nodes import Nodes
 from hopyard.server.queues import Queues
@@ -43,6 +44,7 @@ class Parts:
     nodes: Nodes
     queues: Queues
     reservations: ReservationStore
+    usage: UsageStore
     controller: Controller
     sweeper: Sweeper
     ingest: Ingest

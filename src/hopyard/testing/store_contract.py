@@ -14,6 +14,7 @@ from hopyard.testing.preempt_cases import PreemptCases
 from hopyard.testing.queue_store_cases import QueueCases
 from hopyard.testing.reservation_store_cases import ReservationCases
 from hopyard.testing.run_store_cases import CreateCases, EndCases, ListCases, RecordCases
+from hopyard.testing.usage_store_cases import UsageCases
 
 
 @pytest.mark.anyio
@@ -36,6 +37,7 @@ class ClusterStoreContract(
     LeaseCases,
     QueueCases,
     ReservationCases,
+    UsageCases,
 ):
     """All that scheduling needs. Subclass it as `class TestX(ClusterStoreContract)` and give a fixture `stores`: a
     `testing.stores.ClusterStores` over an empty state of its own, fresh for every test. Cases are coroutines; pytest runs them

@@ -20,6 +20,7 @@ from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import NewRun, RunStore
+from hopyard.interfaces.usage_store import UsageStore
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 ENGINE = "local"
@@ -34,12 +35,13 @@ _ids = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class ClusterStores:
-    """What is needed to schedule: one state, seen through four contracts."""
+    """What is needed to schedule: one state, seen through five contracts."""
 
     runs: RunStore
     cluster: ClusterStore
     queues: QueueStore
     reservations: ReservationStore
+    usage: UsageStore
 
 
 @dataclass(frozen=True, slots=True)

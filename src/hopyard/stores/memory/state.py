@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -13,7 +14,7 @@ from hopyard.domain.cluster import Hold, Node, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.holdings import Holdings
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, RunName, Version
-from hopyard.domain.queue import ONE_QUEUE, QueueTree, Used
+from hopyard.domain.queue import ONE_QUEUE, Amounts, QueueTree, Used
 from hopyard.domain.reservation import Reservation
 from hopyard.interfaces.cluster_store import Lease
 from hopyard.stores.memory.rows import AttemptRow, RunRow
@@ -38,6 +39,18 @@ class Cached(Generic[T]):
         return self._value
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an attempt held from its placement to its end, and for whom."""
+
+    placed_at: datetime
+    ended_at: datetime
+    amounts: Amounts
+    user: str
+    queue: str
+    project: str
+
+
 class State:
     """Every fact, by id. Changed only by the stores of this folder, which mark what a policy sees as stale."""
 
@@ -60,6 +73,7 @@ class State:
         self.tree: QueueTree = ONE_QUEUE
         self.reservations: dict[str, Reservation] = {}
         self.used: dict[tuple[QueueName, str], Used] = {}
+        self.held: list[Held] = []
         self.promises: dict[GangId, Promise] = {}
         self.durations: dict[str, tuple[float, ...]] = {}
         self._holds: Mapping[GangId, Hold] = {}
@@ -131,6 +145,13 @@ class State:
         self.holdings.hold(row.placement, -1)
         gang = row.placement.gang
         self.charges.charge(gang.queue, gang.user, row.amounts, -1)
+        if row.ended_at is not None:
+            self.held.append(Held(row.placed_at, row.ended_at, row.amounts, *self.holder_of(row)))
+
+    def holder_of(self, row: AttemptRow) -> tuple[str, str, str]:
+        """The user, queue and project that an attempt is counted for."""
+        run = self.runs[run_of(row.id)]
+        return row.placement.gang.user, row.placement.gang.queue, run.spec.project
 
     def live_run(self, attempt: AttemptId) -> RunRow | None:
         """The run whose newest attempt this is, while it is live."""

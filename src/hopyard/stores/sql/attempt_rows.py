@@ -21,6 +21,7 @@ from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LIVE, LiveAttempt
 from hopyard.stores.sql.marks import Stamp
 from hopyard.stores.sql.tables import attempts, runs
+from hopyard.stores.sql.usage_rows import held, keep
 
 _SECOND = 1_000_000
 _WRITE_ATTEMPT = Hot(update(attempts).where(attempts.c.id == bindparam("b_id"), attempts.c.phase == bindparam("b_phase"), LIVE))
@@ -41,6 +42,7 @@ class Changes:
         self._attempts: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, dict[str, Any]] = {}
         self._used: dict[UsedKey, Used] = {}
+        self._held: list[dict[str, Any]] = []
         self._took_s: dict[str, list[float]] = {}
         self._changed: list[RunId] = []
         self._ended: list[Ended] = []
@@ -70,6 +72,8 @@ class Changes:
         self._live.changed(found.id, requeued=after.requeued)
         if ended:
             self._ended.append(Ended(found.run, found.id))
+            amounts = self._live.amounts(found.id)
+            self._held.append(held(found.id, found.run, found.gang.queue, amounts, placed_at=found.placed_at, ended_at=self._now))
             self._live.drop(found.id)
 
     def finish(self) -> Recorded:
@@ -77,6 +81,7 @@ class Changes:
         self._execute(_WRITE_ATTEMPT, self._attempts)
         self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" not in values})
         self._execute(_WRITE_RUN, {run: values for run, values in self._runs.items() if "touched" in values})
+        keep(self._conn, self._held)
         known = self._live.durations
         durations = {key: (*known.get(key, ()), *seconds)[-KEPT:] for key, seconds in self._took_s.items()}
         if self._used:

@@ -234,6 +234,22 @@ used = Table(
     _touched(),
 )
 
+# Of attempts that ended; it outlives their runs.
+usage = Table(
+    "usage",
+    metadata,
+    Column("attempt", _Key, primary_key=True),
+    Column("user_name", _Key, nullable=False),
+    Column("queue", _Key, nullable=False),
+    Column("project", _Key, nullable=False),
+    Column("placed_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger, nullable=False),
+    Column("gpu_milli", BigInteger, nullable=False),
+    Column("cpu_milli", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Index("usage_ended", "ended_at"),
+)
+
 durations = Table(
     "durations",
     metadata,

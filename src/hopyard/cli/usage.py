@@ -1,0 +1,107 @@
+"""`hop usage`: what runs held of the machines."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from datetime import datetime
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.options import json_option
+from hopyard.errors import UsageError
+
+KEYS, PERIODS = ("user", "queue", "project"), ("day", "week", "month")
+_COLUMNS = ("attempts", "held_s", "gpu_s", "cpu_s", "memory_byte_s")
+_HOUR = 3600.0
+_GIB_HOUR = 3600.0 * 2**30
+
+
+@click.command("usage")
+@click.option(
+    "--by", default="user", show_default=True, metavar="KEY,...", help="What to sum by: user, queue, project; and day, week or month (UTC)."
+)
+@click.option("--from", "since", metavar="TIME", help='Since when: 2026-11-01, "2026-11-01 09:00", yesterday, 7d.  [default: 30d]')
+@click.option("--to", "until", metavar="TIME", help="Until when.  [default: now]")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout, amounts in seconds.")
+@json_option
+def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: bool) -> None:
+    """Sum what runs held of the machines, from their placement to their end; runs that were removed count too.
+
+    GPU-hours are GPUs times hours (a share counts as that share), CPU-hours and memory likewise. Live runs count until now.
+    """
+    from hopyard.config.past import parse_past
+    from hopyard.sdk.connect import connect
+
+    keys, period = _split(by)
+    if as_csv and as_json:
+        raise UsageError("--csv and --json cannot both be given")
+    now = datetime.now().astimezone()
+    query: dict[str, str | None] = {"by": ",".join(keys) or "user", "per": period}
+    query["since"] = None if since is None else parse_past(since, now, what="--from").isoformat()
+    query["until"] = None if until is None else parse_past(until, now, what="--to").isoformat()
+    answer = connect().get("/usage", **query)
+    rows = answer["usage"] if keys else _together(answer["usage"])
+    if as_json:
+        console.out_json(rows)
+    elif as_csv:
+        _write_csv(rows, keys)
+    elif not rows:
+        console.say(f"nothing ran {_span(answer)}")
+    else:
+        console.say(_span(answer))
+        console.out("\n".join(table_of(rows, keys, period)))
+
+
+def _split(by: str) -> tuple[list[str], str | None]:
+    words = [word.strip().lower() for word in by.split(",") if word.strip()]
+    for word in words:
+        if word not in (*KEYS, *PERIODS):
+            raise UsageError(f"--by: `{word}` is none of {', '.join((*KEYS, *PERIODS))}")
+    periods = [word for word in words if word in PERIODS]
+    if len(periods) > 1:
+        raise UsageError(f"--by: {' and '.join(periods)} exclude each other")
+    return [word for word in KEYS if word in words], periods[0] if periods else None
+
+
+def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each span, whatever the users."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        total = found.setdefault(row["since"], {**row, "user": None, **dict.fromkeys(_COLUMNS, 0)})
+        for column in _COLUMNS:
+            total[column] += row[column]
+    return list(found.values())
+
+
+def table_of(rows: list[dict[str, Any]], keys: list[str], period: str | None) -> list[str]:
+    """The lines of the table, head first, with a line of totals where there are several rows."""
+    head = [*([period.upper()] if period else []), *(key.upper() for key in keys), "ATTEMPTS", "GPU-HOURS", "CPU-HOURS", "GIB-HOURS"]
+    lines = [[*([row["since"][:10]] if period else []), *(row[key] for key in keys), *_amounts(row)] for row in rows]
+    if len(rows) > 1:
+        total = {column: sum(row[column] for row in rows) for column in _COLUMNS}
+        lines.append(["total", *[""] * (len(head) - 5), *_amounts(total)])
+    return console.table(head, lines, right=range(len(head) - 4, len(head)))
+
+
+def _amounts(row: dict[str, Any]) -> list[str]:
+    return [
+        str(row["attempts"]),
+        f"{row['gpu_s'] / _HOUR:.2f}",
+        f"{row['cpu_s'] / _HOUR:.2f}",
+        f"{row['memory_byte_s'] / _GIB_HOUR:.2f}",
+    ]
+
+
+def _write_csv(rows: list[dict[str, Any]], keys: list[str]) -> None:
+    columns = ["since", "until", *keys, *_COLUMNS]
+    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def _span(answer: dict[str, Any]) -> str:
+    since, until = (datetime.fromisoformat(answer[name]).astimezone() for name in ("since", "until"))
+    return f"from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"

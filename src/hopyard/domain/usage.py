@@ -1,0 +1,97 @@
+"""What runs held of the machines, and for how long: the sums of `hop usage`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from hopyard.domain.queue import CPU, GPU, MEMORY, Amounts
+
+
+class UsageKey(StrEnum):
+    """What use is summed by."""
+
+    USER = "user"
+    QUEUE = "queue"
+    PROJECT = "project"
+
+
+class Period(StrEnum):
+    """Pieces of a span, in UTC. Weeks begin on Monday."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What attempts held inside a span, from their placement to their end; "" stands for all users, queues or projects.
+
+    attempts: how many held something in it. held_s: their wall time together. gpu_s, cpu_s, memory_byte_s: amounts times seconds.
+    """
+
+    user: str = ""
+    queue: str = ""
+    project: str = ""
+    attempts: int = 0
+    held_s: float = 0.0
+    gpu_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_byte_s: float = 0.0
+
+
+def usage_between(
+    placed_at: datetime, ended_at: datetime, amounts: Amounts, *, since: datetime, until: datetime, user: str, queue: str, project: str
+) -> Usage | None:
+    """What one attempt held between `since` and `until`; None where it held nothing then."""
+    held_s = (min(ended_at, until) - max(placed_at, since)).total_seconds()
+    if held_s <= 0:
+        return None
+    gpus, cpus = amounts.get(GPU, 0) / 1000, amounts.get(CPU, 0) / 1000
+    return Usage(user, queue, project, 1, held_s, gpus * held_s, cpus * held_s, amounts.get(MEMORY, 0) * held_s)
+
+
+def sum_usage(rows: Iterable[Usage], by: Sequence[UsageKey]) -> list[Usage]:
+    """One row for each combination of `by`, the largest use of GPUs first, then of CPUs, then by name."""
+    found: dict[tuple[str, str, str], Usage] = {}
+    for row in rows:
+        key = (
+            row.user if UsageKey.USER in by else "",
+            row.queue if UsageKey.QUEUE in by else "",
+            row.project if UsageKey.PROJECT in by else "",
+        )
+        before = found.get(key) or Usage(*key)
+        found[key] = replace(
+            before,
+            attempts=before.attempts + row.attempts,
+            held_s=before.held_s + row.held_s,
+            gpu_s=before.gpu_s + row.gpu_s,
+            cpu_s=before.cpu_s + row.cpu_s,
+            memory_byte_s=before.memory_byte_s + row.memory_byte_s,
+        )
+    return sorted(found.values(), key=lambda one: (-one.gpu_s, -one.cpu_s, one.user, one.queue, one.project))
+
+
+def pieces(since: datetime, until: datetime, period: Period | None) -> list[tuple[datetime, datetime]]:
+    """The span as it is, or cut at the beginnings of days, weeks or months."""
+    if period is None:
+        return [(since, until)]
+    found = []
+    begin = since
+    while begin < until:
+        end = min(_next_beginning(begin, period), until)
+        found.append((begin, end))
+        begin = end
+    return found
+
+
+def _next_beginning(moment: datetime, period: Period) -> datetime:
+    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    if period is Period.DAY:
+        return midnight + timedelta(days=1)
+    if period is Period.WEEK:
+        return midnight + timedelta(days=7 - midnight.weekday())
+    return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)

@@ -1,0 +1,60 @@
+"""What attempts held stays known when their runs are removed. Attempts that ended before are taken over with what they held."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+_key = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+_BATCH = 1000
+_WHOLE_GPU = 1000
+_ENDED = sa.text(
+    "SELECT attempts.id, runs.user_name, runs.queue, runs.project, attempts.placed_at, attempts.ended_at, attempts.placement, "
+    "attempts.counts, runs.gang FROM attempts JOIN runs ON runs.id = attempts.run WHERE attempts.live = 0 AND attempts.engine <> ''"
+)
+
+
+def upgrade() -> None:
+    usage = op.create_table(
+        "usage",
+        sa.Column("attempt", _key, primary_key=True),
+        sa.Column("user_name", _key, nullable=False),
+        sa.Column("queue", _key, nullable=False),
+        sa.Column("project", _key, nullable=False),
+        sa.Column("placed_at", sa.BigInteger(), nullable=False),
+        sa.Column("ended_at", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_milli", sa.BigInteger(), nullable=False),
+        sa.Column("cpu_milli", sa.BigInteger(), nullable=False),
+        sa.Column("memory_bytes", sa.BigInteger(), nullable=False),
+    )
+    op.create_index("usage_ended", "usage", ["ended_at"])
+    conn = op.get_bind()
+    rows = [_row(found) for found in conn.execute(_ENDED).mappings()]
+    for at in range(0, len(rows), _BATCH):
+        conn.execute(usage.insert(), rows[at : at + _BATCH])
+
+
+def _row(found: Any) -> dict[str, Any]:
+    roles = json.loads(found["gang"])["roles"]
+    counts = [role["replicas"] for role in roles] if found["counts"] is None else json.loads(found["counts"])
+    sizes = [(role["resources"], count) for role, count in zip(roles, counts, strict=True)]
+    cards = [(len(gpus), share[0] if share else _WHOLE_GPU) for _, gpus, *share in json.loads(found["placement"])]
+    return {
+        "attempt": found["id"],
+        "user_name": found["user_name"],
+        "queue": found["queue"],
+        "project": found["project"],
+        "placed_at": found["placed_at"],
+        "ended_at": found["placed_at"] if found["ended_at"] is None else found["ended_at"],
+        "gpu_milli": sum(count * milli for count, milli in cards),
+        "cpu_milli": sum(resources["cpu_milli"] * count for resources, count in sizes),
+        "memory_bytes": sum(resources["memory_bytes"] * count for resources, count in sizes),
+    }

@@ -1,0 +1,54 @@
+"""Use is cut and summed without losing any."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.queue import CPU, GPU, MEMORY
+from hopyard.domain.usage import Period, Usage, UsageKey, pieces, sum_usage, usage_between
+
+T0 = datetime(2030, 1, 1, tzinfo=UTC)
+moments = st.floats(0, 100 * 86400).map(lambda seconds: T0 + timedelta(seconds=seconds))
+
+
+@given(placed=moments, ended=moments, since=moments, until=moments, period=st.sampled_from(Period))
+def test_usage_of_all_pieces_is_that_of_the_span(
+    placed: datetime, ended: datetime, since: datetime, until: datetime, period: Period
+) -> None:
+    amounts = {GPU: 2500, CPU: 500, MEMORY: 7}
+
+    def between(begin: datetime, end: datetime) -> list[Usage]:
+        found = usage_between(placed, ended, amounts, since=begin, until=end, user="a", queue="q", project="p")
+        return [] if found is None else [found]
+
+    cut = [one for begin, end in pieces(since, until, period) for one in between(begin, end)]
+    whole = between(since, until)
+    for name, factor in (("held_s", 1.0), ("gpu_s", 2.5), ("cpu_s", 0.5), ("memory_byte_s", 7.0)):
+        sums = [sum(getattr(one, name) for one in rows) for rows in (cut, whole)]
+        assert sums[0] == pytest.approx(sums[1], abs=1e-3)
+        assert sums[1] == pytest.approx(factor * max(0.0, (min(ended, until) - max(placed, since)).total_seconds()), abs=1e-3)
+
+
+@given(since=moments, until=moments, period=st.sampled_from(Period))
+def test_pieces_join_and_begin_with_days_weeks_or_months(since: datetime, until: datetime, period: Period) -> None:
+    found = pieces(since, until, period)
+    assert (not found) == (since >= until)
+    if found:
+        assert (found[0][0], found[-1][1]) == (since, until)
+    for (_, end), (begin, _) in pairwise(found):
+        assert end == begin
+        assert (begin.hour, begin.minute, begin.second, begin.microsecond) == (0, 0, 0, 0)
+        assert period is not Period.WEEK or begin.weekday() == 0
+        assert period is not Period.MONTH or begin.day == 1
+
+
+def test_sum_usage_groups_by_what_is_asked_for_and_the_largest_comes_first() -> None:
+    rows = [Usage("ada", "q", "p", 1, 1, 1, 1, 1), Usage("bob", "q", "p", 2, 2, 5, 1, 1), Usage("ada", "r", "p", 1, 1, 1, 1, 1)]
+    assert sum_usage(rows, [UsageKey.USER]) == [Usage("bob", "", "", 2, 2, 5, 1, 1), Usage("ada", "", "", 2, 2, 2, 2, 2)]
+    assert sum_usage(rows, [UsageKey.QUEUE, UsageKey.PROJECT])[0] == Usage("", "q", "p", 3, 3, 6, 2, 2)
+    assert sum_usage(rows, []) == [Usage("", "", "", 4, 4, 7, 3, 3)]
