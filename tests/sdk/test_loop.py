@@ -69,6 +69,37 @@ def test_a_trail_resumes_from_wherever_it_was_recorded() -> None:
     assert list(script(Recorder(keeper.trail.positions()))) == []
 
 
+def grown(keeper: Recorder, first: int, second: int, *, lazy: bool = False) -> list[tuple[str, int]]:
+    """The turns of two loops after one another, of so many turns each."""
+    turns: list[tuple[str, int]] = []
+    for name, total in (("a", first), ("b", second)):
+        items = (i for i in range(total)) if lazy else range(total)
+        turns += [(name, turn) for turn in Loop(items, keeper, every=1, name=name)]
+    return turns
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_loop_that_ended_last_goes_on_when_its_total_has_grown(lazy: bool) -> None:
+    keeper = Recorder()
+    grown(keeper, 2, 3, lazy=lazy)
+    resumed = Recorder(keeper.trail.positions())
+    assert grown(resumed, 2, 5, lazy=lazy) == [("b", 3), ("b", 4)]
+    assert resumed.trail.positions() == [Position("a", 0, 2, 1), Position("b", 0, 5, 1)]
+    assert grown(Recorder(keeper.trail.positions()), 2, 1, lazy=lazy) == []
+
+
+def test_a_loop_that_another_followed_is_not_added_to() -> None:
+    """The state is that of the later loop: more turns of the earlier one would come at the wrong time."""
+    keeper = Recorder()
+    grown(keeper, 2, 3)
+    assert grown(Recorder(keeper.trail.positions()), 9, 4) == [("b", 3)]
+    twice = Recorder()
+    for total in (2, 3):
+        list(Loop(range(total), twice, every=1, name="epoch"))
+    resumed = Recorder(twice.trail.positions())
+    assert [list(Loop(range(total), resumed, every=1, name="epoch")) for total in (2, 6)] == [[], [3, 4, 5]]
+
+
 def test_a_changed_script_is_noticed() -> None:
     keeper = Recorder([Position("other", 0, 2)])
     with pytest.raises(LookupError, match="`a` begins where the checkpoint was in `other`"):
@@ -130,6 +161,51 @@ def test_a_second_attempt_goes_on(replica: Replica, tmp_path: Path) -> None:
     ended = Replica(tmp_path, "ended")
     done = ended.run(COUNT, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "5"))
     assert done.stdout == "[0, 1, 2, 3, 4] 4.0\n" and ended.checkpoints == []
+
+
+GROWING = """
+import random
+import hopyard as hop
+p = hop.params(epochs=4, every=3)
+random.seed(1)
+class Shuffled:
+    def __len__(self):
+        return p.epochs * 2
+    def __iter__(self):
+        yield from random.sample(range(1000), len(self))
+seen = hop.bind(turns=[])
+for item in hop.loop(Shuffled() if p.every == 99 else range(p.epochs), every=p.every):
+    seen.turns.append(item)
+print(seen.turns)
+"""
+
+
+@pytest.mark.parametrize("every", [2, 3, 5])
+def test_more_epochs_are_trained_from_the_newest_checkpoint(replica: Replica, tmp_path: Path, every: int) -> None:
+    replica.run(GROWING, HOPYARD_PARAMS=json.dumps({"every": every}))
+    again = Replica(tmp_path, "again")
+    newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / "4"), "HOPYARD_RESTORE_STEP": "4"}
+    done = again.run(GROWING, HOPYARD_PARAMS=json.dumps({"every": every, "epochs": 8}), **newest)
+    assert done.stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n" and again.checkpoints[-1] == 8
+
+
+def test_an_order_that_was_drawn_goes_on_where_it_ended(replica: Replica, tmp_path: Path) -> None:
+    first = json.loads(replica.run(GROWING, HOPYARD_PARAMS='{"every": 99}').stdout)
+    again = Replica(tmp_path, "again")
+    newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / str(len(first)))}
+    done = json.loads(again.run(GROWING, HOPYARD_PARAMS='{"every": 99, "epochs": 6}', **newest).stdout)
+    assert done[:8] == first and len(done) == 12
+
+
+def test_an_earlier_loop_that_has_grown_is_told_of(replica: Replica, tmp_path: Path) -> None:
+    code = "import hopyard as hop\np = hop.params(n=2)\nb = hop.bind(t=[])\n" + "".join(
+        f"for i in hop.loop(range({total}), name='{name}'): b.t.append(i)\n" for name, total in (("warm", "p.n"), ("fit", "3"))
+    )
+    replica.run(code)
+    again = Replica(tmp_path, "again")
+    newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / str(replica.checkpoints[-1]))}
+    done = again.run(code, HOPYARD_PARAMS='{"n": 5}', **newest)
+    assert "`warm` has 5 turns now, 2 when it ended" in done.stderr
 
 
 def test_without_anything_bound_a_loop_neither_saves_nor_skips(replica: Replica, tmp_path: Path) -> None:

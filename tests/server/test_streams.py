@@ -192,6 +192,93 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def free(name: str, *values: float) -> bytes:
+    """Points that were logged without a step."""
+    return pack_definition(name) + b"".join(pack_point(POINT, series_of(name), NO_STEP, 5.0, value) for value in values)
+
+
+async def resume(stage: Stage, run: Any, number: int) -> None:
+    """The run's attempt is lost, and the next one is launched."""
+    stage.engine.vanish(f"{run['id']}.{number}")  # type: ignore[arg-type]
+    await stage.until(lambda: f"{run['id']}.{number + 1}" in stage.engine.launches)
+
+
+async def latest_is_the_end_of_the_curve(stage: Stage, run: Any) -> dict[str, int]:
+    """By name, the step that `ps`, `info` and `plot` all show last."""
+    series = (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]
+    drawn = {name: [one["steps"][-1], one["values"][-1]] for name, one in series.items()}
+    (listed,) = (await stage.ask("GET", "/runs"))["runs"]
+    assert drawn == listed["latest"] == (await stage.ask("GET", f"/runs/{run['id']}"))["latest"]
+    return {name: step for name, (step, _) in drawn.items()}
+
+
+def test_steps_that_are_counted_go_on_after_a_resume(tmp_path: Path) -> None:
+    """By one rule: from the end of what is seen, wherever they are shown, and after a new server too."""
+
+    async def before(stage: Stage) -> None:
+        run = await stage.started(roles=[{**role(), "replicas": 2}])
+        metrics = free("loss", 9.0, 8.0, 7.0)
+        await stage.sync(run, [("metrics", 0, metrics), ("events", 0, event("progress", done=3, total=9))])
+        await stage.sync(run, [("metrics", 0, free("other", 1.0, 2.0))], rank=1)
+        body = {"rank": 0, "step": 3, "manifest": await stage.put_tree({"w": b"1"}), "offsets": {"metrics": len(metrics)}}
+        await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", body)
+        await stage.sync(run, [("metrics", len(metrics), free("loss", 6.0, 5.0) + free("lost", 1.0))])
+        assert (await latest_is_the_end_of_the_curve(stage, run))["loss"] == 4
+        await resume(stage, run, 1)
+        await asyncio.gather(*(stage.sync(run, [], attempt=2, rank=rank) for rank in (0, 1)))
+        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 2, "other": 1}  # what is rolled back is said no longer
+        await stage.sync(run, [("metrics", 0, free("loss", 4.0, 3.0))], attempt=2)
+        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 4, "other": 1}
+        await stage.sync(run, [("metrics", 0, free("other", 3.0))], attempt=2, rank=1)
+        assert (await latest_is_the_end_of_the_curve(stage, run))["other"] == 2
+
+    async def after(stage: Stage) -> None:
+        (run,) = (await stage.ask("GET", "/runs"))["runs"]
+        at = len(free("loss", 4.0, 3.0))
+        await stage.sync(run, [("metrics", at, free("loss", 2.0))], attempt=2)
+        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 5, "other": 2}
+
+    play(tmp_path, before)
+    play(tmp_path, after, loops=False)
+
+
+def test_what_a_superseded_attempt_sends_changes_nothing_of_its_run(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        first, tree = f"/attempts/{run['id']}.1", await stage.put_tree({"w": b"1"})
+        await stage.sync(run, [("stdout", 0, b"seen\n"), ("metrics", 0, free("loss", 9.0)), ("journal", 0, b"one")])
+        body = {"rank": 0, "step": 1, "manifest": tree, "offsets": {"stdout": 5, "metrics": len(free("loss", 9.0))}}
+        await stage.ask("POST", first + "/checkpoints", body)
+        await resume(stage, run, 1)
+        await stage.sync(run, [("events", 0, event("summary", values={"acc": 0.5}))], attempt=2)
+        await stage.ask("POST", f"/attempts/{run['id']}.2/artifact", {"manifest": tree})
+        known = await stage.ask("GET", f"/runs/{run['id']}")
+
+        token = stage.token_of(run)
+        told = event("summary", values={"acc": 0.9}) + event("params", values={"lr": 7}) + event("progress", done=9, total=9)
+        late = [("stdout", 5, b"late\n"), ("metrics", len(free("loss", 9.0)), free("loss", 1.0)), ("events", 0, told), ("journal", 3, b"two")]
+        answer = await stage.sync(run, late, token=token)
+        assert answer["stop"]
+        assert (answer["offsets"]["stdout"], answer["offsets"]["journal"]) == (10, 6)  # nothing more of it is waited for
+        exit = {"kind": "exit-code", "code": 0, "reason": "finished"}
+        await stage.sync(run, [], token=token, phase="exited", exit=exit, final=True)
+        other = await stage.put_tree({"w": b"2"})
+        for path, sent in (
+            ("/checkpoints", {"rank": 0, "step": 7, "manifest": other}),
+            ("/artifact", {"manifest": other}),
+            ("/lock", {"lock": other, "packages": {}}),
+        ):
+            refused = await stage.ask("POST", first + path, sent, token=token, status=409)
+            assert "attempt 1 of run alice/p/1 is superseded by attempt 2" in refused["error"]["message"]
+        assert await stage.ask("GET", f"/runs/{run['id']}") == known
+        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"seen\n"
+        assert await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout") == b"seen\nlate\n"
+        assert await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/journal") == b"one"  # what the second attempt read
+        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 0}
+
+    play(tmp_path, scene)
+
+
 def test_checkpoints_are_whole_idempotent_and_cleared_but_for_those_kept(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()

@@ -11,8 +11,9 @@ from typing import Any
 
 from hopyard.domain.attempt import Exit
 from hopyard.domain.gang import ANYWHERE, Gang, Role, Topology, Where
-from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, Digest, GangId, QueueName, RunId, RunName
+from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, Digest, GangId, QueueName, RunId, RunName, split_attempt
 from hopyard.domain.resources import Resources
+from hopyard.errors import Conflict
 
 ParamValue = str | int | float | bool | None
 MAX_REPLICAS = 4096  # of one run
@@ -217,6 +218,14 @@ class Attempt:
     saved_at: datetime | None = None  # its newest checkpoint
     preempted_for: RunId | None = None
     preempt_reason: str = ""
+
+
+def check_newest(attempt: AttemptId | None, newest: int, *, run: str) -> None:
+    """Raises Conflict when the attempt with the number `newest` of this run came after `attempt`: what a superseded one says late changes
+    nothing of its run. None: a user says it."""
+    if attempt is not None and split_attempt(attempt)[1] < newest:
+        number = split_attempt(attempt)[1]
+        raise Conflict(f"attempt {number} of run {run} is superseded by attempt {newest}: what it sends now changes nothing of the run")
 
 
 class RunEventKind(StrEnum):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.ids import Digest, RunId, RunName, check_name, check_run_id
+from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 
 MOST_UNSTORED = 20  # sentences that are kept of a run
@@ -98,30 +98,37 @@ class RunStore(Protocol):
     async def delete(self, run: RunId, /) -> None:
         """Forget a final run with its attempts and checkpoints. Raises Conflict while it is live, NotFound."""
 
-    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /) -> None: ...
-    async def record_summary(self, run: RunId, values: Mapping[str, float], /) -> None:
+    # What an attempt says of its run, five writes. `attempt`: which one says it. They raise Conflict, with nothing written, when the run
+    # has a later one; and NotFound.
+
+    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None: ...
+    async def record_summary(self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None) -> None:
         """Merge into the run's summary, name by name."""
 
-    async def record_metrics(self, run: RunId, latest: Mapping[str, tuple[int, float]], /) -> None:
-        """The latest (step, value) of each metric, merged name by name."""
+    async def record_metrics(
+        self, run: RunId, latest: Mapping[str, tuple[int, float]], /, *, attempt: AttemptId | None = None, anew: bool = False
+    ) -> None:
+        """The latest (step, value) of each metric, merged name by name. anew: these are all that there are."""
 
     async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]: ...
     async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
         """What of it could not be stored, each sentence once; of very many the first `MOST_UNSTORED`."""
 
-    async def record_artifact(self, run: RunId, manifest: Digest, /) -> None: ...
-    async def record_lock(self, run: RunId, lock: Digest, packages: Mapping[str, str], /) -> None:
+    async def record_artifact(self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None) -> None: ...
+    async def record_lock(
+        self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
+    ) -> None:
         """Write the resolved environment into the run's spec."""
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
-        """Idempotent on (run, attempt, rank, step)."""
+        """Idempotent on (run, attempt, rank, step). One of an earlier attempt that comes late takes its place before all of a later one."""
 
     async def checkpoints(self, run: RunId, /) -> Sequence[Checkpoint]:
-        """In the order in which they were saved."""
+        """By the number of their attempt, those of one attempt in the order in which they were saved."""
         ...
 
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
-        """The step of the checkpoint that each of these runs saved last, for those that saved any."""
+        """The step of the last of `checkpoints` of each of these runs, for those that saved any: what their next attempt starts from."""
         ...
 
     async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None: ...

@@ -29,7 +29,7 @@ _FORMAT = 1
 class Position:
     """How far a loop was: `done` turns of the loop `name` that runs inside `depth` others.
 
-    finished: that many loops of this name were through, one after another (then `done` says nothing); 0 means under way.
+    finished: that many loops of this name were through, one after another (then `done` is that of the last); 0 means under way.
     chance: the random number generators as the loop began, for iterables that draw their order at the start.
     """
 

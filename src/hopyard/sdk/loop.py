@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -71,11 +72,10 @@ class Loop(Generic[T]):
     def _rest(self, position: Position | None) -> Iterable[T]:
         if position is None:
             return self._iterable
-        if position.finished:
-            self.done = position.done if self.total is None else self.total
+        self.done = position.done if self.total is None else min(position.done, self.total)
+        if position.finished or self.done == self.total:
             self._keeper.skipped(self)
             return ()
-        self.done = position.done
         if isinstance(self._iterable, Sequence):
             rest: Iterable[T] = (self._iterable[i] for i in range(self.done, len(self._iterable)))
         else:
@@ -104,7 +104,11 @@ class Trail:
         return bool(self._awaited)
 
     def enter(self, loop: Loop[Any]) -> Position | None:
-        """Where `loop` was. Raises LookupError when the script's loops are not those of the checkpoint."""
+        """Where `loop` was. Raises LookupError when the script's loops are not those of the checkpoint.
+
+        The last loop of the checkpoint counts as under way also where it was finished: where its total has grown since, as with more
+        epochs, it goes on from the turns that are done. Nothing came after it, so its state is the one to go on from.
+        """
         depth = len(self.active)
         self.active.append(loop)
         self._through.append([])
@@ -115,10 +119,10 @@ class Trail:
             self._awaited.clear()
             raise LookupError(f"`{loop.name}` begins where the checkpoint was in `{found.name}`")
         if found.finished > 1:
-            self._awaited[0] = Position(found.name, depth, 0, found.finished - 1)
-        else:
-            del self._awaited[0]
-        return found
+            self._awaited[0] = replace(found, finished=found.finished - 1)
+            return found
+        del self._awaited[0]
+        return found if self._awaited else replace(found, finished=0)
 
     def turn(self, loop: Loop[Any]) -> None:
         """A turn of `loop` is over, and with it all that ran inside."""
@@ -135,7 +139,7 @@ class Trail:
         times = 1
         if beside and beside[-1].name == loop.name:
             times += beside.pop().finished
-        beside.append(Position(loop.name, depth, loop.done, times))
+        beside.append(Position(loop.name, depth, loop.done, times, loop.chance))
 
     def _cut(self, loop: Loop[Any], *, keep: bool) -> None:
         depth = self.active.index(loop)

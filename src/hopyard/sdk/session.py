@@ -173,6 +173,9 @@ class Session:
         except LookupError as changed:
             say(f"{changed.args[0]}: the script has changed, so this loop begins at the beginning", once="changed")
             position = None
+        if position is not None and position.finished == 1 and loop.total is not None and loop.total > position.done:
+            told = f"`{loop.name}` has {loop.total} turns now, {position.done} when it ended: the checkpoint is of a later loop, so none is added"
+            say(told, once="grown")
         if keeps and loop.draws:
             loop.chance = take_chance() if position is None or position.chance is None else position.chance
         if outermost:

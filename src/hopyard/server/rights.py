@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import admins
-from hopyard.domain.run import Run
+from hopyard.domain.run import Run, check_newest
 from hopyard.errors import Forbidden
+from hopyard.interfaces.run_store import RunStore
 from hopyard.server.auth import Caller
 
 
@@ -26,6 +27,13 @@ def check_may_end(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> N
         raise Forbidden(
             f"run {run.name} is not `{caller.user}`'s to end or delete; those who may: {who}", hints=("ask one of them",)
         )
+
+
+async def check_live_study(caller: Caller, runs: RunStore) -> None:
+    """Raises Conflict for the driver of an attempt of a study that a later one has taken the place of: it starts and ends no trials any more."""
+    if caller.run is not None and caller.attempt is not None:
+        study = await runs.get(caller.run)
+        check_newest(caller.attempt, 0 if study.attempt is None else study.attempt.number, run=str(study.name))
 
 
 def check_own(caller: Caller, run: Run, *, owner: str) -> None:

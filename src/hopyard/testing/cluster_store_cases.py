@@ -12,7 +12,7 @@ from hopyard.domain.cluster import Hold, HoldReason, Observation
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, attempt_id
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import ResumeFrom, RoleSpec, RunPhase
-from hopyard.errors import NotFound
+from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.testing.stores import (
     ENGINE,
@@ -262,6 +262,10 @@ class LifeCases:
         assert await phases(stores, run) == ("running", "running")
 
 
+def _saved(run: RunId, number: int, step: int) -> Checkpoint:
+    return Checkpoint(run, attempt_id(run, number), 0, step, digest(f"{number} {step}"), 1, at(step))
+
+
 class LossCases:
     """Attempts that vanish, and late news of them."""
 
@@ -279,6 +283,53 @@ class LossCases:
         pending = (await stores.cluster.snapshot(now=at(6))).pending
         assert {gang.id: gang.submitted_at for gang in pending} == {GangId(run): at(0), GangId(later.id): at(1)}
         assert await start(stores, run, seconds=7) == attempt_id(run, 2)
+
+    async def test_a_late_checkpoint_of_a_superseded_attempt_is_not_resumed_from(self, stores: ClusterStores) -> None:
+        """The first attempt lives on where its engine cannot be reached, and tells of what it saved when others came after it."""
+        run, attempt = await started(stores, max_attempts=20)
+        await stores.runs.record_checkpoint(_saved(run, 1, 5))
+        for number in range(2, 12):
+            await stores.cluster.record_status(running(attempt), now=at(number))
+            await see(stores, nodes=[node()], seconds=number)
+            attempt = await start(stores, run, seconds=number)
+            if number in (2, 9, 10):
+                await stores.runs.record_checkpoint(_saved(run, number, number * 10))
+                await stores.runs.record_checkpoint(_saved(run, 1, 1000 - number))
+        resumed = [one.resumed_from_step for one in await stores.runs.attempts(run)]
+        assert resumed == [None, 5, *[20] * 7, 90, 100]
+        assert [one.step for one in await stores.runs.checkpoints(run)] == [5, 998, 991, 990, 20, 90, 100]
+        assert await stores.runs.newest_steps([run]) == {run: 100}
+
+    async def test_a_superseded_attempt_changes_nothing_of_its_run(self, stores: ClusterStores) -> None:
+        run, first = await started(stores)
+        await stores.cluster.record_status(running(first), now=at(1))
+
+        async def say(attempt: AttemptId, text: str) -> None:
+            await stores.runs.record_params(run, {"p": text}, attempt=attempt)
+            await stores.runs.record_summary(run, {text: 1.0}, attempt=attempt)
+            await stores.runs.record_metrics(run, {text: (1, 1.0)}, attempt=attempt)
+            await stores.runs.record_artifact(run, digest(text), attempt=attempt)
+            await stores.runs.record_lock(run, digest(text), {text: "1"}, attempt=attempt)
+
+        await say(first, "first")
+        await see(stores, nodes=[node()], seconds=2)
+        await say(first, "ended")  # over, and nothing has come after it: these are its last words
+        second = await start(stores, run, seconds=3)
+        await say(second, "second")
+        known = await stores.runs.get(run)
+        for record in (
+            stores.runs.record_params(run, {"p": "late"}, attempt=first),
+            stores.runs.record_summary(run, {"late": 1.0}, attempt=first),
+            stores.runs.record_metrics(run, {"late": (1, 1.0)}, attempt=first, anew=True),
+            stores.runs.record_artifact(run, digest("late"), attempt=first),
+            stores.runs.record_lock(run, digest("late"), {}, attempt=first),
+        ):
+            with pytest.raises(Conflict, match=f"attempt 1 of run {run} is superseded by attempt 2"):
+                await record
+        assert await stores.cluster.record_status(exited(first), now=at(4)) == Recorded()
+        assert await stores.runs.get(run) == known
+        assert known.artifact == digest("second")
+        assert set((await stores.runs.latest_metrics([run]))[run]) == {"first", "ended", "second"}
 
     async def test_a_starting_attempt_that_is_not_seen_is_left(self, stores: ClusterStores) -> None:
         run, _ = await started(stores)

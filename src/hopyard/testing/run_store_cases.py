@@ -205,10 +205,12 @@ class RecordCases:
     async def test_latest_metrics(self, stores: ClusterStores) -> None:
         one, two = (await submit(stores)).id, (await submit(stores)).id
         await stores.runs.record_metrics(one, {"loss": (1, 0.5), "acc": (1, 0.1)})
+        await stores.runs.record_metrics(one, {"gone": (7, 0.0)})
+        await stores.runs.record_metrics(one, {"acc": (1, 0.1)}, anew=True)
         await stores.runs.record_metrics(one, {"loss": (2, math.nan)})
         found = await stores.runs.latest_metrics([one, two])
         assert found[two] == {}
-        assert found[one]["acc"] == (1, 0.1)
+        assert (set(found[one]), found[one]["acc"]) == ({"acc", "loss"}, (1, 0.1))
         step, value = found[one]["loss"]
         assert step == 2
         assert math.isnan(value)

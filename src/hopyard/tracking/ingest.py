@@ -18,7 +18,9 @@ from hopyard.interfaces.streams import Segment, StreamKey, Streams
 from hopyard.tracking.hub import Hub
 from hopyard.tracking.lines import LineReader
 from hopyard.tracking.live import LiveRun, read_sample
+from hopyard.tracking.past import look_back
 from hopyard.tracking.points import PointReader
+from hopyard.tracking.view import JOURNAL
 
 STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal")
 _OUTPUT = frozenset({"stdout", "stderr", "events", "journal"})
@@ -30,12 +32,13 @@ log = logging.getLogger("hopyard.tracking")
 
 @dataclass(slots=True)
 class _Replica:
-    """What is remembered of one replica's streams between two syncs."""
+    """What is remembered of one replica's streams between two syncs. superseded: by a later attempt of its run."""
 
     attempt: AttemptId
     rank: int
     live: LiveRun
     offline: bool
+    superseded: bool = False
     lengths: dict[str, int] = field(default_factory=dict)
     lines: dict[str, LineReader] = field(default_factory=lambda: {"events": LineReader(), "system": LineReader()})
     points: dict[str, PointReader] = field(default_factory=lambda: {"metrics": PointReader(), "tensorboard": PointReader()})
@@ -48,7 +51,8 @@ class Ingest:
 
     def __init__(self, runs: RunStore, streams: Streams, hub: Hub) -> None:
         self._runs, self._streams, self._hub = runs, streams, hub
-        self._live: dict[RunId, LiveRun] = {}
+        self._live: dict[RunId, LiveRun] = {}  # of the newest attempt of each run
+        self._begun: dict[AttemptId, asyncio.Task[LiveRun]] = {}  # while what is seen before an attempt is read
         self._replicas: dict[tuple[AttemptId, int], _Replica] = {}
         self._over: dict[RunId, None] = {}  # runs that ended, oldest first
         self._writing: asyncio.Task[None] | None = None
@@ -57,18 +61,21 @@ class Ingest:
     async def take(self, attempt: AttemptId, rank: int, segments: Sequence[Segment]) -> Mapping[str, int]:
         """Append what comes in order; the length of each of the replica's streams afterwards, whether or not all was taken.
 
-        Raises NotFound for an attempt that its run never had, StorageFull."""
+        What a superseded attempt still ships is kept, and counts for nothing; its journal is not, since a later attempt goes on from what
+        stood there. Raises NotFound for an attempt that its run never had, StorageFull."""
         replica = await self._replica(attempt, rank)
         async with replica.lock:
             await self._reread(replica)
+            taken = [one for one in segments if one.stream != JOURNAL] if replica.superseded else segments
+            dropped = {one.stream: one.offset + len(one.data) for one in segments if one.stream == JOURNAL and replica.superseded}
             try:
-                lengths = await self._streams.append(attempt, rank, segments) if segments else ()
-                self._look_at(replica, segments, lengths)
+                lengths = await self._streams.append(attempt, rank, taken) if taken else ()
+                self._look_at(replica, taken, lengths)
             except (StorageFull, OSError):
                 held = await self._streams.lengths(attempt, rank)
-                self._look_at(replica, segments, [held.get(segment.stream, 0) for segment in segments])
+                self._look_at(replica, taken, [held.get(segment.stream, 0) for segment in taken])
                 raise
-            return dict(replica.lengths)
+            return {**replica.lengths, **dropped}
 
     def _look_at(self, replica: _Replica, segments: Sequence[Segment], lengths: Sequence[int]) -> None:
         """Read what is new in segments of streams that are this long now, and tell followers."""
@@ -94,7 +101,8 @@ class Ingest:
         async with replica.lock:
             await self._reread(replica)
             await self._streams.sync(attempt, rank)
-            await replica.live.write(self._runs)
+            if not replica.superseded:
+                await replica.live.write(self._runs)
 
     async def offline(self, attempt: AttemptId, rank: int) -> bool:
         """Whether these are the streams of a run that was recorded without a server. Raises NotFound as `take`."""
@@ -138,32 +146,86 @@ class Ingest:
             return found
         run_id, number = split_attempt(attempt)
         run = await self._runs.get(run_id)
-        known = number == 1 if run.offline else any(a.id == attempt for a in await self._runs.attempts(run_id))
-        if not known or rank >= run.spec.size:
+        numbers = {1} if run.offline else {one.number for one in await self._runs.attempts(run_id)}
+        if number not in numbers or rank >= run.spec.size:
             raise NotFound(f"run {run_id} has no attempt {number} with a replica {rank}")
-        live = self._live.setdefault(run_id, LiveRun(run_id))
-        return self._replicas.setdefault((attempt, rank), _Replica(attempt, rank, live, run.offline))
+        live = LiveRun(run_id, attempt) if number < max(numbers) else await self._begin(attempt)
+        superseded = self._live.get(run_id) is not live
+        return self._replicas.setdefault((attempt, rank), _Replica(attempt, rank, live, run.offline, superseded))
+
+    async def _begin(self, attempt: AttemptId) -> LiveRun:
+        """What the run says now, of which this is the newest attempt. All of its replicas wait for the first one to look back."""
+        run, number = split_attempt(attempt)
+        live = self._live.get(run)
+        if live is not None and live.attempt == attempt:
+            return live
+        if number > 1:
+            begun = self._begun.get(attempt)
+            if begun is None:
+                begun = self._begun[attempt] = asyncio.get_running_loop().create_task(self._look_back(attempt))
+                begun.add_done_callback(lambda _: self._begun.pop(attempt, None))
+            live = await asyncio.shield(begun)
+        else:
+            live = LiveRun(run, attempt)
+        known = self._live.get(run)
+        if known is not None and known.attempt is not None and split_attempt(known.attempt)[1] >= number:  # another replica was quicker
+            return known if known.attempt == attempt else live
+        self._live[run] = live
+        if known is not None:
+            for (other, _), replica in self._replicas.items():
+                replica.superseded |= replica.live.run == run and other != attempt
+        return live
+
+    async def _look_back(self, attempt: AttemptId) -> LiveRun:
+        """What is seen of the attempts before this one: its points are counted on from there, and what is rolled back is said no longer. And
+        what its replicas said themselves, where this server is a new one: they come one by one."""
+        run, _ = split_attempt(attempt)
+        live, past = LiveRun(run, attempt, anew=True), await look_back(self._runs, run)
+        keys = await self._streams.list(run)
+        for rank in sorted({key.rank for key in keys}):
+            last = live.began_at.setdefault(rank, {})
+            for seen in past.view.attempts:
+                replica = _Replica(seen, rank, live, offline=False)
+                for stream in ("events", *replica.points):
+                    if StreamKey(seen, rank, stream) not in keys:
+                        continue
+                    if stream in replica.points:
+                        replica.points[stream] = PointReader(last)
+                    await self._read(replica, stream, past.view.limit(seen, rank, stream))
+                    if stream in replica.points and seen != attempt:
+                        last.update(replica.points[stream].last)
+        return live
 
     async def _reread(self, replica: _Replica) -> None:
         """After a restart: look again at what was taken before it."""
         if replica.ready:
             return
         replica.lengths = dict(await self._streams.lengths(replica.attempt, replica.rank))
+        last = replica.live.began_at.get(replica.rank)
         replica.lines = {"events": LineReader(), "system": LineReader()}
-        replica.points = {"metrics": PointReader(), "tensorboard": PointReader()}
-        for stream in (*replica.lines, *replica.points):
-            key, at = StreamKey(replica.attempt, replica.rank, stream), 0
-            while at < replica.lengths.get(stream, 0):
-                data = await self._streams.read(key, at, min(_REREAD_BYTES, replica.lengths[stream] - at))
-                if not data:
-                    raise Conflict(f"stream {stream} of {replica.attempt} is shorter than it was")
-                self._look(replica, stream, data)
-                at += len(data)
-                await asyncio.sleep(0)
+        replica.points = {"metrics": PointReader(last), "tensorboard": PointReader(last)}
+        for stream in () if replica.superseded else (*replica.lines, *replica.points):
+            length = replica.lengths.get(stream, 0)
+            if await self._read(replica, stream, length) < length:
+                raise Conflict(f"stream {stream} of {replica.attempt} is shorter than it was")
         replica.ready = True
+
+    async def _read(self, replica: _Replica, stream: str, limit: int | None) -> int:
+        """Look at the first `limit` bytes of a stream, at all of it where that is None; how many there were."""
+        key, at = StreamKey(replica.attempt, replica.rank, stream), 0
+        while limit is None or at < limit:
+            data = await self._streams.read(key, at, _REREAD_BYTES if limit is None else min(_REREAD_BYTES, limit - at))
+            if not data:
+                break
+            self._look(replica, stream, data)
+            at += len(data)
+            await asyncio.sleep(0)
+        return at
 
     def _look(self, replica: _Replica, stream: str, data: bytes) -> bool:
         """Read new bytes; whether they said something about the run. Never raises for what they hold."""
+        if replica.superseded:
+            return False
         live, rank = replica.live, replica.rank
         if stream in replica.points:
             return live.take_points(rank, replica.points[stream].feed(data))

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopyard.domain.ids import RunId
+from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import UNSTORED, ParamValue
+from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import MOST_UNSTORED, RunStore
 from hopyard.tracking.lines import number, whole
 
@@ -28,9 +29,16 @@ class Progress:
 
 @dataclass(slots=True)
 class LiveRun:
-    """Everything here can be made again from the streams."""
+    """Everything here can be made again from the streams.
+
+    attempt: whose word it is, beside what is seen of those before it. began_at: by rank and name, the step of the newest point that is
+    seen of those before it. anew: the store may know metrics that are seen no longer.
+    """
 
     run: RunId
+    attempt: AttemptId | None = None
+    began_at: dict[int, dict[str, int]] = field(default_factory=dict)
+    anew: bool = False
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)  # which replica's word on a metric counts: the lowest rank's
     progress: Progress | None = None
@@ -101,24 +109,28 @@ class LiveRun:
 
     @property
     def dirty(self) -> bool:
-        return bool(self._metrics or self._summary or self._params or self._unstored)
+        return bool(self._metrics or self._summary or self._params or self._unstored or self.anew)
 
     async def write(self, runs: RunStore) -> None:
-        """Bring the store up to date. What the store refuses is kept for the next time."""
+        """Bring the store up to date. What the store refuses is kept for the next time, unless a later attempt began meanwhile."""
+        anew, self.anew = self.anew, False
         metrics, self._metrics = self._metrics, {}
         summary, self._summary = self._summary, {}
         params, self._params = self._params, {}
         unstored, self._unstored = self._unstored, []
         try:
             if params:
-                await runs.record_params(self.run, params)
+                await runs.record_params(self.run, params, attempt=self.attempt)
             if summary:
-                await runs.record_summary(self.run, summary)
-            if metrics:
-                await runs.record_metrics(self.run, metrics)
+                await runs.record_summary(self.run, summary, attempt=self.attempt)
+            if metrics or anew:
+                await runs.record_metrics(self.run, dict(self.latest) if anew else metrics, attempt=self.attempt, anew=anew)
             if unstored:
                 await runs.record_unstored(self.run, unstored)
+        except Conflict:
+            return
         except BaseException:
+            self.anew |= anew
             self._metrics, self._summary, self._params = metrics | self._metrics, summary | self._summary, params | self._params
             self._unstored = unstored + self._unstored
             raise

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hopyard.domain.points import NO_STEP, read_stretches
 from hopyard.errors import IntegrityError
 
 
 class PointReader:
-    """Takes the bytes of one metric stream as they come. A damaged stream is read up to the damage and no further."""
+    """Takes the bytes of one metric stream as they come. A damaged stream is read up to the damage and no further.
 
-    def __init__(self) -> None:
+    last: by name, the step of the newest point before this stream; points that are logged without a step are counted on from there, as
+    `metrics.read_series` counts them.
+    """
+
+    def __init__(self, last: Mapping[str, int] | None = None) -> None:
         self._rest = b""
         self._names: dict[int, str] = {}
+        self._before = dict(last or {})
         self._last: dict[int, int] = {}  # series -> step of its newest point
         self.damaged = False
 
@@ -38,6 +43,14 @@ class PointReader:
     def _look(self, points: Iterator[tuple[int, int, int, float, float]], newest: dict[int, tuple[int, float]]) -> None:
         last = self._last
         for _, series, given, _, value in points:
-            step = given if given != NO_STEP else last.get(series, -1) + 1
+            step = given if given != NO_STEP else (last[series] if series in last else self._step_before(series)) + 1
             last[series] = step
             newest[series] = (step, value)
+
+    def _step_before(self, series: int) -> int:
+        return self._before.get(self._names.get(series, ""), -1)
+
+    @property
+    def last(self) -> dict[str, int]:
+        """By name, the step of the newest point so far."""
+        return self._before | {self._names[series]: step for series, step in self._last.items() if series in self._names}

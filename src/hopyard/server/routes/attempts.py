@@ -13,7 +13,7 @@ from hopyard.controller.retention import thin_checkpoints
 from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, summarise
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
-from hopyard.domain.run import MAX_REPLICAS, Run
+from hopyard.domain.run import MAX_REPLICAS, Run, check_newest
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import Segment
 from hopyard.server.answers import Malformed, answer
@@ -105,7 +105,10 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return answer(SyncOut(offsets, token, stop, parts.controller.preempts(attempt), grace_s))
 
     async def checkpoint(ask: Ask[Nothing, CheckpointIn]) -> Checkpoint:
-        """Record a checkpoint whose blobs are all here; 409 `missing_blobs` names those that are not."""
+        """Record a checkpoint whose blobs are all here; 409 `missing_blobs` names those that are not.
+
+        409 `conflict` where a later attempt of the run has begun: that one goes on from what was there then.
+        """
         attempt, run = await _attempt(parts, ask)
         body = ask.body
         if body.run not in (None, run.id) or body.attempt not in (None, attempt):
@@ -131,19 +134,19 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def artifact(ask: Ask[Nothing, ArtifactIn]) -> Nothing:
         """Record the files that the run made or changed; all their blobs are here, else 409 `missing_blobs`."""
-        _, run = await _attempt(parts, ask)
+        attempt, run = await _attempt(parts, ask)
         async with parts.sweeper.held_off():
             await parts.trees.whole(Digest(ask.body.manifest), what="artifact")
-            await parts.runs.record_artifact(run.id, Digest(ask.body.manifest))
+            await parts.runs.record_artifact(run.id, Digest(ask.body.manifest), attempt=attempt)
         parts.hub.state_changed(run.id)
         return Nothing()
 
     async def lock(ask: Ask[Nothing, LockIn]) -> Nothing:
         """Record the resolved environment, so that a fork gets the same one."""
-        _, run = await _attempt(parts, ask)
+        attempt, run = await _attempt(parts, ask)
         async with parts.sweeper.held_off():
             await parts.trees.there([Digest(ask.body.lock)], what="lock of the environment")
-            await parts.runs.record_lock(run.id, Digest(ask.body.lock), ask.body.packages)
+            await parts.runs.record_lock(run.id, Digest(ask.body.lock), ask.body.packages, attempt=attempt)
         return Nothing()
 
     body = Raw("one line of JSON, a line feed, then the segments' bytes")
@@ -202,11 +205,13 @@ async def _finish_offline(parts: Parts, run: Run, status: ReplicaStatus) -> None
 
 
 async def _attempt(parts: Parts, ask: Ask[Any, Any]) -> tuple[AttemptId, Run]:
-    """The attempt of an address, with its run. Raises NotFound, and Forbidden for a user whose run it is not."""
+    """The attempt of an address, with its run. Raises NotFound, Forbidden for a user whose run it is not, and Conflict for an attempt that a
+    later one has superseded."""
     text = ask.path["attempt"]
     run_id, number = split_attempt(AttemptId(text))
     run = await parts.runs.get(RunId(run_id))
     if not (run.offline and number == 1) and not any(attempt.id == text for attempt in await parts.runs.attempts(run.id)):
         raise NotFound(f"run {run.name} has no attempt {number}")
     check_own(ask.caller, run, owner=parts.queues.owner)
+    check_newest(AttemptId(text), 0 if run.attempt is None else run.attempt.number, run=str(run.name))
     return AttemptId(text), run

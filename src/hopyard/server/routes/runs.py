@@ -24,7 +24,7 @@ from hopyard.server.fields import RUN_ID, TEXT, Id, In, Name, Time, entire, some
 from hopyard.server.names import readable, readable_one, with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
-from hopyard.server.rights import check_may_end
+from hopyard.server.rights import check_live_study, check_may_end
 from hopyard.server.wire import ProgressOut, RunOut, RunsOut, SpecIn, run_out, to_spec
 
 PLAN_WAIT_S = 1.0
@@ -93,6 +93,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise SpecError("study.continues: a study is continued by another request", hints=("POST /runs/{id}/continue, or `hop search resume`",))
         if spec.study is not None and spec.study["beginning"]:
             raise SpecError("study.beginning: a study is forked by another request", hints=("POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",))
+        await check_live_study(ask.caller, parts.runs)
         if ask.caller.run is not None or spec.parent is not None:
             spec, user = await as_trial(parts.runs, ask.caller, spec, ask.body.id)
         run = await accept(parts, spec, user=user, run_id=ask.body.id)
@@ -168,6 +169,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         run_id = RunId(ask.path["id"])
         check_may_end(ask.caller, await parts.runs.get(run_id), await parts.queues.tree(), owner=parts.queues.owner)
+        await check_live_study(ask.caller, parts.runs)
         grace = timedelta(seconds=ask.body.grace_s)
         await parts.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
         return run_out(await readable_one(parts.runs, await parts.runs.get(run_id)))

@@ -10,8 +10,8 @@ from datetime import datetime
 from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
-from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase
+from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, check_newest
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
 from hopyard.stores.memory.filters import matches, older_than
@@ -103,17 +103,19 @@ class MemoryRunStore:
             raise Conflict("the run is not over", hints=("stop it first: hop stop",))
         del self._state.runs[run], self._state.by_name[row.name]
 
-    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /) -> None:
-        row = self._existing(run)
+    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None:
+        row = self._newest_says(run, attempt)
         row.params = {**row.params, **params}
 
-    async def record_summary(self, run: RunId, values: Mapping[str, float], /) -> None:
-        row = self._existing(run)
+    async def record_summary(self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None) -> None:
+        row = self._newest_says(run, attempt)
         row.summary = {**row.summary, **values}
 
-    async def record_metrics(self, run: RunId, latest: Mapping[str, tuple[int, float]], /) -> None:
-        row = self._existing(run)
-        row.latest = {**row.latest, **latest}
+    async def record_metrics(
+        self, run: RunId, latest: Mapping[str, tuple[int, float]], /, *, attempt: AttemptId | None = None, anew: bool = False
+    ) -> None:
+        row = self._newest_says(run, attempt)
+        row.latest = {**({} if anew else row.latest), **latest}
 
     async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
         known = self._state.runs
@@ -123,11 +125,13 @@ class MemoryRunStore:
         row = self._existing(run)
         row.unstored = tuple(dict.fromkeys((*row.unstored, *sentences)))[:MOST_UNSTORED]
 
-    async def record_artifact(self, run: RunId, manifest: Digest, /) -> None:
-        self._existing(run).artifact = manifest
+    async def record_artifact(self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None) -> None:
+        self._newest_says(run, attempt).artifact = manifest
 
-    async def record_lock(self, run: RunId, lock: Digest, packages: Mapping[str, str], /) -> None:
-        row = self._existing(run)
+    async def record_lock(
+        self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
+    ) -> None:
+        row = self._newest_says(run, attempt)
         row.spec = replace(row.spec, environment=replace(row.spec.environment, lock=lock, packages=dict(packages)))
         row.gang = replace(row.gang, wants=row.spec.wants)
         if row.gang.id in self._state.pending:
@@ -142,6 +146,7 @@ class MemoryRunStore:
         if any((one.attempt, one.rank, one.step) == key for one in row.checkpoints):
             return
         row.checkpoints.append(checkpoint)
+        row.checkpoints.sort(key=lambda one: split_attempt(one.attempt)[1])  # stable: of one attempt as they came
         attempt = row.attempt
         if attempt is not None and attempt.id == checkpoint.attempt and attempt.id in self._state.live:
             attempt.saved_at = checkpoint.created_at
@@ -193,6 +198,12 @@ class MemoryRunStore:
 
     def _noun(self, row: RunRow) -> Run:
         return row.noun(self._state.hold_of(row), self._state.promises.get(row.gang.id))
+
+    def _newest_says(self, run: RunId, attempt: AttemptId | None) -> RunRow:
+        """The run; raises Conflict when it has a later attempt than this."""
+        row = self._existing(run)
+        check_newest(attempt, len(row.attempts), run=run)
+        return row
 
     def _existing(self, run: RunId) -> RunRow:
         row = self._state.runs.get(run)

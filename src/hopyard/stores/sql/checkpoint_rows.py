@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, select, update
 
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId
@@ -13,6 +13,12 @@ from hopyard.errors import NotFound
 from hopyard.stores.sql.codec import decode_map, encode_map, from_us, to_us
 from hopyard.stores.sql.tables import IDS_PER_QUERY
 from hopyard.stores.sql.tables import checkpoints as table
+
+# By the number of the attempt, then as they came. An attempt's id is its run's and the number: of one run, the longer is the later.
+_ORDER = (func.length(table.c.attempt), table.c.attempt, table.c.id)
+_STEPS = (
+    select(table.c.run, table.c.step).where(table.c.run.in_(bindparam("b_runs", expanding=True))).order_by(table.c.run, *_ORDER)
+)
 
 
 def insert(conn: Connection, checkpoint: Checkpoint) -> bool:
@@ -36,24 +42,23 @@ def insert(conn: Connection, checkpoint: Checkpoint) -> bool:
 
 
 def of_run(conn: Connection, run: RunId) -> list[Checkpoint]:
-    return [_to_checkpoint(row) for row in conn.execute(select(table).where(table.c.run == run).order_by(table.c.id))]
+    return [_to_checkpoint(row) for row in conn.execute(select(table).where(table.c.run == run).order_by(*_ORDER))]
 
 
 def newest_steps(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, int]:
-    """The step of the checkpoint that each of these runs saved last, where there is one."""
+    """The step of the last checkpoint of each of these runs, where there is one."""
     found: dict[RunId, int] = {}
     for at in range(0, len(runs), IDS_PER_QUERY):
-        last = select(func.max(table.c.id)).where(table.c.run.in_(runs[at : at + IDS_PER_QUERY])).group_by(table.c.run)
-        found.update(
-            (RunId(run), step) for run, step in conn.execute(select(table.c.run, table.c.step).where(table.c.id.in_(last)))
-        )
+        rows = conn.execute(_STEPS, {"b_runs": runs[at : at + IDS_PER_QUERY]})
+        found.update((RunId(run), step) for run, step in rows)  # a later row of a run takes the place of an earlier one
     return found
 
 
 def keep(conn: Connection, run: RunId, step: int, kept: bool) -> None:
     """Raises NotFound when the run saved none at this step."""
     if conn.execute(update(table).where(table.c.run == run, table.c.step == step).values(kept=kept)).rowcount == 0:
-        steps = conn.execute(select(table.c.step).where(table.c.run == run).order_by(table.c.id.desc()).limit(5)).scalars()
+        last = [part.desc() for part in _ORDER]
+        steps = conn.execute(select(table.c.step).where(table.c.run == run).order_by(*last).limit(5)).scalars()
         newest = ", ".join(str(known) for known in steps)
         raise NotFound(
             f"the run has no checkpoint at step {step}", hints=(f"the newest are at {newest}" if newest else "it has saved none",)

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, or_, select, up
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase
+from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, check_newest
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
 from hopyard.stores.sql import checkpoint_rows
@@ -142,21 +142,24 @@ class SqlRunStore:
 
         await self._database.write(write)
 
-    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /) -> None:
-        await self._merge(run, "params", params)
+    async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None:
+        await self._merge(run, "params", params, attempt)
 
-    async def record_summary(self, run: RunId, values: Mapping[str, float], /) -> None:
-        await self._merge(run, "summary", values)
+    async def record_summary(self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None) -> None:
+        await self._merge(run, "summary", values, attempt)
 
-    async def record_metrics(self, run: RunId, latest: Mapping[str, tuple[int, float]], /) -> None:
-        await self._merge(run, "latest", latest)
+    async def record_metrics(
+        self, run: RunId, latest: Mapping[str, tuple[int, float]], /, *, attempt: AttemptId | None = None, anew: bool = False
+    ) -> None:
+        await self._merge(run, "latest", latest, attempt, anew=anew)
 
-    async def _merge(self, run: RunId, column: str, values: Mapping[str, Any]) -> None:
+    async def _merge(
+        self, run: RunId, column: str, values: Mapping[str, Any], attempt: AttemptId | None, *, anew: bool = False
+    ) -> None:
         def write(conn: Connection) -> None:
-            before = conn.execute(select(run_contents.c[column]).where(run_contents.c.run == run)).scalar()
-            if before is None:
-                raise _not_found(run)
-            after = encode_map({**decode_map(before), **values})
+            _check_newest(conn, run, attempt)
+            before = conn.execute(select(run_contents.c[column]).where(run_contents.c.run == run)).scalar_one()
+            after = encode_map({**({} if anew else decode_map(before)), **values})
             if after != before:
                 conn.execute(update(run_contents).where(run_contents.c.run == run).values({column: after}))
 
@@ -184,19 +187,19 @@ class SqlRunStore:
 
         await self._database.write(write)
 
-    async def record_artifact(self, run: RunId, manifest: Digest, /) -> None:
+    async def record_artifact(self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None) -> None:
         def write(conn: Connection) -> None:
-            changed = conn.execute(update(run_contents).where(run_contents.c.run == run).values(artifact=manifest))
-            if changed.rowcount == 0:
-                raise _not_found(run)
+            _check_newest(conn, run, attempt)
+            conn.execute(update(run_contents).where(run_contents.c.run == run).values(artifact=manifest))
 
         await self._database.write(write)
 
-    async def record_lock(self, run: RunId, lock: Digest, packages: Mapping[str, str], /) -> None:
+    async def record_lock(
+        self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
+    ) -> None:
         def write(conn: Connection) -> None:
-            before = conn.execute(select(run_contents.c.spec).where(run_contents.c.run == run)).scalar()
-            if before is None:
-                raise _not_found(run)
+            _check_newest(conn, run, attempt)
+            before = conn.execute(select(run_contents.c.spec).where(run_contents.c.run == run)).scalar_one()
             spec = decode_spec(before)
             spec = replace(spec, environment=replace(spec.environment, lock=lock, packages=dict(packages)))
             values = {"spec": encode_spec(spec), "lock": lock}
@@ -294,6 +297,11 @@ def _existing(conn: Connection, run: RunId) -> Row[str, str, bool, int]:
     if row is None:
         raise _not_found(run)
     return row
+
+
+def _check_newest(conn: Connection, run: RunId, attempt: AttemptId | None) -> None:
+    """Raises NotFound, and Conflict when the run has a later attempt than this."""
+    check_newest(attempt, _existing(conn, run).attempts, run=run)
 
 
 def _not_found(run: RunId) -> NotFound:
