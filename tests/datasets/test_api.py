@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 from hopyard.domain.manifest import FileEntry, Manifest
 from server.stage import Stage, play
@@ -135,10 +136,56 @@ def test_what_is_no_tree_becomes_no_version(tmp_path: Path) -> None:
             assert "no manifest" in told["error"]["message"]
         lacking = await stage.ask("POST", "/datasets/d/versions", {"manifest": digest_of(b"?")}, status=409)
         assert lacking["error"]["code"] == "missing_blobs" and lacking["error"]["digests"] == [digest_of(b"?")]
-        await stage.ask("POST", "/datasets/a..b/versions", {"manifest": digest_of(b"?")}, status=400)
+        await stage.ask("POST", "/datasets/a..b/versions", {"manifest": digest_of(b"?")}, status=404)
         assert (await stage.ask("GET", "/datasets")) == {"datasets": []}
 
     play(tmp_path, scene, loops=False)
+
+
+def test_sizes_that_blobs_do_not_have_make_no_version(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        data = b"x" * 1000
+        await stage.ask("PUT", f"/blobs/{digest_of(data)}", data)
+        for size in (5, 999, 1001):
+            lying = Manifest.build([FileEntry("x.bin", size, (digest_of(data),))]).encode()
+            await stage.ask("PUT", f"/blobs/{digest_of(lying)}", lying)
+            told = await stage.ask("POST", "/datasets/d/versions", {"manifest": digest_of(lying)}, status=400)
+            assert f"has {size} bytes, it has 1000" in told["error"]["message"]
+        assert (await stage.ask("GET", "/datasets"))["datasets"] == []
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_run_records_only_what_it_sent_or_could_read(tmp_path: Path) -> None:
+    """Its token must not record another user's tree as its own checkpoint, to read it afterwards; nor learn what is here."""
+
+    async def scene(stage: Stage) -> None:
+        run, foreign = await stage.started(), await stage.put_tree({"secret": b"s"})
+        (secret,) = [digest_of(b"s")]
+        at, token = f"/attempts/{run['id']}.1", stage.token_of(run)
+
+        async def record(manifest: str, status: int | None = None) -> Any:
+            return await stage.ask("POST", f"{at}/checkpoints", {"rank": 0, "step": 1, "manifest": manifest}, token=token, status=status)
+
+        asked = {"digests": [secret, foreign, digest_of(b"nowhere")]}
+        assert (await stage.ask("POST", "/blobs/missing", asked, token=token))["missing"] == asked["digests"]
+        for digest in asked["digests"]:
+            assert await stage.ask("POST", f"/blobs/{digest}/verify", token=token) == {"ok": False}
+        assert (await record(foreign, 409))["error"]["digests"] == [foreign]
+        for path, body in (("artifact", {"manifest": foreign}), ("lock", {"lock": secret, "packages": {}})):
+            await stage.ask("POST", f"{at}/{path}", body, token=token, status=409)
+
+        around = Manifest.build([FileEntry("mine", 1, (secret,))]).encode()  # its own manifest around a blob that it cannot read
+        await stage.ask("PUT", f"/blobs/{digest_of(around)}", around, token=token)
+        assert (await record(digest_of(around), 409))["error"]["digests"] == [secret]
+        await stage.ask("POST", "/blobs/fetch", {"manifest": digest_of(around), "digests": [secret]}, token=token, status=403)
+
+        await stage.ask("PUT", f"/blobs/{secret}", b"s", token=token)  # it knows the bytes
+        await record(digest_of(around), 201)
+        assert (await stage.ask("POST", "/blobs/missing", {"digests": [secret]}, token=token))["missing"] == []
+        await stage.ask("POST", f"{at}/artifact", {"manifest": digest_of(around)}, token=token)
+
+    play(tmp_path, scene)
 
 
 def test_a_run_reads_what_is_its_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.ignore import CODE, DATA, EVERYTHING, Rules
+from hopyard.datasets.ignore import CODE, DATA, EVERYTHING, EXACT, Rules
 from hopyard.datasets.pack import pack
 from hopyard.datasets.progress import SILENT
 from hopyard.domain.manifest import CHUNK_BYTES, Manifest
@@ -64,7 +64,24 @@ def test_data_is_whole_but_for_hopignore_and_git(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "data", {".gitignore": "*", ".hopignore": "raw/\n", "raw/x": "", "a.pyc": "", "venv/x": "", ".git/x": ""})
     (root / "empty" / "inner").mkdir(parents=True)
     assert paths(root) == [".gitignore", ".hopignore", "a.pyc", "empty/inner/", "venv/x"]
-    assert ".git/x" in paths(root, EVERYTHING)
+
+
+def test_repositories_are_never_packed(tmp_path: Path) -> None:
+    files = {".hopignore": "!.git/\n!.GIT/\n", ".git/config": "", ".GIT/config": "", "a/.git": "gitdir: ../..", "a/b.py": "", "git~1/x": "", ".hg/hgrc": ""}
+    root = make_tree(tmp_path / "t", files)
+    for rules in (CODE, DATA, EVERYTHING):
+        assert paths(root, rules) == [".hopignore", "a/b.py"]
+    with pytest.raises(SpecError, match="belongs to a repository"):
+        pack(root, rules=EXACT)
+
+
+def test_a_bare_repository_is_left_out_of_code_and_refused_as_data(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "t", {"a.py": "", "x.git/HEAD": "", "x.git/config": "", "x.git/objects/o": "", "x.git/refs/r": ""})
+    assert paths(root, CODE) == ["a.py"]
+    for top, rules in ((root, DATA), (root / "x.git", CODE)):
+        with pytest.raises(SpecError, match="is a git repository") as told:
+            pack(top, rules=rules)
+        assert told.value.hints
 
 
 def test_a_single_file_is_a_tree_of_one(tmp_path: Path) -> None:

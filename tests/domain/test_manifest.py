@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.ids import Digest
-from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest, check_path, link_stays_inside
+from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest, check_path, is_repository_name, link_stays_inside, referred_blobs
 from hopyard.errors import IntegrityError, SpecError
 
-parts = st.text(st.characters(exclude_characters="/\\", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8).filter(lambda p: p not in (".", ".."))
+parts = st.text(st.characters(exclude_characters="/\\", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8).filter(lambda p: p not in (".", "..") and not is_repository_name(p))
 paths = st.lists(parts, min_size=1, max_size=4).map("/".join)
 digests = st.binary(min_size=32, max_size=32).map(lambda raw: Digest(raw.hex()))
 words = st.sampled_from(["a", "b", "c", ".", "..", ""])
@@ -43,7 +43,8 @@ def trees(draw: st.DrawFn) -> Manifest:
             links.append(LinkEntry(path, draw(paths)))
         else:
             size = draw(st.sampled_from([0, 1, CHUNK_BYTES, CHUNK_BYTES + 1]))
-            chunks = tuple(draw(digests) for _ in range(-(-size // CHUNK_BYTES)))
+            sizes = [CHUNK_BYTES] * (size // CHUNK_BYTES) + [size % CHUNK_BYTES] * bool(size % CHUNK_BYTES)
+            chunks = tuple(Digest(draw(digests)[:-1] + str(int(one < CHUNK_BYTES))) for one in sizes)  # a blob has one size
             files.append(FileEntry(path, size, chunks, draw(st.booleans())))
     return Manifest.build(files, links, folders)
 
@@ -83,6 +84,26 @@ def body(**changes: object) -> bytes:
     return json.dumps({"files": [], "folders": [], "links": [], "v": 1, **changes}, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
 
 
+# As git itself refuses them, for the sake of NTFS and HFS as well, and the same of Mercurial and Jujutsu.
+REPOSITORIES = [
+    *(".git/config", ".GIT/config", "sub/.gIt/hooks/x", ".git", "git~1/config", "GIT~1", ".git./config", ".git /config", ".git . .", ".git::$INDEX_ALLOCATION/config"),
+    *(".g\u200cit/config", ".git\u200d/config", "\ufeff.git/x", ".hg/hgrc", ".Hg /hgrc", ".jj/repo/config.toml"),
+]
+
+
+@pytest.mark.parametrize("path", [".gitignore", ".gitattributes", ".github/x", "git/config", "a.git/HEAD", "x.git", "digit~1", ".git-blame", "HEAD", "objects/HEAD"])
+def test_what_only_looks_like_a_repository_may_be_in_a_tree(path: str) -> None:
+    assert check_path(path) == path
+    assert Manifest.decode(body(files=[[path, 0, 0, []]])).files[0].path == path
+
+
+def test_what_an_old_tree_refers_to_is_known_whatever_its_paths_are() -> None:
+    assert referred_blobs(body(files=[[".git/config", 1, 0, [D]]])) == {D}
+    for bad in (b"[]", b'{"files":[[1]]}', body(files=[["a", 1, 0, ["x"]]]), b"\xff"):
+        with pytest.raises(IntegrityError):
+            referred_blobs(bad)
+
+
 def test_the_empty_tree_is_fine() -> None:
     assert Manifest.decode(body()) == Manifest()
 
@@ -117,6 +138,13 @@ def test_the_empty_tree_is_fine() -> None:
         body(links=[["a", ""]]),
         body(links=[["d/up", ".."], ["x", "d/up/.."]]),
         body(folders=[3]),
+        *(body(files=[[path, 0, 0, []]]) for path in REPOSITORIES),
+        body(links=[[".git", "a"]]),
+        body(folders=["sub/.GIT"]),
+        body(files=[[f"x/{name}", 0, 0, []] for name in ("HEAD", "config", "objects/a", "refs/b")]),
+        body(files=[["HEAD", 0, 0, []]], folders=["objects", "refs"]),
+        body(files=[["HEAD", 0, 0, []], ["commondir", 0, 0, []]]),
+        body(files=[["a", CHUNK_BYTES, 0, [D]], ["b", 5, 0, [D]]]),
         b'{"files":[],"folders":["\\ud800"],"links":[],"v":1}',
         b"[" * 100_000,
     ],

@@ -90,16 +90,16 @@ class Stage:
         await self.sync(run, segments or [], phase="exited", exit=told, final=True)
         return await self.ask("GET", f"/runs/{run['id']}")
 
-    async def put_tree(self, files: dict[str, bytes]) -> str:
-        """Store a tree; its manifest's digest."""
+    async def put_tree(self, files: dict[str, bytes], *, token: str = TOKEN) -> str:
+        """Store a tree, sent with this token; its manifest's digest."""
         entries = []
         for path, data in files.items():
             digest = blake3(data).hexdigest()
-            await self.ask("PUT", f"/blobs/{digest}", data)
+            await self.ask("PUT", f"/blobs/{digest}", data, token=token)
             entries.append(FileEntry(path, len(data), (digest,) if data else ()))  # type: ignore[arg-type]
         encoded = Manifest.build(entries).encode()
         manifest = blake3(encoded).hexdigest()
-        await self.ask("PUT", f"/blobs/{manifest}", encoded)
+        await self.ask("PUT", f"/blobs/{manifest}", encoded, token=token)
         return manifest
 
     async def dataset(self, name: str, files: dict[str, bytes] | None = None) -> Any:

@@ -28,7 +28,7 @@ def test_resumed_with_another_size_it_starts_from_the_same_checkpoint(tmp_path: 
     async def scene(stage: Stage) -> None:
         run = await stage.started(roles=[{**role(gpus=1), "replicas": 2, "min_replicas": 1}])
         assert stage.engine.launches[f"{run['id']}.1"].replicas[0].world_size == 2
-        saved = await stage.put_tree({"state": b"weights"})
+        saved = await stage.put_tree({"state": b"weights"}, token=stage.token_of(run))
         await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 4, "manifest": saved}, token=stage.token_of(run))
         other = await stage.submit(roles=[role(gpus=1)], priority=100)
         await stage.parts.controller.preempt(run["id"], "for the test")

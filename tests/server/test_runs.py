@@ -331,7 +331,7 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
         code = await stage.put_tree({"main.py": b"x"})
         run = await stage.started(code=code, datasets=[{"name": "mnist"}], params={"lr": 0.1, "n": 3}, tags={"a": "1"})
         await stage.dataset("mnist", {"z": b"other"})
-        saved = await stage.put_tree({"state": b"weights"})
+        saved = await stage.put_tree({"state": b"weights"}, token=stage.token_of(run))
         await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 4, "manifest": saved}, token=stage.token_of(run))
         fork = await stage.ask("POST", f"/runs/{run['id']}/fork", {"params": {"lr": 0.2}, "checkpoint": "newest"})
         assert fork["spec"]["params"] == {"lr": 0.2, "n": 3}

@@ -170,7 +170,7 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
         run = await stage.started()
         before = points("loss", (0, 3.0), (1, 2.0))
         await stage.sync(run, [("stdout", 0, b"one\ntwo\n"), ("metrics", 0, before)])
-        saved = await stage.put_tree({"w": b"1"})
+        saved = await stage.put_tree({"w": b"1"}, token=stage.token_of(run))
         offsets = {"stdout": len(b"one\ntwo\n"), "metrics": len(before)}
         body = {"rank": 0, "step": 1, "manifest": saved, "offsets": offsets, "metrics": {"loss": 2.0}}
         made = await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", body, token=stage.token_of(run))
@@ -301,7 +301,8 @@ def test_checkpoints_are_whole_idempotent_and_cleared_but_for_those_kept(tmp_pat
 def test_artifact_and_lock_are_recorded(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
-        token, tree = stage.token_of(run), await stage.put_tree({"out.txt": b"made"})
+        token = stage.token_of(run)
+        tree = await stage.put_tree({"out.txt": b"made"}, token=token)
         await stage.ask("POST", f"/attempts/{run['id']}.1/artifact", {"manifest": tree}, token=token)
         await stage.ask("POST", f"/attempts/{run['id']}.1/lock", {"lock": tree, "packages": {"numpy": "2.0"}}, token=token)
         found = await stage.ask("GET", f"/runs/{run['id']}")

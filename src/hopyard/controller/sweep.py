@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
-from hopyard.controller.manifests import decode_manifest
+from hopyard.controller.manifests import blobs_of
 from hopyard.domain.ids import Digest
 from hopyard.errors import HopyardError, IntegrityError, NotFound
 from hopyard.interfaces.access_store import AccessStore
@@ -78,7 +78,7 @@ class Sweeper:
         for digest in set(await self._access.manifests_in_use()):
             used.add(digest)
             try:
-                used.update((await decode_manifest(await self._blobs.get(digest))).blobs())
+                used.update(await blobs_of(await self._blobs.get(digest)))
             except NotFound:
                 continue
             except IntegrityError as bad:

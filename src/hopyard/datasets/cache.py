@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hopyard.datasets.pack import EVERYTHING, pack
+from hopyard.datasets.pack import EXACT, pack
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.datasets.transfer import download
 from hopyard.datasets.transport import Fetch, Fetching
@@ -219,7 +219,7 @@ def remove_tree(path: Path) -> None:
 
 def _matches(tree: Path, manifest: Digest) -> bool:
     try:
-        return pack(tree, rules=EVERYTHING).digest == manifest
+        return pack(tree, rules=EXACT).digest == manifest
     except HopyardError:
         return False
 

@@ -29,6 +29,7 @@ class Rules:
     names: frozenset[str] = frozenset()
     suffixes: tuple[str, ...] = ()
     above: bool = False  # whether ignore files above the folder count, up to the root of the repository
+    exact: bool = False  # whether a repository is an error, not left out: what is compared with a tree, which never holds one
     only_files: bool = False  # whether sockets, pipes and devices are passed over, as git does, instead of refused
 
     def default(self, name: str) -> bool:
@@ -51,6 +52,7 @@ CODE = Rules(
 )
 DATA = Rules("data", (HOPIGNORE,), frozenset({".git", ".DS_Store"}))
 EVERYTHING = Rules("everything")
+EXACT = Rules("exact", exact=True)
 
 
 class IgnoreFile:

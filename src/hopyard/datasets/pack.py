@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from hopyard.datasets.ignore import CODE, DATA, EVERYTHING, Rules
+from hopyard.datasets.ignore import CODE, DATA, EVERYTHING, EXACT, Rules
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.datasets.statcache import StatCache, Summary
 from hopyard.datasets.tree import PackedTree, unreadable
@@ -17,7 +17,7 @@ from hopyard.datasets.walk import MODE, PATH, SIZE, Seen, Walked, changed, same,
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest
 
-__all__ = ["CODE", "DATA", "EVERYTHING", "Rules", "pack"]
+__all__ = ["CODE", "DATA", "EVERYTHING", "EXACT", "Rules", "pack"]
 _THREADS = 2
 _GROUP_FILES, _GROUP_BYTES = 256, 4 * 1024 * 1024  # small files that one thread takes at once
 _IN_TURN = 512  # fewer small files than this are hashed without threads: starting them takes longer

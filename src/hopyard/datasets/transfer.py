@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from hopyard.datasets.flight import fly
 from hopyard.datasets.local import LARGE_BYTES, find_files, read_checked
-from hopyard.datasets.pack import EVERYTHING, pack
+from hopyard.datasets.pack import EXACT, pack
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.datasets.transport import BlobSource, BlobTransport
 from hopyard.datasets.tree import PackedTree
@@ -210,7 +210,7 @@ def _holds(dest: Path, manifest: Digest, *, replace: bool) -> bool:
         if not any(dest.iterdir()):
             return False
         try:
-            if pack(dest, rules=EVERYTHING).digest == manifest:
+            if pack(dest, rules=EXACT).digest == manifest:
                 return True
         except SpecError:
             pass  # something in it that no tree holds

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from hopyard.datasets.ignore import Ignored, Rules
-from hopyard.domain.manifest import check_path, link_stays_inside
+from hopyard.domain.manifest import check_path, is_bare_repository, is_repository_name, link_stays_inside
 from hopyard.errors import SpecError
 
 # A file: (path, size, mtime_ns, ctime_ns, inode, mode). A plain tuple, because there are many and each push makes them all.
@@ -81,14 +81,20 @@ def _look_into(
         names = {entry.name for entry in entries if entry.name in rules.files}
         if names:
             ignored = ignored.enter(Path(folder), prefix, names)
+        if is_bare_repository(entry.name for entry in entries):
+            if rules.only_files and prefix:
+                return  # code: as the `.git` of a working folder
+            raise SpecError(f"`{folder}` is a git repository without a working folder", hints=("pack it into an archive, or name it in `.hopignore`",))
         for entry in entries:
             name = entry.name
             path = prefix + name
             is_folder = entry.is_dir(follow_symlinks=False)
+            if not rules.exact and is_repository_name(name):
+                continue  # whatever an ignore file says: see `domain.manifest`
             if ignored.leaves_out(path + "/" if is_folder else path, name) or (is_folder and path + "/" == left_out):
                 continue
             kept = True
-            if not (name.isascii() and name.isprintable() and "\\" not in name):
+            if rules.exact or not (name.isascii() and name.isprintable() and "\\" not in name):
                 _checked(path)
             if is_folder:
                 pending.append((path + "/", entry.path, ignored))
@@ -139,6 +145,8 @@ def _why(path: str) -> str:
         path.encode()
     except UnicodeEncodeError:
         return "it is not UTF-8"
+    if is_repository_name(path):
+        return "it belongs to a repository"
     return "it holds a backslash" if "\\" in path else "it holds control characters" if not path.isprintable() else "it is too long"
 
 

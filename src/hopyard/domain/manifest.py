@@ -11,11 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hopyard.domain.ids import Digest, is_digest
+from hopyard.domain.text import shown
 from hopyard.errors import IntegrityError, SpecError
 
 CHUNK_BYTES = 8 * 1024 * 1024  # a file larger than this is cut into blobs of this size
 MAX_PART_BYTES = 255  # of a path: what Linux file systems take
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Folders whose files make a version control program run commands: hooks, monitors, filters. Also as NTFS (short names, dots and
+# spaces at the end, streams) and HFS (characters that it ignores) would read them.
+_REPOSITORY = re.compile(r"(?:^|/)(?:\.(?:git|hg|jj)|(?:git|hg|jj)~1)[ .]*(?=[/:]|\Z)", re.I)
+_IGNORED_BY_HFS = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,18 @@ class Manifest:
     @property
     def size_bytes(self) -> int:
         return sum(f.size for f in self.files)
+
+    def blob_sizes(self) -> dict[Digest, int]:
+        """How many bytes each blob has to have. Raises IntegrityError where two files say otherwise of one."""
+        sizes: dict[Digest, int] = {}
+        for entry in self.files:
+            left = entry.size
+            for chunk in entry.chunks:
+                size = min(left, CHUNK_BYTES)
+                if sizes.setdefault(chunk, size) != size:
+                    raise IntegrityError(f"manifest: a chunk of `{entry.path}` has another size elsewhere")
+                left -= size
+        return sizes
 
     def blobs(self) -> Iterator[Digest]:
         """Every blob that the files need, in file order, repeats included."""
@@ -122,6 +139,42 @@ class Manifest:
         for link in self.links:
             if not link_stays_inside(link.path, link.target):
                 raise IntegrityError(f"manifest: link `{link.path}` leads out of the tree")
+        self.blob_sizes()
+        for folder in _repositories(seen):
+            raise IntegrityError(f"manifest: the folder `{folder or '.'}` is a git repository: its settings would run commands of their author")
+
+
+def referred_blobs(data: bytes) -> set[Digest]:
+    """The blobs that a manifest's files refer to, whether or not its paths are good today. Raises IntegrityError."""
+    try:
+        found = {chunk for file in json.loads(data)["files"] for chunk in file[3]}
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as bad:
+        raise IntegrityError(f"not a manifest: {bad}") from bad
+    if not all(isinstance(chunk, str) and is_digest(chunk) for chunk in found):
+        raise IntegrityError("not a manifest: a chunk is not a digest")
+    return found
+
+
+def is_repository_name(name: str) -> bool:
+    """Whether a file or folder of this name is, on any file system, what git, Mercurial or Jujutsu keep a repository in."""
+    return _REPOSITORY.search(name if name.isascii() else _IGNORED_BY_HFS.sub("", name)) is not None
+
+
+def is_bare_repository(names: Iterable[str]) -> bool:
+    """Whether git takes a folder with these entries for a repository, though it is not called `.git`."""
+    there = {name.casefold() for name in names if len(name) <= 9}
+    return "head" in there and ("commondir" in there or {"objects", "refs"} <= there)
+
+
+def _repositories(paths: Iterable[str]) -> Iterator[str]:
+    """Folders that git takes for repositories; "" is the tree itself."""
+    paths = list(paths)
+    inside: dict[str, set[str]] = {path[:-5]: set() for path in paths if path.casefold().endswith("/head") or path.casefold() == "head"}
+    for path in paths if inside else ():
+        for parent in ("", *_parents(path)):
+            if parent in inside:
+                inside[parent].add(path[len(parent) + 1 if parent else 0 :].partition("/")[0])
+    return (folder for folder, names in inside.items() if is_bare_repository(names))
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -136,7 +189,9 @@ def check_path(path: str) -> str:
     """Return `path` if it may stand in a manifest: relative, normal, no `..`, no control characters, no part longer than a file
     system takes; else raise SpecError."""
     if not isinstance(path, str) or not path or path.startswith("/") or "\\" in path or _CONTROL.search(path):
-        raise SpecError(f"`{path!s}` is not a path inside a tree", hints=("paths are relative, with `/` between parts",))
+        raise SpecError(f"`{shown(str(path)[:200])}` is not a path inside a tree", hints=("paths are relative, with `/` between parts",))
+    if is_repository_name(path):
+        raise SpecError(f"`{path}` belongs to a repository, whose settings would run commands of their author", hints=("leave it out of the tree",))
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise SpecError(f"`{path}` would leave the tree or is not in normal form", hints=("no `..`, `.` or empty parts",))
     try:

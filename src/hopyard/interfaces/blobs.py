@@ -14,6 +14,10 @@ class Blobs(Protocol):
         """Those that are not here, in the order given, each once."""
         ...
 
+    async def sizes(self, digests: Sequence[Digest], /) -> Sequence[int | None]:
+        """How many bytes each has, in the order given; None for one that is not here."""
+        ...
+
     async def put(self, digest: Digest, data: bytes, /) -> None:
         """Store one blob. Raises IntegrityError when the bytes have another digest (nothing is stored), StorageFull."""
 

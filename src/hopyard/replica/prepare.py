@@ -17,7 +17,7 @@ from hopyard.datasets.cache import TreeCache, remove_tree
 from hopyard.datasets.transport import Fetch
 from hopyard.domain.ids import Digest
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import HopyardError, IntegrityError, ServerUnavailable
+from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable
 from hopyard.replica import preflight
 from hopyard.replica.diary import say
 from hopyard.replica.environment import Environments, Interpreter, packages_of
@@ -127,9 +127,13 @@ class Preparation:
     def _report_lock(self, lock: bytes) -> None:
         """So that a fork of this run gets the same packages, whatever the index offers then."""
         digest = blake3(lock).hexdigest()
-        client = self.server.client
+        client, body = self.server.client, {"lock": digest, "packages": dict(packages_of(lock))}
         client.put_blob(digest, lock)
-        client.post(f"/attempts/{self.spec.launch.attempt}/lock", {"lock": digest, "packages": dict(packages_of(lock))})
+        try:
+            client.post(f"/attempts/{self.spec.launch.attempt}/lock", body)
+        except MissingBlobs:  # the server was started anew in between, and does not know what this run sent
+            client.put_blob(digest, lock)
+            client.post(f"/attempts/{self.spec.launch.attempt}/lock", body)
 
     def _blob(self, digest: Digest) -> bytes:
         def fetch() -> bytes:

@@ -30,6 +30,7 @@ from hopyard.server.family import Parents
 from hopyard.server.nodes import Nodes
 from hopyard.server.parts import Parts
 from hopyard.server.queues import Queues
+from hopyard.server.reach import Reach
 from hopyard.server.trees import Trees
 from hopyard.tracking.board import keep_best
 from hopyard.tracking.hub import Hub
@@ -98,6 +99,7 @@ async def assemble(
         streams=streams,
         tokens=tokens,
         trees=trees,
+        reach=Reach(runs, blobs),
         nodes=Nodes(cluster, now=clock.now),
         queues=Queues(queues, now=clock.now, owner=owner),
         reservations=reservations,

@@ -20,6 +20,7 @@ from hopyard.interfaces.usage_store import UsageStore
 from hopyard.server.auth import Tokens
 from hopyard.server.nodes import Nodes
 from hopyard.server.queues import Queues
+from hopyard.server.reach import Reach
 from hopyard.server.trees import Trees
 from hopyard.tracking.hub import Hub
 from hopyard.tracking.ingest import Ingest
@@ -41,6 +42,7 @@ class Parts:
     streams: Streams
     tokens: Tokens
     trees: Trees
+    reach: Reach
     nodes: Nodes
     queues: Queues
     reservations: ReservationStore

@@ -1,17 +1,21 @@
-"""Which blobs a run's own token may read: those of its code, data, environment, checkpoints and files. Nothing else."""
+"""Which blobs a run's own token may read and refer to: those of its code, data, environment, checkpoints and files, and those that it
+sent itself. Of all others it does not even learn whether they are here."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from hopyard.controller.manifests import blobs_of
 from hopyard.domain.ids import Digest, RunId
-from hopyard.errors import Forbidden
+from hopyard.errors import Forbidden, IntegrityError, MissingBlobs, SpecError
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.run_store import RunStore
+from hopyard.server.trees import HINT, NAMED
+from hopyard.server.uploads import Uploads
 
 _KEPT = 8  # trees whose blobs are remembered: a replica asks for one in many parts
 _RAW = 32
@@ -23,6 +27,52 @@ class Reach:
     def __init__(self, runs: RunStore, blobs: Blobs) -> None:
         self._runs, self._blobs = runs, blobs
         self._trees: OrderedDict[Digest, bytes] = OrderedDict()
+        self._uploads = Uploads()
+
+    def sent(self, run: RunId, digests: Iterable[Digest]) -> None:
+        """The run's own token sent these blobs; they are stored."""
+        self._uploads.add(run, digests)
+
+    async def lacking(self, run: RunId, digests: Iterable[Digest]) -> list[Digest]:
+        """Those of the blobs that the run has to send before it may refer to them, in order, each once."""
+        asked = dict.fromkeys(digests)
+        strange = [digest for digest in asked if not self._uploads.has(run, digest)]
+        if strange:
+            trees, _ = await self._of(run, data=False)
+            held = [await self._members(tree) for tree in trees]
+            strange = [digest for digest in strange if digest not in trees and not any(_is_in(members, bytes.fromhex(digest)) for members in held)]
+        unknown = set(strange)
+        unknown.update(await self._blobs.missing([digest for digest in asked if digest not in unknown]))
+        return [digest for digest in asked if digest in unknown]
+
+    async def check_tree(self, run: RunId, manifest: Digest, *, what: str) -> Iterable[Digest]:
+        """The tree's blobs. Raises MissingBlobs naming what of the tree the run has not sent and could not read; SpecError where it is no manifest."""
+        lacking, blobs = await self.lacking(run, [manifest]), {manifest}
+        if not lacking:
+            try:
+                blobs |= await blobs_of(await self._blobs.get(manifest))
+                lacking = await self.lacking(run, blobs)
+            except IntegrityError as bad:
+                raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {bad.message}") from bad
+        if lacking:
+            raise MissingBlobs(f"the run has not sent {len(lacking)} of the blobs of the {what}", digests=lacking[:NAMED], hints=(HINT,))
+        return blobs
+
+    def recorded(self, run: RunId, blobs: Iterable[Digest]) -> None:
+        """They are of a tree of the run from now on."""
+        self._uploads.recorded(run, blobs)
+
+    async def may_know(self, run: RunId, digest: Digest) -> bool:
+        """Whether the run may learn whether a single blob is here."""
+        if self._uploads.has(run, digest):
+            return True
+        trees, single = await self._of(run)
+        if digest in trees or digest in single:
+            return True
+        for tree in trees:
+            if _is_in(await self._members(tree), bytes.fromhex(digest)):
+                return True
+        return False
 
     async def check(self, run: RunId, manifest: Digest, digests: Sequence[Digest]) -> None:
         """Raises Forbidden unless the run may read all of these; NotFound when the manifest is not here."""
@@ -35,11 +85,11 @@ class Reach:
             return
         raise Forbidden("a run's own token may read its own code, data, environment and checkpoints only")
 
-    async def _of(self, run_id: RunId) -> tuple[set[Digest], set[Digest]]:
-        """The manifests and the single blobs that belong to a run."""
+    async def _of(self, run_id: RunId, *, data: bool = True) -> tuple[set[Digest], set[Digest]]:
+        """The manifests and the single blobs that belong to a run; without `data` those alone of which its own trees may consist."""
         run = await self._runs.get(run_id)
         spec, environment = run.spec, run.spec.environment
-        trees = {spec.code, run.artifact, *(ref.manifest for ref in spec.datasets)}
+        trees = {spec.code, run.artifact, *(ref.manifest for ref in spec.datasets if data)}
         if spec.resume is not None:
             trees.add(spec.resume.manifest)
         trees.update(saved.manifest for saved in await self._runs.checkpoints(run_id))

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from hopyard.controller.manifests import decode_manifest
 from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import Manifest
 from hopyard.errors import IntegrityError, MissingBlobs, SpecError
 from hopyard.interfaces.blobs import Blobs
 
 _REMEMBERED = 4096
-_NAMED = 10_000  # missing digests that one answer names; the client asks again after it has sent these
-_HINT = "upload them and send the request again"
+NAMED = 10_000  # missing digests that one answer names; the client asks again after it has sent these
+HINT = "upload them and send the request again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Trees:
         if known is not None:
             return known
         if await self._blobs.missing([manifest]):
-            raise MissingBlobs(f"the manifest of the {what} is not on the server", digests=[manifest], hints=(_HINT,))
+            raise MissingBlobs(f"the manifest of the {what} is not on the server", digests=[manifest], hints=(HINT,))
         data = await self._blobs.get(manifest)
         try:
             tree = await decode_manifest(data)
@@ -47,18 +48,26 @@ class Trees:
         missing = await self._blobs.missing(tree.blobs())
         if missing:
             message = f"{len(missing)} of the blobs of the {what} are not on the server"
-            raise MissingBlobs(message, digests=missing[:_NAMED], hints=(_HINT,))
+            raise MissingBlobs(message, digests=missing[:NAMED], hints=(HINT,))
+        await self._check_sizes(tree, what)
         if len(self._whole) >= _REMEMBERED:
             self._whole.clear()
         found = self._whole[manifest] = Tree(tree.size_bytes, len(tree.files))
         return found
+
+    async def _check_sizes(self, tree: Manifest, what: str) -> None:
+        """Raises SpecError where a blob has not as many bytes as the manifest says: it could be unpacked by no machine."""
+        wanted = tree.blob_sizes()
+        for digest, found in zip(wanted, await self._blobs.sizes(list(wanted)), strict=True):
+            if found is not None and found != wanted[digest]:  # one that went meanwhile is told when it is used
+                raise SpecError(f"{what}: its manifest says that blob {digest[:12]} has {wanted[digest]} bytes, it has {found}", hints=("pack it anew",))
 
     async def there(self, digests: Iterable[Digest], *, what: str) -> None:
         """Raises MissingBlobs unless these single blobs are here."""
         wanted = [digest for digest in digests if digest not in self._there]
         missing = await self._blobs.missing(wanted) if wanted else ()
         if missing:
-            raise MissingBlobs(f"the {what} is not on the server", digests=missing, hints=(_HINT,))
+            raise MissingBlobs(f"the {what} is not on the server", digests=missing, hints=(HINT,))
         if len(self._there) >= _REMEMBERED:
             self._there.clear()
         self._there.update(wanted)

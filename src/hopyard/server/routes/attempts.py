@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, s
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.run import MAX_REPLICAS, Run, check_newest
-from hopyard.errors import NotFound, SpecError
+from hopyard.errors import MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.streams import Segment
 from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
@@ -22,6 +22,7 @@ from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json
 from hopyard.server.fields import Count, Hex, Id, In, Key, Text, Time, Whole, one_of
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
+from hopyard.server.trees import HINT
 from hopyard.server.wire import ReplicaStatusIn
 from hopyard.tracking.ingest import STREAMS
 
@@ -116,6 +117,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if body.rank >= run.spec.size:
             raise SpecError(f"rank: the run has {run.spec.size} replicas, ranks count from 0")
         async with parts.sweeper.held_off():
+            sent = await _sent(parts, ask, Digest(body.manifest), what="checkpoint")
             tree = await parts.trees.whole(Digest(body.manifest), what="checkpoint")
             made = Checkpoint(
                 run=run.id,
@@ -129,6 +131,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 offsets=dict(body.offsets),
             )
             await parts.runs.record_checkpoint(made)
+            parts.reach.recorded(run.id, sent)
         await thin_checkpoints(parts.runs, run.id, newest=parts.keep_checkpoints)
         return made
 
@@ -136,8 +139,10 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Record the files that the run made or changed; all their blobs are here, else 409 `missing_blobs`."""
         attempt, run = await _attempt(parts, ask)
         async with parts.sweeper.held_off():
+            sent = await _sent(parts, ask, Digest(ask.body.manifest), what="artifact")
             await parts.trees.whole(Digest(ask.body.manifest), what="artifact")
             await parts.runs.record_artifact(run.id, Digest(ask.body.manifest), attempt=attempt)
+            parts.reach.recorded(run.id, sent)
         parts.hub.state_changed(run.id)
         return Nothing()
 
@@ -145,6 +150,8 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Record the resolved environment, so that a fork gets the same one."""
         attempt, run = await _attempt(parts, ask)
         async with parts.sweeper.held_off():
+            if ask.caller.run is not None and await parts.reach.lacking(run.id, [Digest(ask.body.lock)]):
+                raise MissingBlobs("the run has not sent the lock of the environment", digests=[Digest(ask.body.lock)], hints=(HINT,))
             await parts.trees.there([Digest(ask.body.lock)], what="lock of the environment")
             await parts.runs.record_lock(run.id, Digest(ask.body.lock), ask.body.packages, attempt=attempt)
         return Nothing()
@@ -202,6 +209,12 @@ async def _finish_offline(parts: Parts, run: Run, status: ReplicaStatus) -> None
     await parts.runs.finish_offline(run.id, phase, told, started_at=run.submitted_at, ended_at=ended_at)
     await parts.run_ended(await parts.runs.get(run.id))
     parts.hub.state_changed(run.id)
+
+
+async def _sent(parts: Parts, ask: Ask[Any, Any], manifest: Digest, *, what: str) -> Iterable[Digest]:
+    """The blobs of a tree that the run's own token sent: with a tree that it could not read it would record what others sent, and
+    read it afterwards. A user may read everything. Raises MissingBlobs, SpecError."""
+    return () if ask.caller.run is None else await parts.reach.check_tree(ask.caller.run, manifest, what=what)
 
 
 async def _attempt(parts: Parts, ask: Ask[Any, Any]) -> tuple[AttemptId, Run]:

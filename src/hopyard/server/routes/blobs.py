@@ -16,7 +16,6 @@ from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import Hex, In
 from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
-from hopyard.server.reach import Reach
 
 BLOB_LIMIT = 256 * 1024 * 1024  # parts of files have 8 MiB at most; the manifest of two million files is larger
 PACK_LIMIT = 64 * 1024 * 1024
@@ -53,21 +52,28 @@ class VerifyOut(Struct, frozen=True):
 
 
 def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    reach = Reach(parts.runs, parts.blobs)
+    reach = parts.reach
 
     async def missing(ask: Ask[Nothing, MissingIn]) -> MissingOut:
-        """Tell which of these blobs the server lacks."""
+        """Tell which of these blobs the server lacks. To a run's own token all lack but those that it sent, and those of the run."""
+        if ask.caller.run is not None:
+            return MissingOut(await reach.lacking(ask.caller.run, map(Digest, ask.body.digests)))
         return MissingOut(await parts.blobs.missing([Digest(digest) for digest in ask.body.digests]))
 
     async def put(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Store one blob; it is durable when this is answered. 422 `damaged`: the bytes have another digest."""
         await parts.blobs.put(Digest(ask.path["digest"]), await ask.read_body(BLOB_LIMIT))
+        if ask.caller.run is not None:
+            reach.sent(ask.caller.run, [Digest(ask.path["digest"])])
         return Nothing()
 
     async def put_pack(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Store many small blobs, all or none; durable when this is answered. 422 `damaged`: one has another digest."""
         body = await ask.read_body(PACK_LIMIT)
-        await parts.blobs.put_many(await asyncio.to_thread(split_frames, body))
+        blobs = await asyncio.to_thread(split_frames, body)
+        await parts.blobs.put_many(blobs)
+        if ask.caller.run is not None:
+            reach.sent(ask.caller.run, [digest for digest, _ in blobs])
         return Nothing()
 
     async def fetch(ask: Ask[Nothing, FetchIn]) -> Response:
@@ -104,7 +110,12 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return LocateOut(found)
 
     async def verify(ask: Ask[Nothing, Nothing]) -> VerifyOut:
-        """Read a blob and check it. A damaged one is set aside, so that the next push replaces it."""
+        """Read a blob and check it. A damaged one is set aside, so that the next push replaces it.
+
+        A run's own token is told of the run's blobs alone; of all others it is told that there is none.
+        """
+        if ask.caller.run is not None and not await reach.may_know(ask.caller.run, Digest(ask.path["digest"])):
+            return VerifyOut(False)
         try:
             await parts.blobs.get(Digest(ask.path["digest"]))
         except (IntegrityError, NotFound):

@@ -38,6 +38,9 @@ class FolderBlobs:
     async def missing(self, digests: Iterable[Digest], /) -> Sequence[Digest]:
         return await self._run(lambda: self._missing(digests))
 
+    async def sizes(self, digests: Sequence[Digest], /) -> Sequence[int | None]:
+        return await self._run(lambda: self._sizes(digests))
+
     async def put(self, digest: Digest, data: bytes, /) -> None:
         await self.put_many([(digest, data)])
 
@@ -101,6 +104,11 @@ class FolderBlobs:
         asked = {check_digest(digest): bytes.fromhex(digest) for digest in digests}
         here = self._open().index.touch(list(asked.values()), int(time.time()))
         return [digest for digest, raw in asked.items() if raw not in here]
+
+    def _sizes(self, digests: Sequence[Digest]) -> list[int | None]:
+        raws = [bytes.fromhex(check_digest(digest)) for digest in digests]
+        places = self._open().index.find(raws)
+        return [places[raw].size if raw in places else None for raw in raws]
 
     def _locate(self, digests: Sequence[Digest]) -> list[str | None]:
         shelf = self._open()
