@@ -11,7 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.ids import Digest
-from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest, check_path, is_repository_name, link_stays_inside, referred_blobs
+from hopyard.domain.manifest import (
+    CHUNK_BYTES,
+    FileEntry,
+    LinkEntry,
+    Manifest,
+    check_path,
+    is_repository_name,
+    link_stays_inside,
+    referred_blobs,
+)
 from hopyard.errors import IntegrityError, SpecError
 
 parts = st.text(st.characters(exclude_characters="/\\", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8).filter(lambda p: p not in (".", "..") and not is_repository_name(p))
