@@ -194,7 +194,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
         closing.push_async_callback(blobs.close)
         closing.push_async_callback(streams.close)
         access = SqlAccessStore(database)
-        mark = hash_token(await ensure_owner(home, access, now=clock.now()))[:12]
+        mark = ensure_mark(home)
+        await ensure_owner(home, access, mark, now=clock.now())
         name = "local" if settings.database is None else f"local-{mark}"
         engine = LocalEngine(home, server_url=lambda: url, spawner_command=SPAWNER, node=declared(settings.node), name=name)
         closing.push_async_callback(engine.close)
@@ -221,6 +222,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
             holder=f"{socket.gethostname()} {mark}",  # the lock on the home says that an earlier one has ended
         )
+        closing.push_async_callback(parts.tokens.close)
         closing.push_async_callback(parts.ingest.close)
         closing.push_async_callback(parts.controller.resign)
         server = HttpServer(create_api(parts, settings.server.limits), parts, end, settings=settings.server, leave=lambda: write_server_file(home, url, started_at, pid=0))
@@ -258,15 +260,31 @@ def declared(node: DeclaredNode) -> NodeSettings:
     )
 
 
-async def ensure_owner(home: Home, access: AccessStore, *, now: datetime) -> str:
-    """The owner's token: made at the first start, in a file that only the owner can read."""
+def ensure_mark(home: Home) -> str:
+    """What tells this home from others on the same database. It stays while tokens come and go."""
+    try:
+        return home.mark_file.read_text().strip()
+    except FileNotFoundError:
+        token = home.read_token()  # by whose hash a home was known before it had a mark of its own
+        mark = os.urandom(6).hex() if token is None else hash_token(token)[:12]
+        write_atomically(home.mark_file, mark.encode() + b"\n", mode=0o600, durable=True)
+        return mark
+
+
+async def ensure_owner(home: Home, access: AccessStore, mark: str, *, now: datetime) -> None:
+    """The owner's token of this home, in a file that only the owner can read. Where the file is missing, or holds a token that the
+    store does not know (any more), a new one is made, and the one that lay there before is revoked."""
     token = home.read_token()
-    if token is None:
-        token = new_user_token()
-        write_atomically(home.token_file, token.encode() + b"\n", mode=0o600, durable=True)
-    if await access.user_of(hash_token(token)) is None:
-        await access.add_token(owner_name(), hash_token(token), now=now)
-    return token
+    known = None if token is None else await access.find_token(hash_token(token))
+    if known is not None and not known.expired(now):
+        return
+    owner, name = owner_name(), f"home-{mark[:6]}"
+    for old in await access.tokens(owner):
+        if old.name in (name, ""):  # "": of a server that gave tokens no names
+            await access.remove_token(old.id)
+    token = new_user_token()
+    write_atomically(home.token_file, token.encode() + b"\n", mode=0o600, durable=True)
+    await access.add_token(owner, hash_token(token), now=now, name=name)
 
 
 def owner_name() -> str:

@@ -45,7 +45,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("up", SERVER, "server:up", "Start the server of this machine."),
     Entry("down", SERVER, "server:down", "End the server of this machine."),
     Entry("status", SERVER, "server:status", "Tell what the server holds and does."),
-    Entry("token", SERVER, "server:token", "Tell how other programs reach the API."),
+    Entry("token", SERVER, "token:token", "Show how other programs reach the API; list, make, replace and revoke tokens."),
     Entry("doctor", SERVER, "doctor:doctor", "Check this machine and say what to mend."),
     Entry("help", SERVER, "main:help_command", "Show the help of a command."),
 )

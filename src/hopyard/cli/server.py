@@ -1,4 +1,4 @@
-"""`hop up`, `down`, `status` and `token`: the server of this machine."""
+"""`hop up`, `down` and `status`: the server of this machine."""
 
 from __future__ import annotations
 
@@ -105,21 +105,3 @@ def _node(node: dict[str, Any]) -> str:
     models = ", ".join(dict.fromkeys(gpu["model"] for gpu in gpus))
     graphics = f", GPU {sum(used.get('gpu_milli') or ()) / 1000:g} of {len(gpus)} ({models})" if gpus else ""
     return f"{node['id']}  in use: {cpus}, {memory}{graphics}" + ("" if gpus else "; no GPU") + ("" if node.get("ready", True) else "  NOT READY") + ("  CORDONED" if node.get("cordoned") else "")
-
-
-@click.command("token")
-@json_option
-def token(as_json: bool) -> None:
-    """Tell where the API is and where its token lies, for other programs. The token itself is not printed."""
-    from hopyard.sdk.client import API
-    from hopyard.sdk.connect import connect, read_login
-
-    home = Home.default()
-    client = connect()
-    file = home.login_file if read_login(home) is not None else home.token_file
-    if as_json:
-        console.out_json({"url": client.url + API, "token_file": str(file)})
-        return
-    console.out(f"url         {client.url}{API}")
-    console.out(f"token file  {file}")
-    console.say(f'example: curl -H "Authorization: Bearer $(cat {file})" {client.url}{API}/status')

@@ -9,6 +9,8 @@ import click
 from hopyard.cli import console
 from hopyard.cli.options import json_option
 
+_SHOWN = 5  # runs that are named
+
 
 @click.group("user", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
@@ -61,14 +63,18 @@ def ls(as_json: bool) -> None:
 
 @user.command("rm")
 @click.argument("name", metavar="NAME")
+@click.option("--stop-runs", is_flag=True, help="End the live runs of NAME, too.")
 @json_option
-def remove(name: str, as_json: bool) -> None:
-    """Take the tokens of NAME back. Their runs go on and stay; the owner cannot be removed."""
+def remove(name: str, stop_runs: bool, as_json: bool) -> None:
+    """Revoke the tokens of NAME and delete their secrets. Their runs stay, and live ones go on; the owner cannot be removed."""
     from hopyard.domain.ids import check_name
     from hopyard.sdk.connect import connect
 
-    gone = connect().call("DELETE", f"/users/{check_name(name, what='NAME')}")
+    gone = connect().delete(f"/users/{check_name(name, what='NAME')}", stop_runs=1 if stop_runs else None)
     if as_json:
         console.out_json(gone)
     else:
         console.say(f"{name} is no user any more")
+        if gone["live_runs"]:
+            what = "are asked to end" if stop_runs else "go on, each with a token of its own until it ends; `hop stop` ends them"
+            console.say(f"{', '.join(gone['live_runs'][:_SHOWN])}{' …' if len(gone['live_runs']) > _SHOWN else ''} {what}")

@@ -40,6 +40,11 @@ class Home:
         return self.root / "token"
 
     @property
+    def mark_file(self) -> Path:
+        """A few random digits that tell this home from others on the same database."""
+        return self.root / "mark"
+
+    @property
     def login_file(self) -> Path:
         """`{"url","token"}` of a team's server, 0600; where it is missing, the embedded one serves."""
         return self.root / "login.json"

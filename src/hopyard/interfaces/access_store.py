@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from hopyard.domain.access import ALL_SCOPES, Scope, Token
 from hopyard.domain.ids import Digest
+
+TOKEN_ID_DIGITS = 12  # of a token's hash that are its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +21,65 @@ class User:
 
 
 class AccessStore(Protocol):
-    """Users' tokens (only their hashes are kept), the server's signing secret, and which manifests are in use."""
+    """Users' tokens (only their hashes are kept) and secrets, the server's signing secret, and which manifests are in use."""
 
-    async def add_token(self, user: str, token_hash: str, /, *, now: datetime) -> None: ...
-    async def add_user(self, user: str, token_hash: str, /, *, now: datetime) -> None:
-        """A user's first token. Raises Conflict when the user has one already, or the token is another's."""
+    async def add_token(
+        self,
+        user: str,
+        token_hash: str,
+        /,
+        *,
+        now: datetime,
+        name: str,
+        scopes: Collection[Scope] = ALL_SCOPES,
+        expires_at: datetime | None = None,
+    ) -> Token:
+        """Raises Conflict when the user has a token of this name, or the token is there already."""
         ...
 
-    async def user_of(self, token_hash: str, /) -> str | None: ...
+    async def add_user(self, user: str, token_hash: str, /, *, now: datetime) -> None:
+        """A user's first token. Raises Conflict when there is, or was, a user whose name is the same or differs by case only."""
+        ...
+
+    async def find_token(self, token_hash: str, /) -> Token | None: ...
+    async def tokens(self, user: str | None, /) -> Sequence[Token]:
+        """Those of one user, or all (None), by user and time."""
+        ...
+
+    async def replace_token(self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None) -> Token:
+        """Give a token (by its id) another hash; the old one is valid no longer. Raises NotFound."""
+        ...
+
+    async def remove_token(self, token: str, /) -> Token:
+        """By its id. Raises NotFound."""
+        ...
+
+    async def note_use(self, token_hash: str, /, *, now: datetime) -> None:
+        """The token was used now. Nothing happens where it is gone."""
+        ...
+
     async def users(self) -> Sequence[User]:
         """Everybody who has a token, by name."""
         ...
 
     async def remove_user(self, user: str, /) -> int:
-        """Forget all tokens of a user, and tell how many there were. Raises NotFound when there is none."""
+        """Forget all tokens and secrets of a user, and tell how many tokens there were. Raises NotFound when there is none."""
+        ...
+
+    async def put_secret(self, user: str, name: str, value: str, /, *, now: datetime) -> None:
+        """Keep a secret of a user under a name, in the place of an earlier one."""
+        ...
+
+    async def secret_names(self, user: str, /) -> Mapping[str, datetime]:
+        """The names of a user's secrets, with the times when they were set last, by name."""
+        ...
+
+    async def secret_values(self, user: str, names: Collection[str], /) -> Mapping[str, str]:
+        """The values of those of the names that the user has a secret for."""
+        ...
+
+    async def remove_secret(self, user: str, name: str, /) -> None:
+        """Raises NotFound."""
         ...
 
     async def secret(self) -> bytes:

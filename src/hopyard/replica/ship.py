@@ -18,7 +18,7 @@ from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.points import MAX_RECORD_BYTES, whole_bytes
 from hopyard.domain.replica import STREAMS
-from hopyard.errors import HopyardError, IntegrityError, NotFound
+from hopyard.errors import AttemptOver, HopyardError, IntegrityError, NotFound
 from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
 from hopyard.replica.server import ServerLine
@@ -155,8 +155,10 @@ class Shipper:
 
     def _failed(self, failed: Exception) -> None:
         say(f"sync failed: {failed}")
-        if self._closing is not None and (isinstance(failed, NotFound) or not self._folder.is_there()):
-            self._done.set()  # the run, or its whole home, was deleted: there is nobody left to tell
+        if self._closing is not None and (isinstance(failed, (NotFound, AttemptOver)) or not self._folder.is_there()):
+            self._done.set()  # the attempt is over, the run or its whole home was deleted: nothing more is taken
+        elif isinstance(failed, AttemptOver):
+            self._heed(StopWord(True))  # another attempt took its place: what this one computes is of no use
 
     def _pending(self) -> int:
         """How many bytes the server lacks."""
@@ -247,6 +249,9 @@ class Shipper:
             self._server.renew(token)
         grace = answer.get("grace_s")
         word = StopWord(bool(answer.get("stop")), bool(answer.get("preempt")), float(grace) if isinstance(grace, (int, float)) else None)
+        self._heed(word)
+
+    def _heed(self, word: StopWord) -> None:
         if word.stop and word != self._stop_word:
             self._stop_word = word
             self._on_stop(word)

@@ -28,6 +28,7 @@ from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.streams import stream_endpoints
 from hopyard.server.routes.studies import study_endpoints
+from hopyard.server.routes.tokens import token_endpoints
 from hopyard.server.routes.usage import usage_endpoints
 from hopyard.server.routes.users import user_endpoints
 from hopyard.server.routes.why import why_endpoints
@@ -52,6 +53,7 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
         *node_endpoints(parts),
         *usage_endpoints(parts),
         *user_endpoints(parts),
+        *token_endpoints(parts),
         *server_endpoints(parts),
     ]
 

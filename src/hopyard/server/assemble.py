@@ -11,7 +11,7 @@ from hopyard.controller.endings import PREEMPT_GRACE
 from hopyard.controller.launches import Composer
 from hopyard.controller.retention import thin_checkpoints
 from hopyard.controller.sweep import Sweeper
-from hopyard.domain.ids import AttemptId
+from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.blobs import Blobs
@@ -63,18 +63,19 @@ async def assemble(
 ) -> Parts:
     """`owner` is the user who may change everything; `holder` is this server among those on the same database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
 
-    async def attempt_live(attempt: AttemptId) -> bool:
-        return attempt in await cluster.live_attempts()
-
     async def run_ended(run: Run) -> None:
         await ingest.retire(run.id)
         if run.spec.datasets and run.summary:
             await keep_best(runs, datasets, run)
         await thin_checkpoints(runs, run.id, newest=keep_checkpoints)
 
+    def changed(run: RunId) -> None:
+        tokens.look_again(run)
+        hub.state_changed(run)
+
     hub = Hub()
     ingest = Ingest(runs, streams, hub)
-    tokens = Tokens(access, await access.secret(), now=clock.now, attempt_live=attempt_live, belongs=Parents(runs).belongs)
+    tokens = Tokens(access, await access.secret(), now=clock.now, live_attempts=cluster.live_attempts, belongs=Parents(runs).belongs)
     trees = Trees(blobs)
     sweeper = Sweeper(access, blobs, now=clock.now)
     sweeper.after_sweep = trees.forget
@@ -85,7 +86,7 @@ async def assemble(
         policy=policy,
         clock=clock,
         composer=Composer(runs, server_url=url, sign=tokens.sign, secret=tokens.secret),
-        changed=hub.state_changed,
+        changed=changed,
         ended=run_ended,
         preempt_grace=preempt_grace,
         holder=holder,

@@ -1,38 +1,58 @@
 """Who asks: users' tokens, and the tokens that runs carry.
 
-A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only.
-A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with the store's secret; it touches its own run only.
+A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only. It has scopes, and may expire or be revoked.
+A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with the store's secret; it touches its own run only, and is
+valid while its attempt lives, whatever expiry was signed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from hopyard.domain.access import ALL_SCOPES, Scope, Token, with_included
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
-from hopyard.errors import AuthError, Forbidden, HopyardError
+from hopyard.errors import AttemptOver, AuthError, Forbidden, HopyardError
 from hopyard.interfaces.access_store import AccessStore
 
 RUN_TOKEN_LIFE = timedelta(hours=24)
 _USER_PREFIX, _RUN_PREFIX = "hop_", "hopr_"
 _CACHED_TOKENS = 1024
-_FRESH = timedelta(seconds=10)
+_FRESH = timedelta(seconds=2)  # how long a token counts on this server after another one revoked it
+_CLOCKS_APART = timedelta(minutes=5)  # of servers that sign for each other
+_USE_NOTED_EVERY = timedelta(minutes=1)
 _NO_TOKEN = "this server asks for a token"
+_REVOKED_HINT = "it may have been revoked, or be another server's"
 _TOKEN_HINT = "send `Authorization: Bearer TOKEN`; the owner's is in the file `token` of the server's home folder, others get theirs from the owner: `hop user add NAME`"
+log = logging.getLogger("hopyard.server")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. `run` and `attempt` are set when it came with a run's own token: it may touch that run only."""
+    """Who sent a request. `run` and `attempt` are set when it came with a run's own token: it may touch that run only.
+
+    scopes: of a user's token, with those that they include. token: its id."""
 
     user: str
     run: RunId | None = None
     attempt: AttemptId | None = None
+    scopes: frozenset[Scope] = ALL_SCOPES
+    token: str = ""
+
+    def require_scope(self, scope: Scope) -> None:
+        """Raises Forbidden when the request came with a user's token that lacks the scope."""
+        if self.run is None and scope not in self.scopes:
+            held = ", ".join(f"`{one}`" for one in Scope if one in self.scopes)
+            hint = f"use a token with the scope `{scope}`: `hop token list` shows which there are, `hop token create --scope {scope}` makes one"
+            raise Forbidden(f"this needs the scope `{scope}`; the token has {held or 'none'}", hints=(hint,))
 
     def require_user(self) -> str:
         """The user's name; raises Forbidden for a run's token."""
@@ -63,8 +83,8 @@ def hash_token(token: str) -> str:
 class Tokens:
     """Checks the tokens of requests and signs those of runs.
 
-    attempt_live: whether an attempt is not over; an expired run's token still counts while it is, so that a replica which
-    could not reach a server for a day can come back. belongs: whether a run is of the family of a study; raises NotFound.
+    live_attempts: those that are not over: the token of one counts exactly as long, also when it has expired, so that a replica
+    which could not reach a server for a day can come back. belongs: whether a run is of the family of a study; raises NotFound.
     """
 
     def __init__(
@@ -73,13 +93,16 @@ class Tokens:
         secret: bytes,
         *,
         now: Callable[[], datetime],
-        attempt_live: Callable[[AttemptId], Awaitable[bool]],
+        live_attempts: Callable[[], Awaitable[Collection[AttemptId]]],
         belongs: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
     ) -> None:
-        self._store, self._secret, self._now, self._attempt_live = store, secret, now, attempt_live
+        self._store, self._secret, self._now, self._live_attempts = store, secret, now, live_attempts
         self._belongs = belongs
-        self._users: dict[str, tuple[str, datetime]] = {}  # hash -> user, until when it need not be looked up again
+        self._users: dict[str, tuple[Token, datetime]] = {}  # by hash; until when it need not be looked up again
         self._signed: dict[str, tuple[Caller, int]] = {}  # a run's token that this server signed -> whose it is, its expiry
+        self._live: dict[AttemptId, datetime] = {}  # until when it need not be looked up again
+        self._noted: dict[str, datetime] = {}  # hash -> when its use was noted last
+        self._noting: set[asyncio.Task[None]] = set()
 
     def sign(self, attempt: AttemptId) -> str:
         """A new token for this attempt, valid for 24 h."""
@@ -110,27 +133,75 @@ class Tokens:
         token = bearer(authorization)
         return await self._run(token) if token.startswith(_RUN_PREFIX) else await self._user(token)
 
-    async def _user(self, token: str) -> Caller:
-        key, now = hash_token(token), self._now()
-        user, until = self._users.get(key, (None, now))
-        if user is None or until <= now:
-            user = await self._store.user_of(key)
-            if user is None:
-                raise AuthError("the token is not one of this server's", hints=(_TOKEN_HINT,))
+    async def _user(self, text: str) -> Caller:
+        key, now = hash_token(text), self._now()
+        token, until = self._users.get(key, (None, now))
+        if token is None or until <= now:
+            token = await self._store.find_token(key)
+            if token is None:
+                self._users.pop(key, None)
+                raise AuthError("the token is not one of this server's", hints=(_REVOKED_HINT, _TOKEN_HINT))
             if len(self._users) >= _CACHED_TOKENS:
                 self._users.clear()
-            self._users[key] = user, now + _FRESH
-        return Caller(user)
+            self._users[key] = token, now + _FRESH
+        if token.expired(now):
+            assert token.expires_at is not None
+            hint = "`hop token create` with another token of the user makes a new one; the owner of the server does so by `--user NAME`"
+            raise AuthError(f"the token `{token.name}` expired at {token.expires_at:%Y-%m-%d %H:%M} UTC", hints=(hint,))
+        self._note_use(key, token, now)
+        return Caller(token.user, scopes=with_included(token.scopes), token=token.id)
+
+    def _note_use(self, key: str, token: Token, now: datetime) -> None:
+        """Write down now and then that a token is used; the request does not wait for that."""
+        last = self._noted.get(key) or token.used_at
+        if last is not None and now - last < _USE_NOTED_EVERY:
+            return
+        if len(self._noted) >= _CACHED_TOKENS:
+            self._noted.clear()
+        self._noted[key] = now
+        task = asyncio.get_running_loop().create_task(self._write_use(key, now))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _write_use(self, key: str, now: datetime) -> None:
+        try:
+            await self._store.note_use(key, now=now)
+        except HopyardError as failed:  # a full disk, or a database that is away: nothing depends on it
+            log.info("the use of a token was not noted: %s", failed.message)
+
+    async def close(self) -> None:
+        """Let what is being written be written."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._noting, return_exceptions=True)
 
     def forget_users(self) -> None:
-        """Look all users' tokens up again: some were withdrawn. A request on its way, or another server, may take them for `_FRESH` more."""
+        """Look all users' tokens up again: some were revoked. Another server may take them for `_FRESH` more."""
         self._users.clear()
 
     async def _run(self, token: str) -> Caller:
         caller, expiry = self._signed.get(token) or self._check_signed(token)
-        if expiry < self._now().timestamp() and (caller.attempt is None or not await self._attempt_live(caller.attempt)):
-            raise AuthError("the run's token has expired, and its attempt is over", hints=(_TOKEN_HINT,))
+        if expiry > (self._now() + RUN_TOKEN_LIFE + _CLOCKS_APART).timestamp():
+            raise AuthError("the run's token is valid for longer than this server signs any", hints=(_TOKEN_HINT,))
+        if caller.attempt is None or not await self._lives(caller.attempt):
+            raise AttemptOver("the run's token is valid no longer: its attempt is over", hints=("use a user's token",))
         return caller
+
+    async def _lives(self, attempt: AttemptId) -> bool:
+        now = self._now()
+        if self._live.get(attempt, now) > now:
+            return True
+        if attempt not in await self._live_attempts():
+            self._live.pop(attempt, None)
+            return False
+        if len(self._live) >= _CACHED_TOKENS:
+            self._live.clear()
+        self._live[attempt] = now + _FRESH
+        return True
+
+    def look_again(self, run: RunId) -> None:
+        """Something of this run changed: look up whether its attempts are over."""
+        for attempt in [one for one in self._live if one.rpartition(".")[0] == run]:
+            del self._live[attempt]
 
     def _check_signed(self, token: str) -> tuple[Caller, int]:
         attempt, expiry, mac = _split(token)

@@ -16,8 +16,10 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Send
+from starlette.types import Scope as AsgiScope
 
+from hopyard.domain.access import Scope
 from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
 from hopyard.domain.text import shown
 from hopyard.errors import HopyardError, NotFound
@@ -68,6 +70,7 @@ class Endpoint(Generic[Q, B]):
 
     who: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names; "study" beside that
     the tokens of the study whose trial's run it is, and of one that continues that study, or this one.
+    scope: what a user's token must be good for; left out: READ for GET and HEAD, SUBMIT for all else.
     query, body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads itself,
     within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
     returns: the type of the answer, for the description. also: good statuses with which `call` answers that itself. errors:
@@ -87,6 +90,12 @@ class Endpoint(Generic[Q, B]):
     limit: int = BODY_LIMIT
     tag: str = ""
     rate: Kind = "requests"
+    scope: Scope | None = None
+
+    @property
+    def needs(self) -> Scope:
+        """The scope that a user's token must have."""
+        return self.scope or (Scope.READ if self.method in ("GET", "HEAD") else Scope.SUBMIT)
 
     @property
     def name(self) -> str:
@@ -112,6 +121,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "node": (NAME_PATTERN, "a node's name"),
     "queue": (NAME_PATTERN, "a queue's name"),
     "reservation": (NAME_PATTERN, "a reservation's name"),
+    "token": (r"[0-9a-f]{12}", "a token's id"),
     "user": (NAME_PATTERN, "a user's name"),
     "project": (NAME_PATTERN, "a project's name"),
 }
@@ -135,7 +145,7 @@ class Resource:
         self._allow = {"Allow": ", ".join(sorted(self._by_method))}
         self._tokens, self._guard = guard.tokens, guard
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         found = self._by_method.get(scope["method"])
         if found is None:
             refused = plain_error(405, "usage", f"this address does not take {scope['method']}", headers=self._allow)
@@ -194,6 +204,7 @@ class Resource:
 
     async def _caller(self, endpoint: Endpoint[Any, Any], request: Request, path: Mapping[str, str]) -> Caller:
         caller = await self._tokens.caller(request.headers.get("authorization"))
+        caller.require_scope(endpoint.needs)
         if caller.run is not None:
             if endpoint.who not in ("run", "study"):
                 caller.require_user()

@@ -12,6 +12,10 @@ from hopyard.server.answers import ErrorBody
 from hopyard.server.endpoint import PATH_PARTS, Endpoint, Nothing, Raw
 
 _REF = "#/components/schemas/{name}"
+_TOKEN = (
+    "A user's token has scopes, each of which includes those before it: `read`, `submit`, `admin`. An operation names the one that it needs. "
+    "The token of a run's own attempt is valid while that attempt lives."
+)
 _MEANING = {
     400: "what was asked for cannot be; the hints say what to do",
     401: "no token, or not a valid one",
@@ -52,9 +56,8 @@ def describe(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str
         "components": {
             "schemas": _tidy(components),
             "responses": _error_responses(),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": _TOKEN}},
         },
-        "security": [{"token": []}],
     }
 
 
@@ -65,8 +68,7 @@ def _operation(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any], compo
         operation["description"] = re.sub(r"\s+", " ", rest.strip())
     if endpoint.tag:
         operation["tags"] = [endpoint.tag]
-    if endpoint.who == "anyone":
-        operation["security"] = []
+    operation["security"] = [] if endpoint.who == "anyone" else [{"token": [endpoint.needs]}]
     parameters = [*_path_parameters(endpoint.path), *_query_parameters(endpoint, components)]
     if parameters:
         operation["parameters"] = parameters

@@ -58,14 +58,16 @@ class Ingest:
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self, attempt: AttemptId, rank: int, segments: Sequence[Segment]) -> Mapping[str, int]:
+    async def take(self, attempt: AttemptId, rank: int, segments: Sequence[Segment], *, over: bool = False) -> Mapping[str, int]:
         """Append what comes in order; the length of each of the replica's streams afterwards, whether or not all was taken.
 
-        What a superseded attempt still ships is kept, and counts for nothing; its journal is not, since a later attempt goes on from what
+        over: the run has ended: what is held already is acknowledged, and more raises Conflict. What a superseded attempt still ships is kept, and counts for nothing; its journal is not, since a later attempt goes on from what
         stood there. Raises NotFound for an attempt that its run never had, StorageFull."""
         replica = await self._replica(attempt, rank)
         async with replica.lock:
             await self._reread(replica)
+            if over and any(one.offset + len(one.data) > replica.lengths.get(one.stream, 0) for one in segments):
+                raise Conflict(f"run {split_attempt(attempt)[0]} is over: nothing is added to what it wrote", hints=("`hop fork` runs it again",))
             taken = [one for one in segments if one.stream != JOURNAL] if replica.superseded else segments
             dropped = {one.stream: one.offset + len(one.data) for one in segments if one.stream == JOURNAL and replica.superseded}
             try:

@@ -92,9 +92,12 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         head, segments = parse_sync(await ask.read_body(SYNC_LIMIT))
         if head.status.rank != rank:
             raise SpecError(f"status.rank: {head.status.rank}, but the address names replica {rank}")
-        if ask.caller.run is None:  # a run's own token was checked against the address, which spares its replicas a look-up
-            check_own(ask.caller, await parts.runs.get(RunId(split_attempt(attempt)[0])), owner=parts.queues.owner)
-        offsets = await parts.ingest.take(attempt, rank, segments)
+        over = False
+        if ask.caller.run is None:  # a run's own token was checked against the address, and lives with its attempt: no look-up is needed
+            run = await parts.runs.get(RunId(split_attempt(attempt)[0]))
+            check_own(ask.caller, run, owner=parts.queues.owner)
+            over = run.attempt is not None if run.offline else attempt not in await parts.cluster.live_attempts()
+        offsets = await parts.ingest.take(attempt, rank, segments, over=over)
         status = _status(head)
         if status.phase is ReplicaPhase.EXITED:
             await parts.ingest.settle(attempt, rank)

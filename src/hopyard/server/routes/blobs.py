@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
+from hopyard.domain.access import Scope
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound
 from hopyard.interfaces.locates_blobs import LocatesBlobs
@@ -126,12 +127,12 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     one = Raw("the blob's bytes")
     pack = Raw(f"at most {PACK_LIMIT >> 20} MiB; {FRAMES}")
     return [
-        Endpoint("POST", "/blobs/missing", missing, body=MissingIn, returns=MissingOut, who="run"),
+        Endpoint("POST", "/blobs/missing", missing, body=MissingIn, returns=MissingOut, who="run", scope=Scope.READ),
         Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,), rate="upload_bytes"),
-        Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409)),
-        Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,)),
+        Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409), scope=Scope.READ),
+        Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,), scope=Scope.READ),
         Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,), rate="upload_bytes"),
-        Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run"),
+        Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run", scope=Scope.READ),
     ]
 
 

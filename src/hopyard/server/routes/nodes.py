@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hopyard.config.suggest import closest
+from hopyard.domain.access import Scope
 from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import WHOLE_GPU, Gpu
@@ -174,10 +175,10 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("GET", "/nodes", nodes, returns=NodesOut),
         Endpoint("GET", at, get, returns=NodeDetailOut),
-        Endpoint("DELETE", at, remove, errors=(403, 409)),
-        Endpoint("POST", at + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,)),
-        Endpoint("POST", at + "/uncordon", uncordon, returns=NodeOut, errors=(403,)),
-        Endpoint("POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,)),
+        Endpoint("DELETE", at, remove, errors=(403, 409), scope=Scope.ADMIN),
+        Endpoint("POST", at + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
+        Endpoint("POST", at + "/uncordon", uncordon, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
+        Endpoint("POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,), scope=Scope.ADMIN),
         Endpoint("GET", "/pools", pools, returns=PoolsOut),
     ]
 

@@ -10,6 +10,7 @@ from hopyard.config.queues import tree_of
 from hopyard.config.queuetext import changes, tree_mapping
 from hopyard.config.reader import section
 from hopyard.config.suggest import closest
+from hopyard.domain.access import Scope
 from hopyard.domain.amounts import totals
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import children, path
@@ -80,7 +81,7 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     return [
         Endpoint("GET", "/queues", list_queues, returns=QueuesOut),
-        Endpoint("PUT", "/queues", apply, ApplyQuery, TreeIn, returns=ApplyOut, errors=(400, 403, 409)),
+        Endpoint("PUT", "/queues", apply, ApplyQuery, TreeIn, returns=ApplyOut, errors=(400, 403, 409), scope=Scope.ADMIN),
         Endpoint("GET", "/queues/{queue}", get, returns=QueueOut),
     ]
 

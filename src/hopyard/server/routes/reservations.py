@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from hopyard.config.reservations import check_reservation
+from hopyard.domain.access import Scope
 from hopyard.domain.cluster import Snapshot
 from hopyard.domain.ids import ReservationId
 from hopyard.domain.queue import QueueTree
@@ -113,7 +114,7 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             errors=(400, 403, 404, 409),
         ),
         Endpoint("GET", "/reservations/{reservation}", get, returns=ReservationOut, errors=(404,)),
-        Endpoint("DELETE", "/reservations/{reservation}", delete, returns=ReservationOut, errors=(403, 404)),
+        Endpoint("DELETE", "/reservations/{reservation}", delete, returns=ReservationOut, errors=(403, 404), scope=Scope.ADMIN),
     ]
 
 

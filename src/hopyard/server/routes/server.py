@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from hopyard.domain.access import Scope
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, NotFound
@@ -101,8 +102,8 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("GET", "/health", health, returns=HealthOut, who="anyone"),
         Endpoint("GET", "/status", status, returns=StatusOut),
-        Endpoint("POST", "/sweep", sweep, returns=SweptOut),
-        Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,)),
+        Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN),
+        Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,), scope=Scope.ADMIN),
     ]
 
 

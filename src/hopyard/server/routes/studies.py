@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from hopyard.domain.access import Scope
 from hopyard.domain.attempt import Exit
 from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId
 from hopyard.domain.run import ResumeFrom, Run, RunPhase, RunSpec
@@ -128,7 +129,7 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     length = {"X-Length": "how many bytes the journal has"}
     return [
         Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", "application/x-ndjson", length), who="study"),
-        Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400, 404)),
+        Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400, 404), scope=Scope.READ),
         Endpoint("POST", "/runs/{id}/continue", go_on, SubmitQuery, ContinueIn, RunOut, 201, errors=(400, 404, 409, 507)),
     ]
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hopyard.config.suggest import closest
+from hopyard.domain.access import Scope
 from hopyard.domain.ids import check_name
+from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Forbidden, NotFound
+from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.auth import Caller, hash_token, new_user_token
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import In, Name
@@ -29,6 +32,18 @@ class UserOut(Struct, frozen=True):
     created_at: datetime
     tokens: int
     owner: bool
+
+
+class RemovedUserOut(Struct, frozen=True):
+    """tokens: how many were revoked. live_runs: names of runs that go on, or with `stop_runs` were asked to end."""
+
+    name: str
+    tokens: int
+    live_runs: list[str]
+
+
+class RemoveQuery(In):
+    stop_runs: Annotated[int, Meta(ge=0, le=1, description="1: also ends the user's live runs")] = 0
 
 
 class UsersOut(Struct, frozen=True):
@@ -55,8 +70,11 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         await parts.access.add_user(name, hash_token(token), now=parts.now())
         return NewUserOut(name, token)
 
-    async def remove(ask: Ask[Nothing, Nothing]) -> UserOut:
-        """Take back all tokens of a user; their runs go on and stay. 403 for the owner. Only the server's owner may."""
+    async def remove(ask: Ask[RemoveQuery, Nothing]) -> RemovedUserOut:
+        """Revoke all tokens of a user, and delete their secrets. Only the server's owner may; 403 for the owner.
+
+        Their runs stay, and live ones go on, each with its own token, until they end; `stop_runs=1` ends them.
+        """
         _check(ask.caller)
         name, known = ask.path["user"], {user.name: user for user in await parts.access.users()}
         if name == parts.queues.owner:
@@ -68,7 +86,11 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             )
         tokens = await parts.access.remove_user(name)
         parts.tokens.forget_users()
-        return _out(name, known[name].created_at, tokens)
+        live = await _live_runs(parts, name)
+        if ask.query.stop_runs:
+            for run in live:
+                await parts.controller.stop(run.id)
+        return RemovedUserOut(name, tokens, [str(run.name) for run in live])
 
     def _check(caller: Caller) -> None:
         check_owner(caller, parts.queues.owner, "lists, adds and removes users")
@@ -78,6 +100,20 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     return [
         Endpoint("GET", "/users", list_users, returns=UsersOut, errors=(403,)),
-        Endpoint("POST", "/users", add, body=UserIn, returns=NewUserOut, status=201, errors=(400, 403, 409)),
-        Endpoint("DELETE", "/users/{user}", remove, returns=UserOut, errors=(403, 404)),
+        Endpoint("POST", "/users", add, body=UserIn, returns=NewUserOut, status=201, errors=(400, 403, 409), scope=Scope.ADMIN),
+        Endpoint("DELETE", "/users/{user}", remove, RemoveQuery, returns=RemovedUserOut, errors=(403, 404), scope=Scope.ADMIN),
     ]
+
+
+async def _live_runs(parts: Parts, user: str) -> list[Run]:
+    """All runs of a user that have not ended, newest first."""
+    found: list[Run] = []
+    phases = frozenset(phase for phase in RunPhase if not phase.final)
+    while True:
+        page = await parts.runs.list(RunFilter(user=user, phases=phases, limit=_PAGE, before=found[-1].id if found else None))
+        found += page
+        if len(page) < _PAGE:
+            return found
+
+
+_PAGE = 500

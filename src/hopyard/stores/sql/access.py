@@ -1,23 +1,34 @@
-"""Tokens, the signing secret, and what blobs are in use, in SQL."""
+"""Tokens, secrets of users, the signing secret, and what blobs are in use, in SQL."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, func, select, union
+from sqlalchemy import Column, Connection, Row, func, select, union, update
 
+from hopyard.domain.access import ALL_SCOPES, Scope, Token
 from hopyard.domain.ids import Digest
 from hopyard.errors import Conflict, NotFound
-from hopyard.interfaces.access_store import User
+from hopyard.interfaces.access_store import TOKEN_ID_DIGITS, User
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.tables import checkpoints, dataset_versions, run_contents, run_datasets, secrets, tokens
+from hopyard.stores.sql.tables import (
+    checkpoints,
+    dataset_versions,
+    run_contents,
+    run_datasets,
+    run_numbers,
+    secrets,
+    tokens,
+    user_secrets,
+)
 
 _SECRET = select(secrets.c.value).where(secrets.c.name == "signing")
 _SECRET_BYTES = 32
+FIRST_TOKEN = "first"  # the name of the token that a user is made with
 _MANIFESTS: tuple[Column[Any], ...] = (
     dataset_versions.c.manifest,
     run_datasets.c.manifest,
@@ -35,25 +46,77 @@ class SqlAccessStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add_token(self, user: str, token_hash: str, /, *, now: datetime) -> None:
-        """Idempotent. Raises Conflict when the token is another user's."""
+    async def add_token(
+        self,
+        user: str,
+        token_hash: str,
+        /,
+        *,
+        now: datetime,
+        name: str,
+        scopes: Collection[Scope] = ALL_SCOPES,
+        expires_at: datetime | None = None,
+    ) -> Token:
+        """Raises Conflict when the user has a token of this name, or the token is there already."""
 
-        await self._database.write(lambda conn: _add_token(conn, user, token_hash, now))
+        def write(conn: Connection) -> Token:
+            if conn.execute(_HASHES.where(tokens.c.user_name == user, tokens.c.name == name)).scalar() is not None:
+                hint = f"choose another name, or `hop token rotate {name}`"
+                raise Conflict(f"{user} has a token `{name}` already", hints=(hint,))
+            return _add_token(conn, user, token_hash, name, scopes, to_us(now), None if expires_at is None else to_us(expires_at))
+
+        return await self._database.write(write)
 
     async def add_user(self, user: str, token_hash: str, /, *, now: datetime) -> None:
-        """Raises Conflict when the user has a token already, or the token is another's."""
+        """Raises Conflict when there is, or was, a user whose name is the same or differs by case only."""
 
         def write(conn: Connection) -> None:
-            if conn.execute(select(tokens.c.hash).where(tokens.c.user_name == user).limit(1)).scalar() is not None:
-                raise Conflict(
-                    f"there is a user `{user}`", hints=("a lost token is replaced by removing the user and adding them again",)
-                )
-            _add_token(conn, user, token_hash, now)
+            if conn.execute(_HASHES.where(tokens.c.user_name == user)).scalar() is not None:
+                raise Conflict(f"there is a user `{user}`", hints=("a lost token is replaced by `hop token rotate --user NAME`",))
+            like = _same_but_for_case(conn, user)
+            if like is not None:
+                hint = "names that look alike are mistaken for each other: choose another one"
+                raise Conflict(f"there is a user `{like}`, whose name differs from `{user}` by case only", hints=(hint,))
+            _add_token(conn, user, token_hash, FIRST_TOKEN, ALL_SCOPES, to_us(now), None)
 
         await self._database.write(write)
 
-    async def user_of(self, token_hash: str, /) -> str | None:
-        return await self._database.read(lambda conn: _user_of(conn, token_hash))
+    async def find_token(self, token_hash: str, /) -> Token | None:
+        def read(conn: Connection) -> Token | None:
+            row = conn.execute(select(tokens).where(tokens.c.hash == token_hash)).first()
+            return None if row is None else _token(row)
+
+        return await self._database.read(read)
+
+    async def tokens(self, user: str | None, /) -> Sequence[Token]:
+        asked = select(tokens).order_by(tokens.c.user_name, tokens.c.created_at, tokens.c.hash)
+        chosen = asked if user is None else asked.where(tokens.c.user_name == user)
+        return await self._database.read(lambda conn: [_token(row) for row in conn.execute(chosen)])
+
+    async def replace_token(self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None) -> Token:
+        """Raises NotFound."""
+
+        def write(conn: Connection) -> Token:
+            old = _by_id(conn, token)
+            conn.execute(tokens.delete().where(tokens.c.hash == old.hash))
+            expiry = None if expires_at is None else to_us(expires_at)
+            return _add_token(conn, old.user_name, token_hash, old.name, _scopes(old.scopes), to_us(now), expiry)
+
+        return await self._database.write(write)
+
+    async def remove_token(self, token: str, /) -> Token:
+        """Raises NotFound."""
+
+        def write(conn: Connection) -> Token:
+            old = _by_id(conn, token)
+            conn.execute(tokens.delete().where(tokens.c.hash == old.hash))
+            return _token(old)
+
+        return await self._database.write(write)
+
+    async def note_use(self, token_hash: str, /, *, now: datetime) -> None:
+        used = update(tokens).where(tokens.c.hash == token_hash).values(used_at=to_us(now))
+        await self._database.write(lambda conn: conn.execute(used))
 
     async def users(self) -> Sequence[User]:
         def read(conn: Connection) -> list[User]:
@@ -71,9 +134,40 @@ class SqlAccessStore:
             gone = conn.execute(tokens.delete().where(tokens.c.user_name == user)).rowcount
             if not gone:
                 raise NotFound(f"there is no user `{user}`", hints=("`hop user ls` lists them",))
+            conn.execute(user_secrets.delete().where(user_secrets.c.user_name == user))
             return gone
 
         return await self._database.write(write)
+
+    async def put_secret(self, user: str, name: str, value: str, /, *, now: datetime) -> None:
+        own = (user_secrets.c.user_name == user, user_secrets.c.name == name)
+
+        def write(conn: Connection) -> None:
+            conn.execute(user_secrets.delete().where(*own))
+            conn.execute(user_secrets.insert().values(user_name=user, name=name, value=value.encode(), set_at=to_us(now)))
+
+        await self._database.write(write)
+
+    async def secret_names(self, user: str, /) -> Mapping[str, datetime]:
+        asked = select(user_secrets.c.name, user_secrets.c.set_at).where(user_secrets.c.user_name == user).order_by(user_secrets.c.name)
+        return await self._database.read(lambda conn: {name: from_us(at) for name, at in conn.execute(asked)})
+
+    async def secret_values(self, user: str, names: Collection[str], /) -> Mapping[str, str]:
+        asked = select(user_secrets.c.name, user_secrets.c.value).where(user_secrets.c.user_name == user)
+
+        def read(conn: Connection) -> dict[str, str]:
+            return {name: bytes(value).decode() for name, value in conn.execute(asked) if name in names}
+
+        return await self._database.read(read)
+
+    async def remove_secret(self, user: str, name: str, /) -> None:
+        """Raises NotFound."""
+
+        def write(conn: Connection) -> None:
+            if not conn.execute(user_secrets.delete().where(user_secrets.c.user_name == user, user_secrets.c.name == name)).rowcount:
+                raise NotFound(f"{user} has no secret `{name}`", hints=("`hop secret ls` lists them",))
+
+        await self._database.write(write)
 
     async def secret(self) -> bytes:
         found = await self._database.read(_find_secret)
@@ -86,16 +180,51 @@ class SqlAccessStore:
         return await self._database.read(lambda conn: _distinct(conn, _BLOBS))
 
 
-def _user_of(conn: Connection, token_hash: str) -> str | None:
-    return conn.execute(select(tokens.c.user_name).where(tokens.c.hash == token_hash)).scalar()
+_HASHES = select(tokens.c.hash).limit(1)
 
 
-def _add_token(conn: Connection, user: str, token_hash: str, now: datetime) -> None:
-    holder = _user_of(conn, token_hash)
-    if holder is None:
-        conn.execute(tokens.insert().values(hash=token_hash, user_name=user, created_at=to_us(now)))
-    elif holder != user:
-        raise Conflict("the token belongs to another user", hints=("make a new one",))
+def _add_token(
+    conn: Connection, user: str, token_hash: str, name: str, scopes: Collection[Scope], now: int, expires_at: int | None
+) -> Token:
+    if conn.execute(_HASHES.where(tokens.c.hash == token_hash)).scalar() is not None:
+        raise Conflict("the token is there already", hints=("make a new one",))
+    words = ",".join(sorted(scopes))
+    values = {"hash": token_hash, "user_name": user, "name": name, "scopes": words, "created_at": now, "expires_at": expires_at}
+    conn.execute(tokens.insert().values(**values))
+    return _token(conn.execute(select(tokens).where(tokens.c.hash == token_hash)).one())
+
+
+def _by_id(conn: Connection, token: str) -> Row[Any]:
+    """Raises NotFound."""
+    found = conn.execute(select(tokens).where(func.substr(tokens.c.hash, 1, TOKEN_ID_DIGITS) == token)).first()
+    if found is None:
+        raise NotFound(f"there is no token {token}", hints=("`hop token list` lists them",))
+    return found
+
+
+def _token(row: Row[Any]) -> Token:
+    return Token(
+        id=row.hash[:TOKEN_ID_DIGITS],
+        user=row.user_name,
+        name=row.name,
+        scopes=_scopes(row.scopes),
+        created_at=from_us(row.created_at),
+        expires_at=None if row.expires_at is None else from_us(row.expires_at),
+        used_at=None if row.used_at is None else from_us(row.used_at),
+    )
+
+
+def _scopes(words: str) -> frozenset[Scope]:
+    return frozenset(Scope(word) for word in words.split(",") if word)
+
+
+def _same_but_for_case(conn: Connection, user: str) -> str | None:
+    """A user who has a token, or had runs, and whose name differs from this one by case only."""
+    for column in (tokens.c.user_name, run_numbers.c.user_name):
+        found = conn.execute(select(column).where(func.lower(column) == user.lower(), column != user).limit(1)).scalar()
+        if found is not None:
+            return str(found)
+    return None
 
 
 def _find_secret(conn: Connection) -> bytes | None:

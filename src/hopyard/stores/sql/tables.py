@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0008"  # the newest migration
+HEAD = "0009"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -101,6 +101,7 @@ run_contents = Table(
     Column("requirements", _Key),
     Column("lock", _Key),
     Column("git_diff", _Key),
+    Column("inherited", Text),  # JSON: variables of the machine that its processes got, as of `Run.inherited`
 )
 
 run_tags = Table(
@@ -301,6 +302,19 @@ tokens = Table(
     Column("hash", _Key, primary_key=True),
     Column("user_name", _Key, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("name", _Key, nullable=False, server_default=""),  # "" of tokens that are older than names
+    Column("scopes", Text, nullable=False, server_default="admin"),  # separated by commas
+    Column("expires_at", BigInteger),
+    Column("used_at", BigInteger),
+)
+
+user_secrets = Table(
+    "user_secrets",
+    metadata,
+    Column("user_name", _Key, primary_key=True),
+    Column("name", _Key, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+    Column("set_at", BigInteger, nullable=False),
 )
 
 secrets = Table(

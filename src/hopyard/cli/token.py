@@ -1,0 +1,190 @@
+"""`hop token …`: where the API is, and the tokens with which programs and people reach it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.options import json_option
+from hopyard.config.home import Home, write_atomically
+from hopyard.domain.access import Scope
+from hopyard.errors import NotFound, SpecError
+from hopyard.sdk.client import API, Client
+
+_ID_DIGITS = 12
+_expires_option = click.option("--expires", metavar="30d", help="The token is valid for so long.  [default: until it is revoked]")
+_user_option = click.option("--user", metavar="NAME", help="A token of another user; only the owner of the server may.")
+
+
+@click.group("token", no_args_is_help=False, invoke_without_command=True)
+@json_option
+@click.pass_context
+def token(ctx: click.Context, as_json: bool) -> None:
+    """Show where the API is and where its token lies, for other programs; list, make, replace and revoke tokens.
+
+    Without a subcommand, the address and the file of the token are shown. The token itself is not printed.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from hopyard.sdk.connect import connect, read_login
+
+    home = Home.default()
+    client = connect()
+    file = home.login_file if read_login(home) is not None else home.token_file
+    if as_json:
+        console.out_json({"url": client.url + API, "token_file": str(file)})
+        return
+    console.out(f"url         {client.url}{API}")
+    console.out(f"token file  {file}")
+    console.say(f'example: curl -H "Authorization: Bearer $(cat {file})" {client.url}{API}/status')
+
+
+@token.command("list")
+@_user_option
+@click.option("--all", "everybody", is_flag=True, help="The tokens of all users; only the owner of the server may.")
+@json_option
+def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
+    """List tokens with their scopes, expiry and last use. `*` marks the one in use."""
+    from hopyard.cli.times import clock
+    from hopyard.sdk.connect import connect
+
+    found = connect().get("/tokens", user=user, everybody=1 if everybody else None)["tokens"]
+    if as_json:
+        console.out_json(found)
+        return
+    rows = [
+        [
+            *([one["user"]] if everybody else []),
+            ("*" if one["current"] else "") + (one["name"] or "-"),
+            one["id"],
+            ",".join(one["scopes"]),
+            clock(one["created_at"]),
+            "never" if one["expires_at"] is None else clock(one["expires_at"]) + (" (expired)" if one["expired"] else ""),
+            "never" if one["used_at"] is None else clock(one["used_at"]),
+        ]
+        for one in found
+    ]
+    console.out("\n".join(console.table([*(["USER"] if everybody else []), "NAME", "ID", "SCOPES", "CREATED", "EXPIRES", "LAST USED"], rows)))
+
+
+@token.command("create")
+@click.argument("name", metavar="NAME")
+@click.option("--scope", "scopes", type=click.Choice([scope.value for scope in Scope]), multiple=True, help="read: look and fetch; submit: also runs and data; admin: all that the user may do.  [default: submit]")
+@_expires_option
+@_user_option
+@json_option
+def create(name: str, scopes: tuple[str, ...], expires: str | None, user: str | None, as_json: bool) -> None:
+    """Make a token and print it. It is printed this once: the server keeps a hash of it."""
+    from hopyard.domain.ids import check_name
+    from hopyard.sdk.connect import connect
+
+    body: dict[str, Any] = {"name": check_name(name, what="NAME"), "expires_at": _expiry(expires), "user": user}
+    made = connect().post("/tokens", {**body, **({"scopes": list(scopes)} if scopes else {})})
+    if as_json:
+        console.out_json({**made["token"], "token": made["secret"]})
+        return
+    console.out(made["secret"])
+    console.say(f"token {name} of {made['token']['user']}, for {', '.join(made['token']['scopes'])}{_until(made['token'])}. It is not shown again")
+
+
+@token.command("rotate")
+@click.argument("which", metavar="[NAME|ID]", required=False)
+@_expires_option
+@_user_option
+@json_option
+def rotate(which: str | None, expires: str | None, user: str | None, as_json: bool) -> None:
+    """Replace a token (the one in use where none is named) by a new one of the same name and scopes; the old one is valid no longer.
+
+    A token that lies in this home's `token` or `login.json` is replaced there, and not printed.
+    """
+    from hopyard.sdk.connect import connect
+
+    client, home = connect(), Home.default()
+    old = _find(client, which, user)
+    made = client.post(f"/tokens/{old['id']}/rotate", {"expires_at": _expiry(expires)})
+    try:
+        file = _replace_here(home, old["id"], made["secret"])
+    except OSError as failed:
+        console.say(f"note: the new token could not be written into this home: {failed.strerror}")
+        file = None
+    if as_json:
+        console.out_json({**made["token"], **({"token": made["secret"]} if file is None else {"token_file": file})})
+        return
+    if file is None:
+        console.out(made["secret"])
+    where = f"; the new one is in {file}" if file is not None else ". The new one is not shown again"
+    console.say(f"token {old['name'] or old['id']} of {old['user']} is replaced{where}{_until(made['token'])}")
+
+
+@token.command("revoke")
+@click.argument("which", metavar="NAME|ID")
+@_user_option
+@json_option
+def revoke(which: str, user: str | None, as_json: bool) -> None:
+    """Revoke a token: it is valid no longer, at once on this server, within seconds on others that share its database."""
+    from hopyard.sdk.connect import connect
+
+    client = connect()
+    gone = client.delete(f"/tokens/{_find(client, which, user)['id']}")
+    if as_json:
+        console.out_json(gone)
+    else:
+        console.say(f"token {gone['name'] or gone['id']} of {gone['user']} is revoked")
+
+
+def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]:
+    """The token of this name or id, or the one in use. Raises NotFound."""
+    from hopyard.config.suggest import closest
+
+    found: list[dict[str, Any]] = client.get("/tokens", user=user)["tokens"]
+    for one in found:
+        if (which is None and one["current"]) or which in (one["id"], one["name"]):
+            return one
+    if which is None:
+        raise NotFound("which token is meant?", hints=("name it: `hop token list` shows them",))
+    near = closest(which, [one["name"] for one in found])
+    whose = f"{user} has" if user else "you have"
+    raise NotFound(f"{whose} no token `{which}`", hints=(f"did you mean `{near}`?" if near else "`hop token list` shows them",))
+
+
+def _replace_here(home: Home, old: str, secret: str) -> str | None:
+    """Put the new token where the old one (known by its id) lay in this home; the file, None where it lay in none. Raises OSError."""
+    from hopyard.sdk.connect import read_login
+
+    held = home.read_token()
+    if held is not None and _id(held) == old:
+        write_atomically(home.token_file, secret.encode() + b"\n", mode=0o600, durable=True)
+        return str(home.token_file)
+    login = read_login(home)
+    if login is not None and _id(login[1]) == old:
+        said = {"url": login[0], "token": secret}
+        write_atomically(home.login_file, json.dumps(said).encode() + b"\n", mode=0o600, durable=True)
+        return str(home.login_file)
+    return None
+
+
+def _id(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()[:_ID_DIGITS]
+
+
+def _expiry(text: str | None) -> str | None:
+    """When a token expires that is valid for so long from now on. Raises SpecError."""
+    from hopyard.config.units import parse_time
+
+    if text is None:
+        return None
+    try:
+        return (datetime.now(UTC) + timedelta(seconds=parse_time(text, what="--expires"))).isoformat()
+    except OverflowError as far:
+        raise SpecError(f"--expires: `{text}` is too far away", hints=("leave it out: the token is then valid until it is revoked",)) from far
+
+
+def _until(told: dict[str, Any]) -> str:
+    from hopyard.cli.times import clock
+
+    return "" if told["expires_at"] is None else f"; valid until {clock(told['expires_at'])}"

@@ -1,0 +1,157 @@
+"""Tokens: a user's own, and for the owner everybody's. Made, listed, replaced and revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from hopyard.config.suggest import closest
+from hopyard.domain.access import Scope, Token
+from hopyard.domain.ids import check_name
+from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
+from hopyard.server.auth import Caller, hash_token, new_user_token
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import NAME, In, Name, Time
+from hopyard.server.parts import Parts
+
+
+class TokensQuery(In):
+    user: Annotated[str, Meta(pattern=NAME, max_length=128, description="whose; the caller's own when absent")] | None = None
+    everybody: Annotated[int, Meta(ge=0, le=1, description="1: all users' tokens, for the owner")] = 0
+
+
+class TokenIn(In):
+    """name: unique among the user's tokens. scopes: each includes those before it. expires_at: null is valid until it is revoked.
+    user: whose token it is; null the caller's. Only the owner of the server may name another user."""
+
+    name: Name
+    scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8)] = (Scope.SUBMIT,)
+    expires_at: Time | None = None
+    user: Name | None = None
+
+
+class RotateIn(In):
+    """expires_at: of the new token; null takes as long a life as the old one was given, counted from now."""
+
+    expires_at: Time | None = None
+
+
+class TokenOut(Struct, frozen=True):
+    """id: names the token in addresses; it tells nothing of the token itself. used_at: the last use, to the minute. current: the
+    request came with this one."""
+
+    id: str
+    user: str
+    name: str
+    scopes: list[Scope]
+    created_at: datetime
+    expires_at: datetime | None
+    used_at: datetime | None
+    expired: bool
+    current: bool
+
+
+class TokensOut(Struct, frozen=True):
+    tokens: list[TokenOut]
+
+
+class NewTokenOut(Struct, frozen=True):
+    """secret: the token itself, sent this once; the server keeps a hash of it."""
+
+    token: TokenOut
+    secret: str
+
+
+def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def list_tokens(ask: Ask[TokensQuery, Nothing]) -> TokensOut:
+        """List tokens: the caller's own, or for the owner those of another user or of all."""
+        if ask.query.everybody:
+            _check_owner_of_all(parts, ask.caller)
+            return TokensOut([_out(parts, ask.caller, one) for one in await parts.access.tokens(None)])
+        user = await _whose(parts, ask.caller, ask.query.user)
+        return TokensOut([_out(parts, ask.caller, one) for one in await parts.access.tokens(user)])
+
+    async def create(ask: Ask[Nothing, TokenIn]) -> NewTokenOut:
+        """Make a token and send it, this once. 409 when the user has one of that name."""
+        user, secret = await _whose(parts, ask.caller, ask.body.user), new_user_token()
+        name, expires_at = check_name(ask.body.name, what="name"), _later(parts, ask.body.expires_at)
+        made = await parts.access.add_token(
+            user, hash_token(secret), now=parts.now(), name=name, scopes=frozenset(ask.body.scopes), expires_at=expires_at
+        )
+        return NewTokenOut(_out(parts, ask.caller, made), secret)
+
+    async def rotate(ask: Ask[Nothing, RotateIn]) -> NewTokenOut:
+        """Replace a token by a new one of the same name and scopes. The old one is valid no longer."""
+        old, now, secret = await _find(parts, ask), parts.now(), new_user_token()
+        expires_at = _later(parts, ask.body.expires_at)
+        if expires_at is None and old.expires_at is not None:
+            expires_at = now + (old.expires_at - old.created_at)
+        made = await parts.access.replace_token(old.id, hash_token(secret), now=now, expires_at=expires_at)
+        parts.tokens.forget_users()
+        return NewTokenOut(_out(parts, ask.caller, made), secret)
+
+    async def revoke(ask: Ask[Nothing, Nothing]) -> TokenOut:
+        """Revoke a token: it is valid no longer. 409 for the last one that its user could make others with."""
+        token = await _find(parts, ask)
+        others = [one for one in await parts.access.tokens(token.user) if one.id != token.id]
+        if not any(Scope.ADMIN in one.scopes and not one.expired(parts.now()) for one in others) and Scope.ADMIN in token.scopes:
+            hints = (f"`hop token rotate {token.name}` replaces it", f"the owner takes {token.user} off the server by `hop user rm {token.user}`")
+            raise Conflict(f"`{token.name}` is the last token of {token.user} with the scope `admin`", hints=hints)
+        gone = await parts.access.remove_token(token.id)
+        parts.tokens.forget_users()
+        return _out(parts, ask.caller, gone)
+
+    at = "/tokens/{token}"
+    return [
+        Endpoint("GET", "/tokens", list_tokens, TokensQuery, returns=TokensOut, errors=(403, 404)),
+        Endpoint("POST", "/tokens", create, body=TokenIn, returns=NewTokenOut, status=201, errors=(400, 403, 404, 409), scope=Scope.ADMIN),
+        Endpoint("POST", at + "/rotate", rotate, body=RotateIn, returns=NewTokenOut, errors=(400, 403, 404), scope=Scope.ADMIN),
+        Endpoint("DELETE", at, revoke, returns=TokenOut, errors=(403, 404, 409), scope=Scope.ADMIN),
+    ]
+
+
+async def _whose(parts: Parts, caller: Caller, user: str | None) -> str:
+    """The user whose tokens are meant. Raises Forbidden unless it is the caller or the caller owns the server; NotFound."""
+    own = caller.require_user()
+    if user is None or user == own:
+        return own
+    _check_owner_of_all(parts, caller)
+    known = [one.name for one in await parts.access.users()]
+    if user not in known:
+        near = closest(user, known)
+        raise NotFound(f"there is no user `{user}`", hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",))
+    return user
+
+
+async def _find(parts: Parts, ask: Ask[Any, Any]) -> Token:
+    """The token of an address, of the caller or for the owner of anybody. Raises NotFound, also for those of others."""
+    caller, asked = ask.caller, ask.path["token"]
+    everybody = caller.require_user() == parts.queues.owner
+    for token in await parts.access.tokens(None if everybody else caller.user):
+        if token.id == asked:
+            return token
+    raise NotFound(f"there is no token {asked} of yours", hints=("`hop token list` lists them",))
+
+
+def _check_owner_of_all(parts: Parts, caller: Caller) -> None:
+    if caller.require_user() != parts.queues.owner:
+        raise Forbidden(f"only {parts.queues.owner}, who owns this server, manages other users' tokens", hints=("ask them",))
+
+
+def _later(parts: Parts, expires_at: datetime | None) -> datetime | None:
+    """Raises SpecError for a time that is over."""
+    if expires_at is None:
+        return None
+    if expires_at <= parts.now():
+        raise SpecError("expires_at: that time is over", hints=("name a later one",))
+    return expires_at.astimezone(UTC)
+
+
+def _out(parts: Parts, caller: Caller, token: Token) -> TokenOut:
+    scopes = [scope for scope in Scope if scope in token.scopes]
+    return TokenOut(
+        token.id, token.user, token.name, scopes, token.created_at, token.expires_at, token.used_at, token.expired(parts.now()), token.id == caller.token
+    )
