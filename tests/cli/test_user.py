@@ -60,3 +60,22 @@ def test_nobody_goes_on_with_what_another_did_without_naming_it(shell: Shell, cl
         carol.detach("--", "true")
     assert study in carol.hop("search", "show", study).text
     assert study in shell.hop("search", "show").text
+
+
+def test_tokens_are_made_listed_replaced_and_revoked(shell: Shell, client: Client) -> None:
+    made = shell.hop("token", "create", "ci", "--scope", "read", "--expires", "30d")
+    secret = made.text.strip()
+    assert made.code == 0 and secret.startswith("hop_") and secret not in made.talk and "for read; valid until" in made.talk
+    reader = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": secret})
+    assert reader.hop("ps").code == 0
+    refused = reader.hop("run", "--detach", "--", "true")
+    assert refused.code != 0 and "needs the scope `submit`; the token has `read`" in refused.talk and "hint: " in refused.talk
+    told = {one["name"]: one for one in shell.hop("token", "list", "--json").json}
+    assert told["ci"]["scopes"] == ["read"] and told["ci"]["expires_at"] and not told["ci"]["current"]
+    head, *rows = shell.hop("token", "list").text.splitlines()
+    assert head.split()[:3] == ["NAME", "ID", "SCOPES"] and any(row.startswith("*home-") for row in rows)
+    turned = shell.hop("token", "rotate", "ci").text.strip()
+    assert reader.hop("ps").code == 2 and turned != secret
+    assert shell.hop("token", "revoke", "ci").talk.endswith("is revoked\n")
+    missing = shell.hop("token", "revoke", "cii")
+    assert missing.code == 2 and "you have no token `cii`" in missing.talk

@@ -181,7 +181,10 @@ def test_a_token_that_is_gone_or_was_changed(world: World) -> None:
     done = world.hop("ps")
     assert done.code == 2 and "token" in done.talk and "hint: " in done.talk, done
     world.home.token_file.write_text(token)
-    world.ok("ps")
+    done = world.ok("token", "rotate")
+    fresh = world.home.token_file.read_text()
+    assert fresh != token and fresh.strip() not in str(done)
+    world.ok("user", "ls")
     world.home.token_file.unlink()
     kill(world.server_pid())
     assert world.ok("ps", "--json").json == [], "the next server makes a new one"

@@ -128,8 +128,8 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, 
     clock, ended = SystemClock(), asyncio.Event()
     engine = FakeEngine(clock, [NODE], fate=lambda _attempt, _rank: FOREVER)
     access = SqlAccessStore(database)
-    if await access.user_of(hash_token(TOKEN)) is None:
-        await access.add_token("alice", hash_token(TOKEN), now=datetime.now(UTC))
+    if await access.find_token(hash_token(TOKEN)) is None:
+        await access.add_token("alice", hash_token(TOKEN), now=datetime.now(UTC), name="home")
     parts = await assemble(
         runs=SqlRunStore(database),
         cluster=SqlClusterStore(database),
@@ -163,6 +163,7 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, 
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
+        await parts.tokens.close()
         await parts.ingest.close()
         await blobs.close()
         await streams.close()

@@ -112,6 +112,25 @@ def test_it_answers_keeps_its_token_private_and_its_port(home: Home) -> None:
         assert client.get("/status")["runs"] == {}
 
 
+def test_a_deleted_token_file_revokes_the_owners_token_at_the_next_start(home: Home) -> None:
+    with server(home):
+        mark = home.mark_file.read_text()
+    old = home.read_token() or ""
+    home.token_file.unlink()
+    with server(home) as (_, client):
+        assert client.token != old and client.get("/users")["users"][0]["tokens"] == 1
+        with pytest.raises(AuthError):
+            Client(client.url, old).get("/users")
+        fresh = client.post(f"/tokens/{client.get('/tokens')['tokens'][0]['id']}/rotate")["secret"]
+    lost = home.read_token() or ""  # as where a new one could not be written down
+    with server(home) as (_, client):
+        assert client.token not in (old, lost, fresh)
+        for revoked in (lost, fresh):
+            with pytest.raises(AuthError):
+                Client(client.url, revoked).get("/users")
+    assert home.mark_file.read_text() == mark
+
+
 def test_a_second_one_leaves_at_once(home: Home) -> None:
     with server(home):
         second = subprocess.run(

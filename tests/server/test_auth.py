@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopyard.domain.access import Scope, Token
 from hopyard.domain.ids import AttemptId
-from hopyard.errors import AuthError, Forbidden
+from hopyard.errors import AttemptOver, AuthError, Forbidden
 from hopyard.server.api import endpoints
 from hopyard.server.auth import Caller, Tokens, bearer, hash_token, new_user_token
 from tests.server.stage import API, TOKEN, Stage, play
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW, HOUR = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
+ATTEMPT = AttemptId("abcdefgh.1")
 
 # What a run's own token may be used for, with its own id in the address. Everything else is a user's.
 OF_A_RUN = {
@@ -45,7 +48,7 @@ OF_A_RUN = {
 
 def address(path: str, run: str, attempt: str) -> str:
     filled = {"id": run, "attempt": attempt, "rank": "0", "stream": "stdout", "step": "1", "digest": "0" * 64, "name": "mnist"}
-    filled |= {"version": "1", "user": "alice", "project": "p", "number": "1"}
+    filled |= {"token": "0" * 12, "version": "1", "user": "alice", "project": "p", "number": "1"}
     for part, value in filled.items():
         path = path.replace("{" + part + "}", value)
     return path
@@ -108,18 +111,15 @@ def test_a_sync_renews_the_token_after_half_of_its_life(tmp_path: Path) -> None:
         assert (await stage.sync(run, [], token=stage.token_of(run)))["token"] is None
         assert (await stage.sync(run, [], token=TOKEN))["token"] is None  # a user's is never renewed
         secret = await stage.parts.access.secret()
-
-        async def live(attempt: AttemptId) -> bool:
-            return True
-
+        live = stage.parts.cluster.live_attempts
         then = datetime.now(UTC) - timedelta(hours=13)
-        old = Tokens(stage.parts.access, secret, now=lambda: then, attempt_live=live).sign(AttemptId(f"{run['id']}.1"))
+        old = Tokens(stage.parts.access, secret, now=lambda: then, live_attempts=live).sign(AttemptId(f"{run['id']}.1"))
         fresh = (await stage.sync(run, [], token=old))["token"]
         assert fresh not in (None, old)
         await stage.sync(run, [], token=fresh)
         # Expired, but the attempt lives: a replica that was cut off for days comes back.
         long_ago = datetime.now(UTC) - timedelta(days=9)
-        expired = Tokens(stage.parts.access, secret, now=lambda: long_ago, attempt_live=live).sign(AttemptId(f"{run['id']}.1"))
+        expired = Tokens(stage.parts.access, secret, now=lambda: long_ago, live_attempts=live).sign(AttemptId(f"{run['id']}.1"))
         assert (await stage.sync(run, [], token=expired))["token"]
         await stage.finish(run)
         await stage.sync(run, [], token=expired, status=401)
@@ -133,27 +133,35 @@ class NoStore:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def user_of(self, token_hash: str, /) -> str | None:
+    async def find_token(self, token_hash: str, /) -> Token | None:
         self.asked += 1
-        return "alice" if token_hash == hash_token(TOKEN) else None
+        return Token("0" * 12, "alice", "ci", frozenset({Scope.SUBMIT}), NOW, NOW + HOUR, NOW) if token_hash == hash_token(TOKEN) else None
 
 
-def tokens(*, now: datetime = NOW, live: bool = False, secret: bytes = b"s" * 32) -> tuple[Tokens, NoStore]:
-    async def attempt_live(attempt: AttemptId) -> bool:
-        return live
+def tokens(*, now: Callable[[], datetime] = lambda: NOW, live: bool = True, secret: bytes = b"s" * 32) -> tuple[Tokens, NoStore]:
+    async def live_attempts() -> list[AttemptId]:
+        return [ATTEMPT] if live else []
 
     store: Any = NoStore()
-    return Tokens(store, secret, now=lambda: now, attempt_live=attempt_live), store
+    return Tokens(store, secret, now=now, live_attempts=live_attempts), store
 
 
-def test_a_token_is_looked_up_once() -> None:
+def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on() -> None:
     async def scene() -> None:
-        made, store = tokens()
+        clock = [NOW]
+        made, store = tokens(now=lambda: clock[0])
         for _ in range(3):
-            assert await made.caller(f"Bearer {TOKEN}") == Caller("alice")
+            caller = await made.caller(f"Bearer {TOKEN}")
+        assert caller == Caller("alice", scopes=frozenset({Scope.READ, Scope.SUBMIT}), token="0" * 12)
         assert store.asked == 1
         with pytest.raises(AuthError):
             await made.caller("Bearer hop_other")
+        clock[0] += timedelta(seconds=3)
+        await made.caller(f"Bearer {TOKEN}")
+        assert store.asked == 3
+        clock[0] = NOW + HOUR
+        with pytest.raises(AuthError, match="`ci` expired"):
+            await made.caller(f"Bearer {TOKEN}")
 
     asyncio.run(scene())
 
@@ -181,17 +189,28 @@ def test_a_forged_or_altered_run_token_is_refused() -> None:
     asyncio.run(scene())
 
 
-def test_an_expired_run_token_counts_only_while_its_attempt_lives() -> None:
+@pytest.mark.parametrize("hours", [0, 23, 25, 1000])
+def test_a_runs_token_counts_exactly_while_its_attempt_lives(hours: int) -> None:
     async def scene() -> None:
         made, _ = tokens()
-        token = made.sign(AttemptId("abcdefgh.1"))
-        for hours, live, good in ((23, False, True), (25, False, False), (25, True, True)):
-            later, _ = tokens(now=NOW + timedelta(hours=hours), live=live)
-            if good:
-                assert (await later.caller(f"Bearer {token}")).run == "abcdefgh"
-            else:
-                with pytest.raises(AuthError):
-                    await later.caller(f"Bearer {token}")
+        token = made.sign(ATTEMPT)
+        later, _ = tokens(now=lambda: NOW + hours * HOUR)
+        assert (await later.caller(f"Bearer {token}")).run == "abcdefgh"
+        over, _ = tokens(now=lambda: NOW + hours * HOUR, live=False)
+        with pytest.raises(AttemptOver):
+            await over.caller(f"Bearer {token}")
+
+    asyncio.run(scene())
+
+
+def test_a_token_signed_for_longer_than_any_is_refused() -> None:
+    async def scene() -> None:
+        ahead, _ = tokens(now=lambda: NOW + timedelta(days=3650))
+        made, _ = tokens()
+        with pytest.raises(AuthError, match="longer"):
+            await made.caller(f"Bearer {ahead.sign(ATTEMPT)}")
+        slightly, _ = tokens(now=lambda: NOW + timedelta(minutes=4))  # clocks of two servers differ
+        assert (await made.caller(f"Bearer {slightly.sign(ATTEMPT)}")).attempt == ATTEMPT
 
     asyncio.run(scene())
 

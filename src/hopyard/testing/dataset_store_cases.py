@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from hopyard.domain.access import ALL_SCOPES, Scope, Token
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import attempt_id
@@ -122,31 +124,84 @@ class DatasetCases:
         await stores.cluster.request_stop(run.id, now=at(1))
         assert await stores.datasets.delete("mnist", None) == 1
 
+HASH, OTHER = "a" * 64, "b" * 64
+
 
 class AccessCases:
     """Tokens, the secret, and what must not be swept away."""
 
     async def test_tokens(self, stores: Stores) -> None:
-        assert await stores.access.user_of("hash") is None
-        for _ in range(2):
-            await stores.access.add_token("alice", "hash", now=at(0))
-        assert await stores.access.user_of("hash") == "alice"
+        access = stores.access
+        assert await access.find_token(HASH) is None
+        made = await access.add_token("alice", HASH, now=at(0), name="laptop", scopes=[Scope.READ], expires_at=at(9))
+        assert made == Token(HASH[:12], "alice", "laptop", frozenset({Scope.READ}), at(0), at(9))
+        assert await access.find_token(HASH) == made
+        for user, name in (("bob", "laptop"), ("alice", "other")):
+            with pytest.raises(Conflict):
+                await access.add_token(user, HASH, now=at(0), name=name)
         with pytest.raises(Conflict):
-            await stores.access.add_token("bob", "hash", now=at(0))
+            await access.add_token("alice", OTHER, now=at(0), name="laptop")
+        ci = await access.add_token("alice", OTHER, now=at(1), name="ci")
+        assert (ci.scopes, ci.expires_at, ci.used_at) == (ALL_SCOPES, None, None)
+        await access.note_use(OTHER, now=at(2))
+        await access.note_use("gone", now=at(2))
+        assert await access.tokens("alice") == [made, replace(ci, used_at=at(2))] == await access.tokens(None)
+        assert await access.tokens("bob") == []
+
+    async def test_a_replaced_token_keeps_name_and_scopes(self, stores: Stores) -> None:
+        access = stores.access
+        made = await access.add_token("alice", HASH, now=at(0), name="ci", scopes=[Scope.SUBMIT])
+        fresh = await access.replace_token(made.id, OTHER, now=at(5), expires_at=at(9))
+        assert fresh == Token(OTHER[:12], "alice", "ci", frozenset({Scope.SUBMIT}), at(5), at(9))
+        assert await access.find_token(HASH) is None
+        assert await access.find_token(OTHER) == fresh
+        for lost in (access.replace_token(made.id, "c" * 64, now=at(6), expires_at=None), access.remove_token(made.id)):
+            with pytest.raises(NotFound):
+                await lost
+        assert await access.remove_token(fresh.id) == fresh
+        assert await access.find_token(OTHER) is None
+
+    async def test_names_of_users_that_differ_by_case_only_are_refused(self, stores: Stores) -> None:
+        await stores.access.add_user("bob", HASH, now=at(0))
+        with pytest.raises(Conflict) as raised:
+            await stores.access.add_user("Bob", OTHER, now=at(0))
+        assert "`bob`" in raised.value.message
+        await submit(stores, user="carol")
+        with pytest.raises(Conflict):
+            await stores.access.add_user("CAROL", OTHER, now=at(0))
+        await stores.access.add_user("carol", OTHER, now=at(0))
+
+    async def test_secrets_of_users(self, stores: Stores) -> None:
+        access = stores.access
+        assert await access.secret_names("alice") == {}
+        await access.put_secret("alice", "KEY", "old", now=at(0))
+        await access.put_secret("alice", "KEY", "new \u00e9\n", now=at(1))
+        await access.put_secret("alice", "B", "2", now=at(2))
+        await access.put_secret("bob", "KEY", "his", now=at(3))
+        assert list((await access.secret_names("alice")).items()) == [("B", at(2)), ("KEY", at(1))]
+        assert await access.secret_values("alice", ["KEY", "NONE"]) == {"KEY": "new \u00e9\n"}
+        await access.remove_secret("alice", "B")
+        with pytest.raises(NotFound):
+            await access.remove_secret("alice", "B")
+        await access.add_user("alice", HASH, now=at(4))
+        await access.remove_user("alice")
+        assert await access.secret_names("alice") == {}
+        assert list(await access.secret_names("bob")) == ["KEY"]
 
     async def test_users_come_once_and_go_with_all_their_tokens(self, stores: Stores) -> None:
         assert await stores.access.users() == []
         await stores.access.add_user("bob", "first", now=at(0))
         with pytest.raises(Conflict):
             await stores.access.add_user("bob", "second", now=at(1))
-        assert await stores.access.user_of("second") is None
+        assert await stores.access.find_token("second") is None
         with pytest.raises(Conflict):
             await stores.access.add_user("carol", "first", now=at(1))
-        await stores.access.add_token("bob", "third", now=at(2))
+        await stores.access.add_token("bob", "third", now=at(2), name="other")
         await stores.access.add_user("alice", "hers", now=at(3))
         assert await stores.access.users() == [User("alice", at(3)), User("bob", at(0), 2)]
         assert await stores.access.remove_user("bob") == 2
-        assert [await stores.access.user_of(one) for one in ("first", "third", "hers")] == [None, None, "alice"]
+        found = [await stores.access.find_token(one) for one in ("first", "third", "hers")]
+        assert [one and one.user for one in found] == [None, None, "alice"]
         with pytest.raises(NotFound):
             await stores.access.remove_user("bob")
         await stores.access.add_user("bob", "fourth", now=at(4))
