@@ -5,7 +5,7 @@ HopyardError
 │   ├── SpecError           a value in a command, file or request is wrong; names its path
 │   ├── NotFound            no run, dataset, version … of that name
 │   ├── AuthError           no token, or one that is not valid
-│   │   ├── AttemptOver     a run's token, whose attempt is over: nothing more of it is taken
+│   │   ├── RunOver         a run's token, whose run is over or gone: nothing more of it is taken
 │   │   └── Forbidden       a valid token that may not do this
 │   └── DoesNotFit          larger than any node there is
 ├── Conflict                the world moved; look again and retry
@@ -62,8 +62,8 @@ class AuthError(UsageError):
     code = "not_authorised"
 
 
-class AttemptOver(AuthError):
-    code = "attempt_over"
+class RunOver(AuthError):
+    code = "run_over"
 
 
 class Forbidden(AuthError):

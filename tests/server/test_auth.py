@@ -12,7 +12,7 @@ import pytest
 
 from hopyard.domain.access import Scope, Token
 from hopyard.domain.ids import AttemptId
-from hopyard.errors import AttemptOver, AuthError, Forbidden
+from hopyard.errors import AuthError, Forbidden, RunOver
 from hopyard.server.api import endpoints
 from hopyard.server.auth import Caller, Tokens, bearer, hash_token, new_user_token
 from tests.server.stage import API, TOKEN, Stage, play
@@ -111,15 +111,18 @@ def test_a_sync_renews_the_token_after_half_of_its_life(tmp_path: Path) -> None:
         assert (await stage.sync(run, [], token=stage.token_of(run)))["token"] is None
         assert (await stage.sync(run, [], token=TOKEN))["token"] is None  # a user's is never renewed
         secret = await stage.parts.access.secret()
-        live = stage.parts.cluster.live_attempts
+
+        async def live(attempt: AttemptId) -> bool:
+            return True
+
         then = datetime.now(UTC) - timedelta(hours=13)
-        old = Tokens(stage.parts.access, secret, now=lambda: then, live_attempts=live).sign(AttemptId(f"{run['id']}.1"))
+        old = Tokens(stage.parts.access, secret, now=lambda: then, live=live).sign(AttemptId(f"{run['id']}.1"))
         fresh = (await stage.sync(run, [], token=old))["token"]
         assert fresh not in (None, old)
         await stage.sync(run, [], token=fresh)
         # Expired, but the attempt lives: a replica that was cut off for days comes back.
         long_ago = datetime.now(UTC) - timedelta(days=9)
-        expired = Tokens(stage.parts.access, secret, now=lambda: long_ago, live_attempts=live).sign(AttemptId(f"{run['id']}.1"))
+        expired = Tokens(stage.parts.access, secret, now=lambda: long_ago, live=live).sign(AttemptId(f"{run['id']}.1"))
         assert (await stage.sync(run, [], token=expired))["token"]
         await stage.finish(run)
         await stage.sync(run, [], token=expired, status=401)
@@ -139,11 +142,11 @@ class NoStore:
 
 
 def tokens(*, now: Callable[[], datetime] = lambda: NOW, live: bool = True, secret: bytes = b"s" * 32) -> tuple[Tokens, NoStore]:
-    async def live_attempts() -> list[AttemptId]:
-        return [ATTEMPT] if live else []
+    async def is_live(attempt: AttemptId) -> bool:
+        return live and attempt == ATTEMPT
 
     store: Any = NoStore()
-    return Tokens(store, secret, now=now, live_attempts=live_attempts), store
+    return Tokens(store, secret, now=now, live=is_live), store
 
 
 def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on() -> None:
@@ -190,14 +193,14 @@ def test_a_forged_or_altered_run_token_is_refused() -> None:
 
 
 @pytest.mark.parametrize("hours", [0, 23, 25, 1000])
-def test_a_runs_token_counts_exactly_while_its_attempt_lives(hours: int) -> None:
+def test_a_runs_token_counts_exactly_until_its_run_is_over(hours: int) -> None:
     async def scene() -> None:
         made, _ = tokens()
         token = made.sign(ATTEMPT)
         later, _ = tokens(now=lambda: NOW + hours * HOUR)
         assert (await later.caller(f"Bearer {token}")).run == "abcdefgh"
         over, _ = tokens(now=lambda: NOW + hours * HOUR, live=False)
-        with pytest.raises(AttemptOver):
+        with pytest.raises(RunOver):
             await over.caller(f"Bearer {token}")
 
     asyncio.run(scene())

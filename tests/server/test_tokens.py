@@ -136,7 +136,7 @@ def test_a_runs_token_ends_with_its_run(tmp_path: Path, deleted: bool) -> None:
             ("GET", f"/runs/{run['id']}/log", None),
         ):
             told = await stage.ask(method, path, body, token=token, status=401)
-            assert told["error"]["code"] == "attempt_over", path
+            assert told["error"]["code"] == "run_over", path
         if not deleted:
             assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"one\ntwo\n"
 

@@ -18,7 +18,7 @@ from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.points import MAX_RECORD_BYTES, whole_bytes
 from hopyard.domain.replica import STREAMS
-from hopyard.errors import AttemptOver, HopyardError, IntegrityError, NotFound
+from hopyard.errors import HopyardError, IntegrityError, NotFound, RunOver
 from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
 from hopyard.replica.server import ServerLine
@@ -155,10 +155,10 @@ class Shipper:
 
     def _failed(self, failed: Exception) -> None:
         say(f"sync failed: {failed}")
-        if self._closing is not None and (isinstance(failed, (NotFound, AttemptOver)) or not self._folder.is_there()):
-            self._done.set()  # the attempt is over, the run or its whole home was deleted: nothing more is taken
-        elif isinstance(failed, AttemptOver):
-            self._heed(StopWord(True))  # another attempt took its place: what this one computes is of no use
+        if self._closing is not None and (isinstance(failed, (NotFound, RunOver)) or not self._folder.is_there()):
+            self._done.set()  # the run is over, or it or its whole home was deleted: nothing more is taken
+        elif isinstance(failed, RunOver):
+            self._heed(StopWord(True))  # it was ended elsewhere: what this replica computes is of no use
 
     def _pending(self) -> int:
         """How many bytes the server lacks."""

@@ -22,7 +22,7 @@ STATUS_OF: Mapping[str, int] = {
     "usage": 400,
     "does_not_fit": 400,
     "not_authorised": 401,
-    "attempt_over": 401,
+    "run_over": 401,
     "forbidden": 403,
     "not_found": 404,
     "conflict": 409,

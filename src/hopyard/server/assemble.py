@@ -11,8 +11,9 @@ from hopyard.controller.endings import PREEMPT_GRACE
 from hopyard.controller.launches import Composer
 from hopyard.controller.retention import thin_checkpoints
 from hopyard.controller.sweep import Sweeper
-from hopyard.domain.ids import RunId
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
+from hopyard.errors import NotFound
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.clock import Clock
@@ -69,13 +70,21 @@ async def assemble(
             await keep_best(runs, datasets, run)
         await thin_checkpoints(runs, run.id, newest=keep_checkpoints)
 
+    async def is_live(attempt: AttemptId) -> bool:
+        if attempt in await cluster.live_attempts():
+            return True
+        try:  # one that was lost may still ship what it wrote, as long as its run goes on with another
+            return not (await runs.get(split_attempt(attempt)[0])).phase.final
+        except NotFound:
+            return False
+
     def changed(run: RunId) -> None:
         tokens.look_again(run)
         hub.state_changed(run)
 
     hub = Hub()
     ingest = Ingest(runs, streams, hub)
-    tokens = Tokens(access, await access.secret(), now=clock.now, live_attempts=cluster.live_attempts, belongs=Parents(runs).belongs)
+    tokens = Tokens(access, await access.secret(), now=clock.now, live=is_live, belongs=Parents(runs).belongs)
     trees = Trees(blobs)
     sweeper = Sweeper(access, blobs, now=clock.now)
     sweeper.after_sweep = trees.forget

@@ -2,7 +2,7 @@
 
 A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only. It has scopes, and may expire or be revoked.
 A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with the store's secret; it touches its own run only, and is
-valid while its attempt lives, whatever expiry was signed.
+valid until its run is over, whatever expiry was signed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import hmac
 import logging
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hopyard.domain.access import ALL_SCOPES, Scope, Token, with_included
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
-from hopyard.errors import AttemptOver, AuthError, Forbidden, HopyardError
+from hopyard.errors import AuthError, Forbidden, HopyardError, RunOver
 from hopyard.interfaces.access_store import AccessStore
 
 RUN_TOKEN_LIFE = timedelta(hours=24)
@@ -83,7 +83,7 @@ def hash_token(token: str) -> str:
 class Tokens:
     """Checks the tokens of requests and signs those of runs.
 
-    live_attempts: those that are not over: the token of one counts exactly as long, also when it has expired, so that a replica
+    live: whether a run is not over: the tokens of its attempts count exactly as long, also when they have expired, so that a replica
     which could not reach a server for a day can come back. belongs: whether a run is of the family of a study; raises NotFound.
     """
 
@@ -93,14 +93,14 @@ class Tokens:
         secret: bytes,
         *,
         now: Callable[[], datetime],
-        live_attempts: Callable[[], Awaitable[Collection[AttemptId]]],
+        live: Callable[[AttemptId], Awaitable[bool]],
         belongs: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
     ) -> None:
-        self._store, self._secret, self._now, self._live_attempts = store, secret, now, live_attempts
+        self._store, self._secret, self._now, self._is_live = store, secret, now, live
         self._belongs = belongs
         self._users: dict[str, tuple[Token, datetime]] = {}  # by hash; until when it need not be looked up again
         self._signed: dict[str, tuple[Caller, int]] = {}  # a run's token that this server signed -> whose it is, its expiry
-        self._live: dict[AttemptId, datetime] = {}  # until when it need not be looked up again
+        self._live: dict[AttemptId, datetime] = {}  # until when their runs need not be looked up again
         self._noted: dict[str, datetime] = {}  # hash -> when its use was noted last
         self._noting: set[asyncio.Task[None]] = set()
 
@@ -183,14 +183,14 @@ class Tokens:
         if expiry > (self._now() + RUN_TOKEN_LIFE + _CLOCKS_APART).timestamp():
             raise AuthError("the run's token is valid for longer than this server signs any", hints=(_TOKEN_HINT,))
         if caller.attempt is None or not await self._lives(caller.attempt):
-            raise AttemptOver("the run's token is valid no longer: its attempt is over", hints=("use a user's token",))
+            raise RunOver("the run's token is valid no longer: the run is over", hints=("use a user's token",))
         return caller
 
     async def _lives(self, attempt: AttemptId) -> bool:
         now = self._now()
         if self._live.get(attempt, now) > now:
             return True
-        if attempt not in await self._live_attempts():
+        if not await self._is_live(attempt):
             self._live.pop(attempt, None)
             return False
         if len(self._live) >= _CACHED_TOKENS:
@@ -199,7 +199,7 @@ class Tokens:
         return True
 
     def look_again(self, run: RunId) -> None:
-        """Something of this run changed: look up whether its attempts are over."""
+        """Something of this run changed: look up whether it is over."""
         for attempt in [one for one in self._live if one.rpartition(".")[0] == run]:
             del self._live[attempt]
 

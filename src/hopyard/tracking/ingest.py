@@ -61,8 +61,8 @@ class Ingest:
     async def take(self, attempt: AttemptId, rank: int, segments: Sequence[Segment], *, over: bool = False) -> Mapping[str, int]:
         """Append what comes in order; the length of each of the replica's streams afterwards, whether or not all was taken.
 
-        over: the run has ended: what is held already is acknowledged, and more raises Conflict. What a superseded attempt still ships is kept, and counts for nothing; its journal is not, since a later attempt goes on from what
-        stood there. Raises NotFound for an attempt that its run never had, StorageFull."""
+        over: the run has ended: what is held already is acknowledged, and more raises Conflict. What a superseded attempt still
+        ships is kept, and counts for nothing; its journal is not, since a later attempt goes on from what stood there. Raises NotFound for an attempt that its run never had, StorageFull."""
         replica = await self._replica(attempt, rank)
         async with replica.lock:
             await self._reread(replica)

@@ -93,10 +93,10 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if head.status.rank != rank:
             raise SpecError(f"status.rank: {head.status.rank}, but the address names replica {rank}")
         over = False
-        if ask.caller.run is None:  # a run's own token was checked against the address, and lives with its attempt: no look-up is needed
+        if ask.caller.run is None:  # a run's own token was checked against the address, and ends with its run: no look-up is needed
             run = await parts.runs.get(RunId(split_attempt(attempt)[0]))
             check_own(ask.caller, run, owner=parts.queues.owner)
-            over = run.attempt is not None if run.offline else attempt not in await parts.cluster.live_attempts()
+            over = run.attempt is not None if run.offline else run.phase.final
         offsets = await parts.ingest.take(attempt, rank, segments, over=over)
         status = _status(head)
         if status.phase is ReplicaPhase.EXITED:
