@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from hopyard.config.limits import LimitSettings
 from hopyard.config.settings import ServerSettings
@@ -263,5 +264,34 @@ def test_a_float_for_an_int_in_a_broken_body_is_refused_in_words(tmp_path: Path,
 def test_an_empty_pack_is_refused(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         assert (await stage.send("POST", "/blobs/pack", b"")).status_code == 422
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_page_of_large_runs_is_small_and_one_run_is_whole(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        large = {"roles": [{"command": ["python", "x" * 60_000]}], "env": {f"K{i}": "v" * 60_000 for i in range(50)}, "environment": {"packages": {"torch": "2"}}}
+        made = [await stage.submit(plan=0, tags={"team": "a"}, **large) for _ in range(5)]
+        page = await stage.send("GET", "/runs")
+        assert len(page.content) < 64 * 1024
+        rows = page.json()["runs"]
+        assert [row["id"] for row in rows] == [run["id"] for run in reversed(made)]
+        assert {"tags", "roles", "label", "queue", "datasets", "env", "environment", "study"} <= set(rows[0]["spec"])
+        assert (rows[0]["spec"]["tags"], rows[0]["spec"]["environment"]["packages"]) == ({"team": "a"}, {})
+        whole = await stage.ask("GET", f"/runs/{made[0]['id']}")
+        assert whole["spec"]["environment"]["packages"] == {"torch": "2"}
+        assert len(whole["spec"]["roles"][0]["command"][1]) == 60_000
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_blob_that_is_no_manifest_is_refused_again_without_being_read(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        data = b'{"files":[' + b"[]," * 200_000 + b"[]]}"
+        digest = blake3(data).hexdigest()
+        await stage.ask("PUT", f"/blobs/{digest}", data)
+        for _ in range(2):
+            refused = await stage.ask("POST", "/datasets/x/versions", {"manifest": digest}, status=400)
+            assert "is no manifest" in refused["error"]["message"]
 
     play(tmp_path, scene, loops=False)

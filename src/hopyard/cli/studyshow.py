@@ -37,7 +37,7 @@ def _newest(client: Client) -> Run:
         found = []
     if not found:
         raise NotFound("there is no study of yours yet", hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"))
-    return found[0]
+    return get_run(client, found[0]["id"])  # whole: a listing carries only what it is about
 
 
 def read_journal(client: Client, study: Run) -> list[dict[str, Any]]:

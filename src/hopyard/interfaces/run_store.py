@@ -33,6 +33,7 @@ class RunFilter:
     """All that are given must hold. `label` and `text` are matched exactly / as a part of name, label or tag.
 
     parent: only trials of this study. studies: only runs that are studies. trials: False leaves out the runs of trials.
+    brief: specs, params and summaries come as `domain.brief` has them, so that a page is light whatever is in it.
     """
 
     phases: frozenset[RunPhase] | None = None
@@ -50,6 +51,7 @@ class RunFilter:
     parent: RunId | None = None
     studies: bool = False
     trials: bool = True
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)

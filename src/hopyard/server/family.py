@@ -120,7 +120,7 @@ async def trials_of(runs: RunStore, study: RunId, phases: frozenset[RunPhase] | 
     """All runs with this parent, newest first."""
     found: list[Run] = []
     while True:
-        page = await runs.list(RunFilter(parent=study, phases=phases, limit=_PAGE, before=found[-1].id if found else None))
+        page = await runs.list(RunFilter(parent=study, phases=phases, limit=_PAGE, before=found[-1].id if found else None, brief=True))
         found += page
         if len(page) < _PAGE:
             return found

@@ -16,7 +16,7 @@ _RUN = re.compile(rf"\brun ({RUN_ID_PATTERN})\b")
 async def names_of(runs: RunStore, ids: Iterable[str]) -> Mapping[str, str]:
     """The names of those of the runs that there are, by id."""
     wanted = frozenset(RunId(one) for one in ids)
-    found = await runs.list(RunFilter(ids=wanted, limit=len(wanted))) if wanted else []
+    found = await runs.list(RunFilter(ids=wanted, limit=len(wanted), brief=True)) if wanted else []
     return {run.id: str(run.name) for run in found}
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import asyncio
 
 from hopyard.domain.ids import RunId, RunName, is_name, is_run_id
 from hopyard.domain.run import Run
+from hopyard.domain.suggest import close_names
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
@@ -63,8 +64,8 @@ async def _by_id(runs: RunStore, ref: str) -> Run | None:
 
 
 async def _close(runs: RunStore, ref: str) -> list[str]:
-    recent = await runs.list(RunFilter(limit=_LOOK_AT))
+    recent = await runs.list(RunFilter(limit=_LOOK_AT, brief=True))
     words = {word: run for run in reversed(recent) for word in (str(run.name), f"{run.name.project}/{run.name.number}", run.spec.label) if word}
-    close = get_close_matches(ref, list(words), n=3, cutoff=0.6)
+    close = await asyncio.to_thread(close_names, ref, words)
     named = list(dict.fromkeys(str(words[word].name) for word in close))
     return [f"did you mean {' or '.join(named)}?"] if named else ["`hop ps --all` lists the runs"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hopyard.controller.manifests import decode_manifest
+from hopyard.controller.manifests import Decoder, Tree
 from hopyard.domain.ids import Digest
-from hopyard.domain.manifest import Manifest
 from hopyard.errors import IntegrityError, MissingBlobs, SpecError
 from hopyard.interfaces.blobs import Blobs
 
@@ -17,7 +16,7 @@ HINT = "upload them and send the request again"
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class TreeSize:
     """What a manifest amounts to."""
 
     size_bytes: int
@@ -29,10 +28,12 @@ class Trees:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._whole: dict[Digest, Tree] = {}
+        self._decoder = Decoder()
+        self._whole: dict[Digest, TreeSize] = {}
+        self._bad: dict[Digest, str] = {}  # blobs that are no manifests: they are not decoded again
         self._there: set[Digest] = set()
 
-    async def whole(self, manifest: Digest, *, what: str) -> Tree:
+    async def whole(self, manifest: Digest, *, what: str) -> TreeSize:
         """The tree, once all its blobs are here. Raises MissingBlobs naming those that are not, SpecError when the blob is
         no manifest. `what` says in the message what the tree is ("code")."""
         known = self._whole.get(manifest)
@@ -40,24 +41,29 @@ class Trees:
             return known
         if await self._blobs.missing([manifest]):
             raise MissingBlobs(f"the manifest of the {what} is not on the server", digests=[manifest], hints=(HINT,))
+        if manifest in self._bad:
+            raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {self._bad[manifest]}")
         data = await self._blobs.get(manifest)
         try:
-            tree = await decode_manifest(data)
+            tree = await self._decoder.tree(data)
         except IntegrityError as bad:
-            raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {bad.message}") from bad
-        missing = await self._blobs.missing(tree.blobs())
+            if len(self._bad) >= _REMEMBERED:
+                self._bad.clear()
+            self._bad[manifest] = bad.message
+            raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {bad.message}", hints=bad.hints) from bad
+        missing = await self._blobs.missing(tree.blob_sizes)
         if missing:
             message = f"{len(missing)} of the blobs of the {what} are not on the server"
             raise MissingBlobs(message, digests=missing[:NAMED], hints=(HINT,))
         await self._check_sizes(tree, what)
         if len(self._whole) >= _REMEMBERED:
             self._whole.clear()
-        found = self._whole[manifest] = Tree(tree.size_bytes, len(tree.files))
+        found = self._whole[manifest] = TreeSize(tree.size_bytes, tree.files)
         return found
 
-    async def _check_sizes(self, tree: Manifest, what: str) -> None:
+    async def _check_sizes(self, tree: Tree, what: str) -> None:
         """Raises SpecError where a blob has not as many bytes as the manifest says: it could be unpacked by no machine."""
-        wanted = tree.blob_sizes()
+        wanted = tree.blob_sizes
         for digest, found in zip(wanted, await self._blobs.sizes(list(wanted)), strict=True):
             if found is not None and found != wanted[digest]:  # one that went meanwhile is told when it is used
                 raise SpecError(f"{what}: its manifest says that blob {digest[:12]} has {wanted[digest]} bytes, it has {found}", hints=("pack it anew",))

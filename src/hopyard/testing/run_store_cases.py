@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
+from hopyard.domain.brief import MOST_VALUES, brief_spec
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.ids import RunId, RunName, attempt_id
+from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, RunFilter, Summarised
@@ -163,6 +164,19 @@ class ListCases:
         assert await ids(limit=0) == []
         assert await ids(ids=frozenset({third.id, first.id, GONE})) == [third.id, first.id]
         assert await ids(ids=frozenset()) == []
+
+    async def test_brief_listings_leave_out_what_makes_specs_large(self, stores: ClusterStores) -> None:
+        run = await submit(stores, label="x", env={"K": "v" * 10**6}, params={f"p{i}": "w" * 1000 for i in range(100)}, tags={"a": "b"})
+        small = await submit(stores, label="small")
+        for where in (RunFilter(brief=True), RunFilter(ids=frozenset({run.id, small.id}), brief=True)):
+            newest, found = await stores.runs.list(where)
+            assert (newest.id, newest.spec) == (small.id, small.spec)
+            assert found.spec == brief_spec(run.spec)
+            assert len(found.params) < MOST_VALUES
+        assert (await stores.runs.get(run.id)).spec == run.spec
+        await stores.runs.record_lock(run.id, Digest("1" * 64), {"torch": "2"})
+        (found,) = await stores.runs.list(RunFilter(label="x", brief=True))
+        assert (found.spec.environment.lock, found.spec.environment.packages) == ("1" * 64, {})
 
     async def test_pages(self, stores: ClusterStores) -> None:
         made = [await submit(stores, now=at(number // 2)) for number in range(7)]  # some at the same moment

@@ -57,7 +57,7 @@ def board_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         having = await parts.runs.summarised(name, limit=LOOK_AT)
         ranked = rank_runs(dataset, having, metric=ask.query.metric or "", limit=ask.query.limit)
         ids = [row.run.id for row in ranked.rows]
-        shown = {run.id: run for run in await parts.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids)))}
+        shown = {run.id: run for run in await parts.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids), brief=True))}
         steps = await parts.runs.newest_steps(ids)
         rows = [_row(row, shown[row.run.id], name, steps.get(row.run.id)) for row in ranked.rows if row.run.id in shown]  # else: deleted
         return BoardOut(ranked.metric, ranked.higher_is_better, rows)

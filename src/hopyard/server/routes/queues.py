@@ -96,7 +96,7 @@ async def _check_nobody_is_left(parts: Parts, tree: QueueTree) -> None:
     }
     if not lost:
         return
-    waiting = await parts.runs.list(RunFilter(phases=frozenset({RunPhase.QUEUED}), limit=_LOOK_AT))
+    waiting = await parts.runs.list(RunFilter(phases=frozenset({RunPhase.QUEUED}), limit=_LOOK_AT, brief=True))
     named = [str(run.name) for run in waiting if run.spec.queue in lost]
     queues = ", ".join(f"{queue} ({count})" for queue, count in lost.items())
     runs = ", ".join(named[:_NAMED]) + (", …" if sum(lost.values()) > _NAMED else "")

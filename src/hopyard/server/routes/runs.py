@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType
 
 from hopyard.config.home import Home
+from hopyard.domain.brief import brief_values
 from hopyard.domain.ids import RunId, RunName, check_name
 from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
@@ -115,7 +116,11 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return run_out(await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at))
 
     async def list_runs(ask: Ask[ListQuery, Nothing]) -> RunsOut:
-        """List runs, newest first, with the latest value of each metric."""
+        """List runs, newest first, with the latest values of the first metrics.
+
+        Rows are light: of a spec `env` and `environment.packages` are empty, of `params`, `tags`, `summary`, `latest` and commands the first
+        come, and of a study what it is about. `GET /runs/{id}` has all of it.
+        """
         where = ask.query
         if ask.caller.run is not None and where.parent != ask.caller.run:
             raise Forbidden("a run's own token lists its trials only", hints=("`parent` names the run",))
@@ -132,6 +137,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 parent=RunId(where.parent) if where.parent else None,
                 studies=bool(where.studies),
                 trials=bool(where.trials),
+                brief=True,
                 limit=where.limit + 1,
                 before=RunId(where.before) if where.before else None,
             )
@@ -139,7 +145,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         page = await readable(parts.runs, found[: where.limit])
         latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id for run in page]))
         counts = await parts.runs.count_trials([run.id for run in page if run.spec.study is not None])
-        rows = [run_out(run, latest=latest[run.id], trials=_trials(run, counts)) for run in page]
+        rows = [run_out(run, latest=brief_values(latest[run.id]), trials=_trials(run, counts)) for run in page]
         return RunsOut(rows, page[-1].id if len(found) > len(page) else None)
 
     async def find(ask: Ask[RefQuery, Nothing]) -> RunOut:

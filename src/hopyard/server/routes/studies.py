@@ -163,7 +163,7 @@ async def _trials(parts: Parts, study: RunId, asked: Mapping[str, str | None]) -
     """Those of the runs asked after that are there. Raises Forbidden for one that is no trial of the study."""
     if not asked:
         return []
-    found = list(await parts.runs.list(RunFilter(ids=frozenset(map(RunId, asked)), limit=len(asked))))
+    found = list(await parts.runs.list(RunFilter(ids=frozenset(map(RunId, asked)), limit=len(asked), brief=True)))
     for run in found:
         if run.spec.parent != study:
             raise Forbidden(f"run {run.name} is no trial of this study")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
 from hopyard.domain.sane_node import sane_node
+from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.memory.state import State
 
@@ -45,7 +45,7 @@ class Nodes:
     def _node(self, node: NodeId) -> Node:
         found = self._state.nodes.get(node)
         if found is None:
-            close = get_close_matches(node, self._state.nodes, n=3)
+            close = close_names(node, self._state.nodes)
             hint = f"did you mean {' or '.join(f'`{one}`' for one in close)}?" if close else "`hop node ls` lists them"
             raise NotFound(f"there is no node `{node}`", hints=(hint,))
         return found

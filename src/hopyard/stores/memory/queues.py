@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from hopyard.domain.ids import QueueName, Version
 from hopyard.domain.queue import QueueTree, Used
 from hopyard.domain.reservation import Reservation
+from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.memory.state import State
 
@@ -60,7 +60,7 @@ class MemoryReservationStore:
     async def get(self, name: str, /) -> Reservation:
         found = self._state.reservations.get(name)
         if found is None:
-            close = get_close_matches(name, self._state.reservations, n=3)
+            close = close_names(name, self._state.reservations)
             raise NotFound(
                 f"there is no reservation `{name}`",
                 hints=(f"did you mean {' or '.join(f'`{one}`' for one in close)}?",) if close else (),

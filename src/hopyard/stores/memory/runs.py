@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
+from hopyard.domain.brief import brief_spec, brief_values
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
@@ -70,7 +71,8 @@ class MemoryRunStore:
         if where.before is not None:
             cursor = self._state.runs.get(where.before)
             newest = [row for row in newest if older_than(row, where.before, cursor)]
-        return [self._noun(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
+        found = [self._noun(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
+        return [_brief(run) for run in found] if where.brief else found
 
     async def count(self) -> Mapping[RunPhase, int]:
         return dict(Counter(row.phase for row in self._state.runs.values()))
@@ -210,3 +212,7 @@ class MemoryRunStore:
         if row is None:
             raise NotFound(f"no run has the id {run}", hints=("`hop ps -a` lists all runs",))
         return row
+
+
+def _brief(run: Run) -> Run:
+    return replace(run, spec=brief_spec(run.spec), params=brief_values(run.params), summary=brief_values(run.summary))

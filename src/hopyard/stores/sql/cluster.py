@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from functools import partial
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ from hopyard.domain.attempt import AttemptPhase, AttemptStatus
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
 from hopyard.domain.run import RunPhase
+from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.cluster_store import Lease, Recorded
 from hopyard.stores.sql import node_rows
@@ -284,7 +284,7 @@ def _phase(conn: Connection, run: RunId) -> RunPhase:
 def _known(nodes: Iterable[NodeId], node: NodeId) -> None:
     known = list(nodes)
     if node not in known:
-        close = get_close_matches(node, known, n=3)
+        close = close_names(node, known)
         raise NotFound(
             f"there is no node {node}", hints=tuple(f"did you mean `{name}`?" for name in close) or ("`hop node ls` lists them",)
         )

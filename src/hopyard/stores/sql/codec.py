@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hopyard.domain.attempt import Exit, ReplicaStatus
+from hopyard.domain.brief import brief_spec
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Assignment, Role, Topology
 from hopyard.domain.ids import NodeId
@@ -73,6 +74,12 @@ def encode_spec(spec: RunSpec) -> str:
     text = _encode(spec).decode()
     # JSON has no NaN and no infinity, and msgspec writes them as null; Python's own dialect keeps them.
     return text if "null" not in text else _keep_non_finite(spec, text)
+
+
+def spec_columns(spec: RunSpec) -> dict[str, Any]:
+    """What `run_contents` holds of a spec: the whole, and what listings read where that is less."""
+    brief = brief_spec(spec)
+    return {"spec": encode_spec(spec), "brief": None if brief == spec else encode_spec(brief)}
 
 
 def _keep_non_finite(spec: RunSpec, text: str) -> str:

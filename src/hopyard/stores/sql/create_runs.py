@@ -15,7 +15,7 @@ from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
 from hopyard.domain.run import DEFAULT_PRIORITY, Run, RunPhase
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
-from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_spec, encode_words, fingerprint, to_us
+from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_words, fingerprint, spec_columns, to_us
 from hopyard.stores.sql.counting import take_numbers
 from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
 from hopyard.stores.sql.hot import ByIds, Hot
@@ -171,7 +171,7 @@ def _contents_row(one: _Accepted) -> dict[str, Any]:
     name = RunName(one.new.user, spec.project, one.number)
     return {
         "run": one.new.id,
-        "spec": encode_spec(spec),
+        **spec_columns(spec),
         "fingerprint": one.fingerprint,
         "search": "\n".join([str(name), spec.label, *(f"{key}={value}" for key, value in spec.tags.items())]).lower(),
         "params": encode_map(spec.params),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, func, select, update
@@ -12,6 +11,7 @@ from sqlalchemy import Connection, Row, Select, delete, func, select, update
 from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
 from hopyard.domain.run import RunPhase
+from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
@@ -148,7 +148,7 @@ def _exists(conn: Connection, name: str) -> bool:
 def _check_exists(conn: Connection, name: str) -> None:
     if _exists(conn, name):
         return
-    close = get_close_matches(name, conn.execute(select(datasets.c.name)).scalars().all(), n=3)
+    close = close_names(name, conn.execute(select(datasets.c.name)).scalars())
     hint = f"did you mean {' or '.join(f'`{known}`' for known in close)}?" if close else "`hop dataset ls` lists them"
     raise NotFound(f"there is no dataset `{name}`", hints=(hint,))
 

@@ -8,23 +8,24 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, exists, or_, select
 
 from hopyard.interfaces.run_store import RunFilter
-from hopyard.stores.sql.run_rows import RUNS_OF_IDS, SELECT_RUNS
+from hopyard.stores.sql.run_rows import BRIEF_RUNS_OF_IDS, RUNS_OF_IDS, SELECT_BRIEF_RUNS, SELECT_RUNS
 from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
 
 _AFTER_ALL = "\U0010ffff"  # sorts behind every letter
 
 
 _NEWEST_FIRST = (runs.c.submitted_at.desc(), runs.c.id.desc())
-_OF_IDS = RUNS_OF_IDS.order_by(*_NEWEST_FIRST)
-_STUDIES_OF_IDS = _OF_IDS.where(runs.c.study)
+_OF_IDS = {brief: base.order_by(*_NEWEST_FIRST) for brief, base in ((False, RUNS_OF_IDS), (True, BRIEF_RUNS_OF_IDS))}
+_STUDIES_OF_IDS = {brief: query.where(runs.c.study) for brief, query in _OF_IDS.items()}
 
 
 def listing(where: RunFilter) -> tuple[Select[Any], Mapping[str, Any]]:
     """The query for what the filter shows, for `to_run`, and its parameters: newest first, one page of it."""
-    plain = RunFilter(ids=where.ids, limit=where.limit, studies=where.studies)
+    plain = RunFilter(ids=where.ids, limit=where.limit, studies=where.studies, brief=where.brief)
+    chosen = SELECT_BRIEF_RUNS if where.brief else SELECT_RUNS
     if where.ids is not None and len(where.ids) <= where.limit and where == plain:
-        return _STUDIES_OF_IDS if where.studies else _OF_IDS, {"b_ids": sorted(where.ids)}
-    return SELECT_RUNS.where(*_conditions(where)).order_by(*_NEWEST_FIRST).limit(max(where.limit, 0)), {}
+        return (_STUDIES_OF_IDS if where.studies else _OF_IDS)[where.brief], {"b_ids": sorted(where.ids)}
+    return chosen.where(*_conditions(where)).order_by(*_NEWEST_FIRST).limit(max(where.limit, 0)), {}
 
 
 def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:

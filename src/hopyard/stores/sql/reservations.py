@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from sqlalchemy import Connection, delete, select
 
 from hopyard.domain.ids import Version
 from hopyard.domain.reservation import Reservation
+from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.sql.codec import decode_reservation, encode_reservation
 from hopyard.stores.sql.database import Database
@@ -62,7 +62,7 @@ def _find(conn: Connection, name: str) -> Reservation | None:
 def _existing(conn: Connection, name: str) -> Reservation:
     found = _find(conn, name)
     if found is None:
-        close = get_close_matches(name, [one.name for one in all_reservations(conn)], n=3)
+        close = close_names(name, [one.name for one in all_reservations(conn)])
         hints = tuple(f"did you mean `{other}`?" for other in close) or ("`hop reserve ls` lists them",)
         raise NotFound(f"there is no reservation `{name}`", hints=hints)
     return found

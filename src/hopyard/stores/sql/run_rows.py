@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Row, Select, and_, bindparam, func, select
 
+from hopyard.domain.brief import brief_spec, brief_values
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName
 from hopyard.domain.run import Attempt, Run, RunPhase
 from hopyard.stores.sql.codec import (
@@ -68,8 +69,16 @@ SELECT_RUNS: Select[Any] = (
     .outerjoin(promises, promises.c.run == runs.c.id)
     .outerjoin(attempts, and_(attempts.c.run == runs.c.id, attempts.c.number == runs.c.attempts))
 )
+# The same with specs as listings carry them: reading and decoding whole ones would take their megabytes.
+SELECT_BRIEF_RUNS = SELECT_RUNS.with_only_columns(
+    *(
+        func.coalesce(run_contents.c.brief, run_contents.c.spec).label("spec") if column.key == "spec" else column
+        for column in SELECT_RUNS.selected_columns
+    )
+)
 # Made once: of a statement that is made anew, most of the time goes into making it.
 RUNS_OF_IDS = SELECT_RUNS.where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
+BRIEF_RUNS_OF_IDS = SELECT_BRIEF_RUNS.where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 RUN_OF_ID = SELECT_RUNS.where(runs.c.id == bindparam("b_id"))
 RUN_OF_NAME = SELECT_RUNS.where(
     runs.c.user_name == bindparam("b_user"), runs.c.project == bindparam("b_project"), runs.c.number == bindparam("b_number")
@@ -80,21 +89,24 @@ ATTEMPTS_OF_RUN = select(*ATTEMPT_COLUMNS).where(attempts.c.run == bindparam("b_
 _Columns: Any = namedtuple("_Columns", SELECT_RUNS.selected_columns.keys())  # type: ignore[misc]
 
 
-def to_run(found: Row[Any]) -> Run:
-    """The run in a row of SELECT_RUNS."""
+def to_run(found: Row[Any], *, brief: bool = False) -> Run:
+    """The run in a row of SELECT_RUNS, or of SELECT_BRIEF_RUNS for a brief one."""
     row: Any = _Columns._make(found)
+    spec, params, summary = decode_spec(row.spec), decode_map(row.params), decode_map(row.summary)
+    if brief:  # also of a run from before there was a brief spec in the database
+        spec, params, summary = brief_spec(spec), brief_values(params), brief_values(summary)
     return Run(
         id=RunId(row.id),
         name=RunName(row.user_name, row.project, row.number),
-        spec=decode_spec(row.spec),
+        spec=spec,
         phase=RunPhase(row.phase),
         submitted_at=from_us(row.submitted_at),
         attempt=None if row.attempt_id is None else to_attempt(row, decode_shape(row.gang)),
         started_at=from_us_or_none(row.started_at),
         ended_at=from_us_or_none(row.ended_at),
         exit=decode_exit(row.exit),
-        params=decode_map(row.params),
-        summary=decode_map(row.summary),
+        params=params,
+        summary=summary,
         artifact=None if row.artifact is None else Digest(row.artifact),
         stop_requested=row.stop_requested,
         hold_reason=row.hold_reason or "",

@@ -24,9 +24,9 @@ from hopyard.stores.sql.codec import (
     decode_words,
     encode_exit,
     encode_map,
-    encode_spec,
     encode_words,
     from_us,
+    spec_columns,
     to_us,
 )
 from hopyard.stores.sql.create_runs import Submission, create_runs
@@ -77,7 +77,7 @@ class SqlRunStore:
         query = listing(where)
 
         def read(conn: Connection) -> list[Run]:
-            return [to_run(row) for row in conn.execute(*query)]
+            return [to_run(row, brief=where.brief) for row in conn.execute(*query)]
 
         return await self._database.read(read)
 
@@ -202,7 +202,7 @@ class SqlRunStore:
             before = conn.execute(select(run_contents.c.spec).where(run_contents.c.run == run)).scalar_one()
             spec = decode_spec(before)
             spec = replace(spec, environment=replace(spec.environment, lock=lock, packages=dict(packages)))
-            values = {"spec": encode_spec(spec), "lock": lock}
+            values = {**spec_columns(spec), "lock": lock}
             conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
             stamp = Stamp(conn)
             conn.execute(update(runs).where(runs.c.id == run).values(wants=encode_words(spec.wants), touched=stamp.now))

@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0009"  # the newest migration
+HEAD = "0010"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -102,6 +102,7 @@ run_contents = Table(
     Column("lock", _Key),
     Column("git_diff", _Key),
     Column("inherited", Text),  # JSON: variables of the machine that its processes got, as of `Run.inherited`
+    Column("brief", Text),  # JSON: the spec as listings carry it, where that is less
 )
 
 run_tags = Table(

@@ -1,0 +1,41 @@
+"""What a server reads of a manifest is what the domain reads, for less memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.controller.manifests import read_tree
+from hopyard.domain.manifest import Manifest
+from hopyard.errors import IntegrityError
+from tests.domain.test_manifest import trees
+
+
+@given(trees(), st.integers(0, 10_000), st.binary(max_size=3), st.booleans())
+def test_the_server_takes_what_the_domain_takes(tree: Manifest, at: int, put: bytes, spoil: bool) -> None:
+    data = tree.encode()
+    if spoil:
+        data = data[: at % len(data)] + put + data[at % len(data) + len(put) :]
+    try:
+        expected = Manifest.decode(data)
+    except IntegrityError:
+        with pytest.raises(IntegrityError):
+            read_tree(data)
+        return
+    found = read_tree(data)
+    assert (found.size_bytes, found.files, found.blob_sizes) == (expected.size_bytes, len(expected.files), expected.blob_sizes())
+
+
+@pytest.mark.parametrize("entry", [b"[]", b"{}", b'""', b'["a",0,0,[]]'])
+def test_a_strange_manifest_takes_little_more_memory_than_it_has_bytes(entry: bytes) -> None:
+    data = b'{"files":[' + b",".join([entry] * (8 * 2**20 // len(entry))) + b"]"
+    tracemalloc.start()
+    try:
+        with pytest.raises(IntegrityError):
+            read_tree(data)
+        assert tracemalloc.get_traced_memory()[1] < 12 * len(data)  # json.loads and tuples took thirty times as much
+    finally:
+        tracemalloc.stop()
