@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
 from hopyard.domain.spans import span as span
 
+_NOT_FOR_TERMINALS = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")  # C0 is escaped by JSON itself
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 PHASE_STYLE = {
     "running": "cyan", "starting": "cyan", "stopping": "yellow", "queued": "yellow", "succeeded": "green", "failed": "red", "cancelled": "dim",
@@ -29,8 +31,15 @@ def out(text: str = "") -> None:
 
 def out_json(value: Any) -> None:
     """One JSON value on stdout."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    sys.stdout.write(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """JSON that people read, with a line break at its end. What would act on a terminal is escaped, as JSON can."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if not text.isprintable():
+        text = _NOT_FOR_TERMINALS.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return text + "\n"
 
 
 def is_terminal(stream: TextIO) -> bool:

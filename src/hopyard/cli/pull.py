@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 from hopyard.cli import console
 from hopyard.cli.address import Run, get_run
 from hopyard.cli.options import last_run_argument
+from hopyard.datasets.folders import OpenFolder
 from hopyard.datasets.ignore import HOPIGNORE
 from hopyard.errors import NotFound, SpecError
 from hopyard.sdk.client import Client
@@ -49,17 +49,18 @@ def pull(ref: str, dest: Path | None, code: bool, checkpoint: bool, files: bool,
     made = not dest.exists()
     try:
         dest.mkdir(parents=True, exist_ok=True)
-        if made:
-            (dest / HOPIGNORE).write_text(_KEPT_APART)
+        with OpenFolder.at(dest) as top:
+            if made:
+                top.write(HOPIGNORE, [_KEPT_APART.encode()])
+            for part in parts:
+                told = _PARTS[part](client, run, dest, force, saved, top)
+                if told:
+                    console.say(told)
+                elif named:
+                    console.say(f"note: {run['name']} has no {part}")
+            top.write("run.json", [console.json_text(run).encode()])
     except OSError as broken:
-        raise SpecError(f"{dest} cannot be made: {broken.strerror}", hints=("name another DEST",)) from broken
-    for part in parts:
-        told = _PARTS[part](client, run, dest, force, saved)
-        if told:
-            console.say(told)
-        elif named:
-            console.say(f"note: {run['name']} has no {part}")
-    (dest / "run.json").write_text(json.dumps(run, indent=2, ensure_ascii=False) + "\n")
+        raise SpecError(f"{dest} cannot be written: {broken.strerror}", hints=("name another DEST",)) from broken
     console.out(str(dest))
 
 
@@ -80,17 +81,17 @@ def _checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | 
     return dict(found[step])
 
 
-def _pull_code(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None) -> str:
+def _pull_code(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder) -> str:
     digest = run["spec"].get("code")
     return _tree(client, digest, dest / "code", force) if digest else ""
 
 
-def _pull_files(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None) -> str:
+def _pull_files(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder) -> str:
     digest = run.get("artifact")
     return _tree(client, digest, dest / "files", force) if digest else ""
 
 
-def _pull_checkpoint(client: Client, _run: Run, dest: Path, force: bool, saved: dict[str, Any] | None) -> str:
+def _pull_checkpoint(client: Client, _run: Run, dest: Path, force: bool, saved: dict[str, Any] | None, _top: OpenFolder) -> str:
     return _tree(client, saved["manifest"], dest / f"checkpoint-{saved['step']}", force) if saved else ""
 
 
@@ -110,27 +111,18 @@ def pull_tree_to(client: Client, digest: str, into: Path) -> None:
     _tree(client, digest, into, force=False)
 
 
-def _pull_logs(client: Client, run: Run, dest: Path, _force: bool, _saved: dict[str, Any] | None) -> str:
-    folder = dest / "logs"
-    folder.mkdir(exist_ok=True)
+def _pull_logs(client: Client, run: Run, dest: Path, _force: bool, _saved: dict[str, Any] | None, top: OpenFolder) -> str:
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     total = 0
-    for rank in range(size):
-        for stream in ("stdout", "stderr"):
-            name = f"{stream}.log" if size == 1 else f"{rank}.{stream}.log"
-            with client.open("GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}) as response, (folder / name).open("wb") as file:
-                total += _copy(iter(lambda: response.read(_BLOCK), b""), file.write)  # read before the loop goes on
-    return f"{folder}  {console.bytes_text(total)}"
+    with top.below("logs") as folder:
+        for rank in range(size):
+            for stream in ("stdout", "stderr"):
+                name = f"{stream}.log" if size == 1 else f"{rank}.{stream}.log"
+                with client.open("GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}) as response:
+                    total += folder.write(name, iter(lambda: response.read(_BLOCK), b""))  # read before the loop goes on
+    return f"{dest / 'logs'}  {console.bytes_text(total)}"
 
 
-def _copy(blocks: Iterable[bytes], write: Callable[[bytes], object]) -> int:
-    total = 0
-    for block in blocks:
-        write(block)
-        total += len(block)
-    return total
-
-
-_PARTS: dict[str, Callable[[Client, Run, Path, bool, dict[str, Any] | None], str]] = {
+_PARTS: dict[str, Callable[[Client, Run, Path, bool, dict[str, Any] | None, OpenFolder], str]] = {
     "code": _pull_code, "checkpoint": _pull_checkpoint, "files": _pull_files, "logs": _pull_logs,
 }  # fmt: skip

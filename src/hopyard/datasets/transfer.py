@@ -5,17 +5,20 @@ Both can be broken off anywhere and begun again: what came over is not sent twic
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
 from hopyard.datasets.flight import fly
+from hopyard.datasets.folders import OpenFolder
 from hopyard.datasets.local import LARGE_BYTES, find_files, read_checked
 from hopyard.datasets.pack import EXACT, pack
 from hopyard.datasets.progress import SILENT, Progress
@@ -30,6 +33,7 @@ THREADS = 3  # transfers in flight: enough to keep both ends busy on one machine
 _ASK_DIGESTS = 20_000  # in one question
 _PACK_BYTES, _PACK_BLOBS = 8 * 1024 * 1024, 1000
 _TRIES = 3
+_PARTIAL, _TREE, _NOTE = ".part", "tree", "manifest"
 _DAMAGED_HINT = "push the same data again: only what is damaged is sent"
 
 
@@ -114,19 +118,28 @@ def pull(manifest: Digest, dest: Path, transport: BlobSource, progress: Progress
         return tree
     with writing_below(str(dest.parent)):
         dest.parent.mkdir(parents=True, exist_ok=True)
-    with _partial(dest, manifest) as partial:
-        if partial is None:  # somebody else pulled the same meanwhile
+    with OpenFolder.at(dest.parent) as parent, _partial(parent, dest, manifest) as partial:
+        if partial is None:  # another process pulled the same meanwhile
             return pull(manifest, dest, transport, progress, replace=replace)
-        download(manifest, partial, transport, progress, tree=tree)
-        _put_in_place(partial, dest, replace=replace)
+        with partial.enter(_TREE) as into:
+            _fill(manifest, into, transport, progress, tree, name=str(dest))
+            os.fchmod(into.descriptor, 0o777 & ~_umask())
+        if not _put_in_place(partial, parent, dest, replace=replace):
+            return pull(manifest, dest, transport, progress, replace=False)
     return tree
 
 
 def download(manifest: Digest, into: Path, transport: BlobSource, progress: Progress = SILENT, *, tree: Manifest | None = None) -> Manifest:
     """Fill the folder `into` with the tree. What is there already and right is kept, so a second try fetches only the rest.
-    Not atomic: `pull` and `TreeCache` give it a folder that nobody looks at. Raises as `pull`."""
+    Not atomic: `TreeCache` gives it a folder that nobody looks at, and no other user may write to. Raises as `pull`."""
     tree = tree or fetch_manifest(manifest, transport)
-    writer = TreeWriter(into, tree)
+    with OpenFolder.own(into) as folder:
+        _fill(manifest, folder, transport, progress, tree, name=str(into))
+    return tree
+
+
+def _fill(manifest: Digest, into: OpenFolder, transport: BlobSource, progress: Progress, tree: Manifest, *, name: str) -> None:
+    writer = TreeWriter(into, tree, name=name)
     wanted = writer.wanted()
     progress.begin("downloading", sum(size for _, size in wanted))
 
@@ -146,7 +159,6 @@ def download(manifest: Digest, into: Path, transport: BlobSource, progress: Prog
 
     fly(list(_batches(wanted)), fetch, threads=THREADS, leave=transport.close)
     writer.finish()
-    return tree
 
 
 def _batches(wanted: Sequence[tuple[Digest, int]]) -> Iterator[list[Digest]]:
@@ -220,37 +232,83 @@ def _holds(dest: Path, manifest: Digest, *, replace: bool) -> bool:
 
 
 @contextmanager
-def _partial(dest: Path, manifest: Digest) -> Iterator[Path | None]:
-    """The folder beside `dest` in which this pull gathers, locked; None when another pull finished it meanwhile."""
-    partial = dest.with_name(f".{dest.name[:64]}.{manifest[:16]}.part")
+def _partial(parent: OpenFolder, dest: Path, manifest: Digest) -> Iterator[OpenFolder | None]:
+    """The folder beside `dest` in which this pull gathers, locked; None when another process finished it meanwhile.
+
+    Others may write where `dest` is to be. So its name is random, only this user may look into it, and it is never named again: an
+    earlier pull's is taken only where it says itself, inside, whose it is. The tree gathers in a folder of its own below.
+    """
+    prefix = f".{dest.name[:64]}."
     with writing_below(str(dest.parent)):
-        partial.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        found = _find_partial(parent, prefix, manifest)
+        if found is None:
+            name = f"{prefix}{os.urandom(8).hex()}{_PARTIAL}"
+            found = name, parent.make(name)
+    name, partial = found
+    with partial:
+        fcntl.flock(partial.descriptor, fcntl.LOCK_EX)
+        if not _is_there(parent, name, partial):
+            yield None
+            return
+        with writing_below(str(dest.parent)):
+            if _NOTE not in partial.names():
+                partial.make(_TREE).close()
+                partial.write(_NOTE, [manifest.encode()])  # last: what has none was broken off, and is left alone
+        yield partial
+        if partial.names() == [_NOTE]:
+            os.unlink(_NOTE, dir_fd=partial.descriptor)
+            with suppress(OSError):  # another user moved it away: the tree is where it belongs all the same
+                os.rmdir(name, dir_fd=parent.descriptor)
+
+
+def _find_partial(parent: OpenFolder, prefix: str, manifest: Digest) -> tuple[str, OpenFolder] | None:
+    """What an earlier pull of the same left."""
+    for name in parent.names():
+        if not (name.startswith(prefix) and name.endswith(_PARTIAL)):
+            continue
+        with suppress(OSError, SpecError):
+            partial = parent.enter(name)
+            try:
+                descriptor = partial.open(_NOTE, os.O_RDONLY)
+                try:
+                    said = os.read(descriptor, 256)
+                finally:
+                    os.close(descriptor)
+                if said == manifest.encode():
+                    return name, partial
+            except BaseException:
+                partial.close()
+                raise
+            partial.close()
+    return None
+
+
+def _is_there(parent: OpenFolder, name: str, folder: OpenFolder) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        try:
-            same = os.path.samestat(os.fstat(descriptor), os.lstat(partial))
-        except FileNotFoundError:
-            same = False
-        yield partial if same else None
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.fstat(folder.descriptor), os.stat(name, dir_fd=parent.descriptor, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
-def _put_in_place(partial: Path, dest: Path, *, replace: bool) -> None:
-    os.chmod(partial, 0o777 & ~_umask())
-    old = None
+def _put_in_place(partial: OpenFolder, parent: OpenFolder, dest: Path, *, replace: bool) -> bool:
+    """Whether the tree is at `dest` now; False when something came there meanwhile, which may be the same."""
+    old, at, mine = "", parent.descriptor, partial.descriptor
     if replace and os.path.lexists(dest):
-        old = dest.with_name(f".{dest.name[:64]}.{os.urandom(4).hex()}.old")
-        dest.rename(old)
+        old = f".{dest.name[:64]}.{os.urandom(8).hex()}.old"
+        os.rename(dest.name, old, src_dir_fd=at, dst_dir_fd=at)
     try:
-        partial.rename(dest)
+        os.rename(_TREE, dest.name, src_dir_fd=mine, dst_dir_fd=at)
     except OSError as bad:
-        if old is not None:
-            old.rename(dest)
+        if old:
+            os.rename(old, dest.name, src_dir_fd=at, dst_dir_fd=at)
+        if bad.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and not old:
+            shutil.rmtree(_TREE, dir_fd=mine)
+            return False
         raise SpecError(f"`{dest}` came into the way: {bad.strerror}", hints=("name another folder",)) from bad
-    if old is not None:
-        shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+    if old:
+        left = os.stat(old, dir_fd=at, follow_symlinks=False)
+        shutil.rmtree(old, dir_fd=at) if stat.S_ISDIR(left.st_mode) else os.unlink(old, dir_fd=at)
+    return True
 
 
 def _umask() -> int:

@@ -6,11 +6,11 @@ import errno
 import mmap
 import os
 import threading
-from pathlib import Path
 from typing import NamedTuple
 
 from blake3 import blake3
 
+from hopyard.datasets.folders import OpenFolder
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, Manifest
 from hopyard.errors import SpecError, StorageFull
@@ -27,11 +27,12 @@ class _Place(NamedTuple):
 
 
 class TreeWriter:
-    """Fills the folder `root` with what `manifest` says. Never writes outside it: the manifest's paths were checked when it
-    was decoded, nothing in it lies below a link, and links are made last. Raises StorageFull, SpecError."""
+    """Fills the folder `into` with what `manifest` says. Never writes outside it: the manifest's paths were checked when it
+    was decoded, nothing in it lies below a link, links are made last and never gone through. name: of the folder, for messages.
+    Raises StorageFull, SpecError."""
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        self._root, self._manifest = str(root), manifest
+    def __init__(self, into: OpenFolder, manifest: Manifest, *, name: str) -> None:
+        self._into, self._root, self._manifest = into, name, manifest
         self._places: dict[Digest, list[_Place]] = {}
         for file in manifest.files:
             for number, digest in enumerate(file.chunks):
@@ -46,8 +47,9 @@ class TreeWriter:
         """Make folders and empty files, and tell which blobs are needed with their sizes: all but those that are there and
         right already."""
         with writing_below(self._root):
-            os.makedirs(self._root, exist_ok=True)
-            fresh = not os.listdir(self._root)
+            fresh = not self._into.names()
+            if fresh:
+                self._check_room()
             self._make_folders()
             here = set() if fresh else {digest for digest, places in self._places.items() if all(map(self._right, places, [digest] * len(places)))}
             for file in self._manifest.files:
@@ -70,14 +72,9 @@ class TreeWriter:
         with writing_below(self._root):
             for file in self._manifest.files:
                 if file.executable:
-                    path = f"{self._root}/{file.path}"
-                    mode = os.stat(path, follow_symlinks=False).st_mode
-                    os.chmod(path, mode | (mode & 0o444) >> 2)
+                    self._make_executable(file)
             for link in self._manifest.links:
-                path = f"{self._root}/{link.path}"
-                if os.path.lexists(path):
-                    os.unlink(path)
-                os.symlink(link.target, path)
+                self._into.link(link.target, link.path)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -87,11 +84,24 @@ class TreeWriter:
             head, slash, _ = path.rpartition("/")
             if slash:
                 folders.add(head)
-        for folder in sorted(folders):
-            os.makedirs(f"{self._root}/{folder}", exist_ok=True)
+        self._into.make_folders(folders)
+
+    def _check_room(self) -> None:
+        """A small manifest may name one blob many times: what it unpacks to is told before the disk is full of it."""
+        about = os.fstatvfs(self._into.descriptor)
+        if self._manifest.size_bytes > about.f_bavail * about.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _make_executable(self, file: FileEntry) -> None:
+        descriptor = self._open(file, os.O_RDONLY)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            os.fchmod(descriptor, mode | (mode & 0o444) >> 2)
+        finally:
+            os.close(descriptor)
 
     def _open(self, file: FileEntry, flags: int) -> int:
-        return os.open(f"{self._root}/{file.path}", flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        return self._into.open(file.path, flags)
 
     def _reserve(self, file: FileEntry) -> None:
         """Take the space at once: a full disk shows before the download, and parts can be written in any order."""

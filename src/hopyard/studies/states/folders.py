@@ -73,7 +73,7 @@ def sweep(parent: Path) -> None:
 
 
 def _remove_unheld(path: Path) -> None:
-    fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)
@@ -88,10 +88,10 @@ def _held_folder(path: Path) -> int:
     while True:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
-        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-            raise PermissionError(f"{path} is not a folder of this user")
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+            raise PermissionError(f"{path} is not a folder of this user alone")
         try:
-            fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
             continue
         fcntl.flock(fd, fcntl.LOCK_SH)
