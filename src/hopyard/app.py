@@ -36,6 +36,7 @@ from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import ServerSettings, Settings, read_settings
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.garbage import look_at_everything, look_briefly
+from hopyard.controller.restored import cordon_restored
 from hopyard.domain.ids import DEFAULT_POOL, slug
 from hopyard.domain.resources import UNNAMED_GPU, Gpu
 from hopyard.engines.local.engine import LocalEngine
@@ -225,6 +226,10 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
         closing.push_async_callback(parts.tokens.close)
         closing.push_async_callback(parts.ingest.close)
         closing.push_async_callback(parts.controller.resign)
+        if (restored := home.read_restored()) is not None:
+            await cordon_restored(parts.cluster, engine, clock, created_at=restored)
+            log.warning("this home was restored from the backup of %s: its nodes are cordoned", restored)
+            home.restored_file.unlink()
         server = HttpServer(create_api(parts, settings.server.limits), parts, end, settings=settings.server, leave=lambda: write_server_file(home, url, started_at, pid=0))
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))

@@ -50,6 +50,10 @@ class PostgreSQL:
         self.execute(f"CREATE SCHEMA {name}")
         return f"{_url(self._folder)}&options=-csearch_path%3D{name}"
 
+    def url_of(self, database: str) -> str:
+        """The address of a whole database of this cluster."""
+        return f"postgresql://postgres@/{database}?host={self._folder}"
+
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(_url(self._folder), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())

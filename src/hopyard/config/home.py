@@ -70,6 +70,16 @@ class Home:
         return self.root / "streams"
 
     @property
+    def sweep_lock(self) -> Path:
+        """Held while blobs are removed, or while a backup needs that none is."""
+        return self.blobs / "sweep.lock"
+
+    @property
+    def restored_file(self) -> Path:
+        """Of which backup the home was made: until the first start has cordoned its nodes."""
+        return self.root / "restored.json"
+
+    @property
     def attempts(self) -> Path:
         return self.root / "attempts"
 
@@ -111,6 +121,15 @@ class Home:
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) and "url" in found else None
+
+    def read_restored(self) -> str | None:
+        """When the backup was made that this home was made of; None where nothing is to be held back for that."""
+        try:
+            return str(json.loads(self.restored_file.read_bytes())["created_at"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return "an unknown time"
 
     def read_token(self) -> str | None:
         try:

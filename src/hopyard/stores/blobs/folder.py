@@ -17,7 +17,7 @@ from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import IntegrityError, NotFound
 from hopyard.stores.blobs.index import ALONE
 from hopyard.stores.blobs.shelf import Shelf
-from hopyard.stores.blobs.sweep import sweep
+from hopyard.stores.blobs.sweep import SWEEP_LOCK, sweep, sweep_lock
 
 _BATCH_BYTES = 8 * 1024 * 1024  # read in one go by `get_many`
 _BATCH_BLOBS = 1024
@@ -70,10 +70,10 @@ class FolderBlobs:
     async def sweep(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
         """See Blobs. A blob counts as seen when it is put, put again, or asked for with `missing`, so `older_than` has to lie
         further back than the longest time between a client's question and its use of the answer (and at least 10 minutes).
-        Packs that hold mostly garbage are rewritten, and small packs joined."""
+        Packs that hold mostly garbage are rewritten, and small packs joined. Nothing is removed while a backup is made."""
         async with self._sweeping:
             raw = (bytes.fromhex(digest) for digest in in_use)
-            return await self._run(lambda: sweep(self._open(), raw, before=int(older_than.timestamp())))
+            return await self._run(lambda: self._sweep(raw, int(older_than.timestamp())))
 
     async def usage(self) -> tuple[int, int]:
         return await self._run(self._usage)
@@ -96,6 +96,11 @@ class FolderBlobs:
             if self._shelf is None:
                 self._shelf = Shelf(self._root)
             return self._shelf
+
+    def _sweep(self, in_use: Iterable[bytes], before: int) -> int:
+        shelf = self._open()
+        with sweep_lock(self._root / SWEEP_LOCK) as mine:
+            return sweep(shelf, in_use, before=before) if mine else 0
 
     def _usage(self) -> tuple[int, int]:
         return self._open().index.usage()

@@ -1,0 +1,1 @@
+"""Copying a home while its server runs, and making a home of such a copy."""

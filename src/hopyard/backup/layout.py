@@ -1,0 +1,74 @@
+"""What a backup holds. It is a folder, laid out as a home, with `backup.json` written last: without it, it is not whole.
+
+The database comes first, then what it refers to. Packs, large blobs and streams are only ever added to or replaced whole, so what
+is copied later has all that the database names, and a later backup into the same folder copies only what is new. What a backup there
+was made of goes when the new one is whole, so one that is broken off leaves the one before as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hopyard.errors import IntegrityError, NotFound
+
+FORMAT = 1
+MARK = "backup.json"
+DATABASE, DUMP = Path("hopyard.db"), Path("database.dump")  # SQLite's file; what pg_dump wrote
+BLOB_INDEX = Path("blobs") / "index.db"
+FOLDERS = (Path("blobs") / "packs", Path("blobs") / "large", Path("streams"), Path("offline"), Path("kept"))
+# Of a running server, or made again when they are missing.
+_LEFT_OUT = {"server.json", str(DATABASE), "hopyard.db-wal", "hopyard.db-shm", MARK, str(DUMP)}
+NEW = ".new"  # the next database, until all that it refers to is there
+_LEFT_OUT_ENDS = (".lock", ".sock", ".part", ".log", NEW)
+
+
+@dataclass(frozen=True, slots=True)
+class BackupMark:
+    """created_at: RFC 3339, when the database was copied. home: where it came from. database: `sqlite` or `postgresql`."""
+
+    created_at: str
+    home: str
+    version: str
+    database: str
+    files: int
+    size_bytes: int
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), indent=2).encode() + b"\n"
+
+
+def read_mark(folder: Path) -> BackupMark:
+    """Raises NotFound where there is no whole backup, IntegrityError where it is of a newer Hopyard or damaged."""
+    try:
+        found: Mapping[str, Any] = json.loads((folder / MARK).read_bytes())
+        if found["format"] > FORMAT:
+            raise IntegrityError(f"{folder} was written by a newer Hopyard ({found['version']})", hints=("upgrade Hopyard first",))
+        return BackupMark(**found)
+    except FileNotFoundError:
+        hint = "a backup that was broken off has none either: run `hop backup` again"
+        raise NotFound(f"{folder} is not a backup: it has no {MARK}", hints=(hint,)) from None
+    except (ValueError, KeyError, TypeError) as bad:
+        raise IntegrityError(f"{folder / MARK} is damaged: {bad}", hints=("restore another backup",)) from bad
+
+
+def single_files(home: Path) -> Iterator[Path]:
+    """The files at the top of a home that a backup copies: settings, tokens, secrets. Relative to the home."""
+    for path in sorted(home.iterdir()):
+        left_out = path.name in _LEFT_OUT or path.name.endswith(_LEFT_OUT_ENDS) or path.name.startswith(".")
+        if not left_out and path.is_file() and not path.is_symlink():
+            yield Path(path.name)
+
+
+def files_below(root: Path, folder: Path) -> Iterator[Path]:
+    """Plain files below `root / folder`, relative to `root`; those that are being written are left out."""
+    top = root / folder
+    if not top.is_dir():
+        return
+    for path in sorted(top.rglob("*")):
+        if not path.name.startswith(".") and path.is_file() and not path.is_symlink():
+            yield path.relative_to(root)

@@ -1,0 +1,59 @@
+"""`hop backup` and `hop restore`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.options import json_option
+from hopyard.cli.times import clock
+from hopyard.cli.transferbar import TransferBar
+from hopyard.config.home import Home
+
+_FOLDER = click.Path(file_okay=True, dir_okay=True, path_type=Path)
+
+
+@click.command("backup")
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+@json_option
+def backup(folder: Path, as_json: bool) -> None:
+    """Copy the home of this machine to DIR while its server runs.
+
+    DIR then holds the runs, datasets, checkpoints, logs, settings, tokens and secrets of one moment. Backed up there again, only what
+    is new is copied. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
+    """
+    from hopyard.backup.create import create_backup
+
+    with TransferBar() as bar:
+        mark = create_backup(Home.default(), folder.absolute(), progress=bar)
+    if as_json:
+        console.out_json({"folder": str(folder.absolute()), **asdict(mark)})
+    else:
+        console.say(f"backed up {mark.home} to {folder}: {mark.files:,} files, {console.bytes_text(mark.size_bytes)}")
+
+
+@click.command("restore")
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.option("--database", metavar="URL", help="The empty PostgreSQL database to restore to, where the backup has a dump of one.")
+@click.option("--start-runs", is_flag=True, help="Start what waits at once, not only when `hop node uncordon` says so.")
+@json_option
+def restore(folder: Path, database: str | None, start_runs: bool, as_json: bool) -> None:
+    """Make the home of this machine (HOPYARD_HOME), which must be empty, of the backup in DIR.
+
+    Runs that were live then are queued again, from their newest checkpoints. They and all that waits start only after
+    `hop node uncordon`: the original may still run them.
+    """
+    from hopyard.backup.restore import restore_backup
+
+    home = Home.default()
+    with TransferBar() as bar:
+        mark = restore_backup(folder.absolute(), home, database=database, hold=not start_runs, progress=bar)
+    if as_json:
+        console.out_json({"home": str(home.root), "held": not start_runs, "backup": asdict(mark)})
+        return
+    console.say(f"restored {mark.home} as it was at {clock(mark.created_at, seconds=True)} to {home.root}")
+    if not start_runs:
+        console.say("hint: its nodes are cordoned at the first start; `hop node uncordon NODE` starts what waits")

@@ -1,0 +1,16 @@
+"""The first start of a home that was made of a backup: nothing starts there before its administrator says so."""
+
+from __future__ import annotations
+
+from hopyard.interfaces.clock import Clock
+from hopyard.interfaces.cluster_store import ClusterStore
+from hopyard.interfaces.engine import Engine
+
+
+async def cordon_restored(cluster: ClusterStore, engine: Engine, clock: Clock, *, created_at: str) -> None:
+    """Take in what the engine has, and cordon its nodes. What was live when the backup was made is lost and waits again."""
+    await cluster.record(engine.name, await engine.observe(), now=clock.now())
+    reason = f"restored from the backup of {created_at}: the original may still run what waits here"
+    for node in await cluster.nodes():
+        if node.engine == engine.name:
+            await cluster.cordon(node.id, True, reason=reason)

@@ -1,0 +1,163 @@
+"""A home is copied while it works; what is restored is what it was, and starts nothing beside the original by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopyard.backup.layout import MARK
+from hopyard.datasets.cache import remove_tree
+from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
+
+from .world import World, until
+
+# Saves and logs a step again and again until the gate is there; a checkpoint holds large and small blobs.
+TRAINS = """
+import os, sys, time
+import hopyard as hop
+state = hop.bind(n=0, ballast=b"")
+for step in hop.loop(range(100000), every=1):
+    state.n, state.ballast = step, os.urandom(1_500_000)
+    print("step", step, flush=True)
+    hop.log(loss=1 / (step + 1), step=step)
+    if os.path.exists(sys.argv[1]):
+        break
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[World]:
+    """Where it is restored to."""
+    root = tmp_path / "other"
+    root.mkdir()
+    world = World(root, settings="")
+    try:
+        yield world
+    finally:
+        world.end()
+        remove_tree(world.home.trees)
+
+
+def copied(folder: Path) -> dict[str, int]:
+    """Every file of a backup, and when it was written."""
+    return {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
+
+
+def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself(world: World, other: World, tmp_path: Path) -> None:
+    world.write("says.py", "import hopyard as hop\nprint('done')\nhop.log(acc=0.5, step=1)\nhop.summary(acc=0.5)\n")
+    world.write("data/a.txt", "rows")
+    world.ok("dataset", "push", "rows", "data")
+    done = world.reaches(world.detach("-d", "rows", "says.py"), "succeeded")
+    world.write("train.py", TRAINS)
+    gate, folder = tmp_path / "gate", tmp_path / "backups" / "home"
+    live = world.reaches(world.detach("train.py", "--", str(gate)), "running")
+    until(lambda: world.get(f"/runs/{live['id']}/checkpoints")["checkpoints"], "a checkpoint")
+    first = world.ok("backup", str(folder), "--json").json
+    assert (first["home"], first["database"]) == (str(world.home.root), "sqlite")
+    before = copied(folder)
+    second = world.ok("backup", str(folder), "--json").json  # meanwhile the run goes on
+    assert second["created_at"] >= first["created_at"] and second["files"] > 0
+    again = copied(folder)
+    packs = {name for name in before if name.startswith("blobs/packs/")} & again.keys()
+    assert packs and {name: before[name] for name in packs} == {name: again[name] for name in packs}, "blobs are copied once"
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in (folder, *folder.rglob("*"))), "nothing is readable by others"
+
+    other.ok("restore", str(folder))
+    restored = other.run(done["name"])
+    assert (restored["phase"], restored["summary"], other.log(restored)) == ("succeeded", {"acc": 0.5}, "done\n")
+    other.ok("dataset", "pull", "rows", "pulled")
+    assert (other.folder / "pulled" / "a.txt").read_text() == "rows"
+    queued = until(lambda: other.run(live["name"]) if other.run(live["name"])["phase"] == "queued" else None, "the run being queued")
+    (node,) = other.get("/nodes")["nodes"]
+    assert node["cordoned"] and "restored from the backup of" in node["cordon_reason"]
+    assert "uncordon" in other.ok("why", live["name"]).out
+    assert world.run(live["name"])["phase"] == "running", "the original goes on"
+    step = other.get(f"/runs/{queued['id']}/checkpoints")["checkpoints"][-1]["step"]
+    gate.touch()
+    other.ok("node", "uncordon", node["id"])
+    ended = other.reaches(live["name"], "succeeded")
+    assert ended["attempt"]["resumed_from_step"] == step
+
+
+def test_backup_that_is_killed_leaves_the_one_before_whole(world: World, other: World, tmp_path: Path) -> None:
+    world.write("data/a.bin", os.urandom(3_000_000))
+    world.ok("dataset", "push", "blob", "data")
+    folder = tmp_path / "backup"
+    world.ok("backup", str(folder))
+    mark = (folder / MARK).read_bytes()
+    for number in range(40):
+        world.write(f"data/{number}.bin", os.urandom(1_500_000))
+    world.ok("dataset", "push", "blob", "data")
+    child = world.begin("backup", str(folder))
+    until(lambda: any(folder.rglob("*.part")) or child.poll() is not None, "a copy that is under way")
+    child.send_signal(signal.SIGKILL)
+    world.finish(child)
+    assert (folder / MARK).read_bytes() == mark, "the kill came while files were copied"
+    other.ok("restore", str(folder))
+    assert other.get("/datasets/blob")["versions"] == 1
+    other.ok("dataset", "pull", "blob", "pulled")
+    assert [path.name for path in (other.folder / "pulled").iterdir()] == ["a.bin"]
+    world.ok("backup", str(folder))
+    assert not list(folder.rglob("*.part")) and not list(folder.rglob("*.new"))
+
+
+def test_backup_and_restore_refuse_what_would_lose_something(world: World, other: World, tmp_path: Path) -> None:
+    world.ok("up")
+    folder, foreign = tmp_path / "backup", tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("x")
+    for target, said in (
+        (foreign, "holds other files"),
+        (world.home.root / "below", "lie in each other"),
+        (foreign / "thesis.tex", "is not a folder"),
+    ):
+        refused = world.hop("backup", str(target))
+        assert refused.code == 2 and said in refused.talk and "Traceback" not in refused.talk
+    assert (foreign / "thesis.tex").read_text() == "x"
+    refused = other.hop("restore", str(foreign))
+    assert refused.code == 2 and "is not a backup" in refused.talk
+    world.ok("backup", str(folder))
+    refused = world.hop("restore", str(folder))
+    assert refused.code == 1 and "is not empty" in refused.talk
+    refused = other.hop("restore", str(folder), "--database", "postgresql://x@y/z")
+    assert refused.code == 2 and "leave --database out" in refused.talk
+    (folder / MARK).write_text(json.dumps({**json.loads((folder / MARK).read_text()), "format": 99}))
+    assert "newer Hopyard" in other.hop("restore", str(folder)).talk
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgreSQL]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.mark.skipif(server_programs() is None, reason="needs PostgreSQL's programs")
+def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgres: PostgreSQL) -> None:
+    postgres.execute("CREATE DATABASE original")
+    postgres.execute("CREATE DATABASE copy")
+    worlds = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        original = f"node: {{id: box, cpus: 2, memory: 2G}}\ndatabase: {postgres.url_of('original')}\n"
+        worlds.append(World(tmp_path / name, settings=original if name == "first" else ""))
+    first, second = worlds
+    try:
+        first.write("says.py", "print('kept')\n")
+        run = first.reaches(first.detach("says.py"), "succeeded")
+        folder = tmp_path / "backup"
+        assert first.ok("backup", str(folder), "--json").json["database"] == "postgresql"
+        second.ok("restore", str(folder), "--database", postgres.url_of("copy"))
+        assert second.log(second.run(run["name"])) == "kept\n"
+        second.ok("rm", "-y", run["name"])
+        assert first.run(run["name"])["phase"] == "succeeded", "they share no database"
+    finally:
+        for world in worlds:
+            world.end()
+            remove_tree(world.home.trees)
