@@ -22,7 +22,7 @@ from hopyard.domain.ids import (
     split_attempt,
 )
 from hopyard.domain.ranking import higher_is_better, sort_key
-from hopyard.domain.run import TRANSITIONS, RunPhase, RunSpec
+from hopyard.domain.run import TRANSITIONS, RunPhase, RunSpec, moved
 from hopyard.interfaces.run_store import NewRun
 
 legal = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,20}[A-Za-z0-9_])?", fullmatch=True)
@@ -125,6 +125,18 @@ def test_every_phase_can_end_and_an_end_is_final() -> None:
     for phase in RunPhase:
         assert bool(TRANSITIONS[phase]) != phase.final
         assert phase.final or any(after.final for after in TRANSITIONS[phase])
+
+
+@pytest.mark.parametrize("before", RunPhase)
+@pytest.mark.parametrize("after", RunPhase)
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_a_phase_moves_as_the_table_says_and_not_otherwise(before: RunPhase, after: RunPhase, unfinished: bool) -> None:
+    """unfinished: recorded offline, and counted as failed until its end is known."""
+    if after is before or after in TRANSITIONS[before] or (unfinished and before is RunPhase.FAILED and after.final):
+        assert moved(before, after, unfinished=unfinished) is after
+    else:
+        with pytest.raises(errors.Conflict, match=f"a run that is {before} never becomes {after}"):
+            moved(before, after, unfinished=unfinished)
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

@@ -49,6 +49,17 @@ TRANSITIONS: Mapping[RunPhase, frozenset[RunPhase]] = {
 }
 
 
+def moved(before: RunPhase, after: RunPhase, *, unfinished: bool = False) -> RunPhase:
+    """`after`, for a run that is in `before`: what every write of a phase goes through. Raises Conflict for a change that TRANSITIONS does
+    not have.
+
+    unfinished: the run was recorded offline, and its end is not known yet. It counts as failed until its one end comes.
+    """
+    if after is before or after in TRANSITIONS[before] or (unfinished and before is RunPhase.FAILED and after.final):
+        return after
+    raise Conflict(f"a run that is {before} never becomes {after}")
+
+
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
     """One kind of replica. `command` is an argument vector; it is run in the folder of the code.

@@ -9,6 +9,7 @@ from hopyard.testing.dataset_store_cases import AccessCases, DatasetCases
 from hopyard.testing.learning_cases import LearningCases
 from hopyard.testing.lease_cases import LeaseCases
 from hopyard.testing.node_cases import NodeCases
+from hopyard.testing.phase_cases import PhaseCases
 from hopyard.testing.plan_cases import CheckCases, PromiseCases, QuotaCases, SnapshotCases
 from hopyard.testing.preempt_cases import PreemptCases
 from hopyard.testing.queue_store_cases import QueueCases
@@ -32,6 +33,7 @@ class ClusterStoreContract(
     LossCases,
     StopCases,
     PreemptCases,
+    PhaseCases,
     LearningCases,
     NodeCases,
     LeaseCases,

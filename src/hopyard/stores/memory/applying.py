@@ -71,8 +71,8 @@ class Applying:
         step = run.checkpoints[-1].step if run.checkpoints else run.spec.resume.step if run.spec.resume is not None else None
         engine = state.nodes[placement.assignments[0].node].engine
         row = AttemptRow(attempt_id(run.id, number), number, placement, amounts, engine, self._now, resumed_from_step=step)
+        run.move(RunPhase.STARTING)
         run.attempts.append(row)
-        run.phase = RunPhase.STARTING
         state.wait_no_more(gang.id)
         state.show_running(row)
         self._started.append(row)

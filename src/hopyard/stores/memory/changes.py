@@ -74,7 +74,8 @@ class Changes:
 
     def _follow(self, run: RunRow, after: After, started_at: datetime | None) -> None:
         """The run follows its attempt."""
-        before, run.phase = run.phase, after.run_phase
+        before = run.phase
+        run.move(after.run_phase)
         if run.started_at is None and (after.phase is AttemptPhase.RUNNING or run.phase.final):
             run.started_at = started_at
         if run.phase is not before:

@@ -116,7 +116,8 @@ class MemoryClusterStore:
             return Recorded()
         row.stop_requested = True
         if row.phase is RunPhase.QUEUED:
-            row.phase, row.ended_at, row.exit = RunPhase.CANCELLED, now, attempt_news.CANCELLED_IN_QUEUE
+            row.move(RunPhase.CANCELLED)
+            row.ended_at, row.exit = now, attempt_news.CANCELLED_IN_QUEUE
             self._state.wait_no_more(row.gang.id)
             self._state.changed()
             return Recorded(changed=(run,))

@@ -12,7 +12,7 @@ from hopyard.domain.cluster import Hold, Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
 from hopyard.domain.queue import Amounts
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec, moved
 
 
 @dataclass(slots=True)
@@ -83,6 +83,10 @@ class RunRow:
     unstored: tuple[str, ...] = ()
     checkpoints: list[Checkpoint] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
+
+    def move(self, phase: RunPhase) -> None:
+        """Raises Conflict for a change of phase that is not legal."""
+        self.phase = moved(self.phase, phase, unfinished=self.offline and not self.attempts)
 
     @property
     def attempt(self) -> AttemptRow | None:

@@ -185,13 +185,14 @@ class MemoryRunStore:
             raise Conflict("the run was not recorded offline")
         if row.attempts:
             return
+        row.move(_OFFLINE_ENDS[phase])
         nowhere = Placement(row.gang, ())
         row.attempts.append(
             AttemptRow(
                 attempt_id(run, 1), 1, nowhere, {}, "", started_at, phase, started_at=started_at, ended_at=ended_at, exit=exit
             )
         )
-        row.phase, row.exit, row.started_at, row.ended_at = _OFFLINE_ENDS[phase], exit, started_at, ended_at
+        row.exit, row.started_at, row.ended_at = exit, started_at, ended_at
 
     async def summarised(self, dataset: str, /, *, limit: int) -> Sequence[Summarised]:
         newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)

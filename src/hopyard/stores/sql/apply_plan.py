@@ -13,7 +13,7 @@ from hopyard.domain.attempt import AttemptPhase
 from hopyard.domain.cluster import Breach, Plan, PlanResult, Preemption, Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, GangId, RunId, attempt_id
-from hopyard.domain.run import RunEventKind, RunPhase
+from hopyard.domain.run import RunEventKind, RunPhase, moved
 from hopyard.stores.sql.attempt_rows import Changes
 from hopyard.stores.sql.checkpoint_rows import newest_steps
 from hopyard.stores.sql.codec import encode_counts, encode_placement
@@ -44,7 +44,7 @@ _PHASE = select(runs.c.id, runs.c.phase).where(runs.c.id.in_(bindparam("b_ids", 
 _START = Hot(
     update(runs)
     .where(runs.c.id == bindparam("b_id"), runs.c.phase == str(RunPhase.QUEUED))
-    .values(phase=str(RunPhase.STARTING), attempts=bindparam("b_attempts"), touched=bindparam("b_touched"))
+    .values(phase=str(moved(RunPhase.QUEUED, RunPhase.STARTING)), attempts=bindparam("b_attempts"), touched=bindparam("b_touched"))
 )
 _PREEMPT = update(attempts).where(attempts.c.id == bindparam("b_id"))
 _ATTEMPT_INSERT = Hot(attempts.insert())

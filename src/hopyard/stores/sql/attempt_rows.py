@@ -12,7 +12,7 @@ from hopyard.domain.attempt_news import After
 from hopyard.domain.durations import KEPT, history_keys
 from hopyard.domain.ids import RunId
 from hopyard.domain.queue import Used
-from hopyard.domain.run import RunPhase
+from hopyard.domain.run import RunPhase, moved
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.stores.sql.codec import encode_exit, encode_replicas, from_us
 from hopyard.stores.sql.history_rows import UsedKey, write_durations, write_used
@@ -104,7 +104,7 @@ class Changes:
         values = self._runs.setdefault(
             found.run, {"b_id": found.run, "b_phase": str(found.run_phase), "started_at": found.run_started_at}
         )
-        values["phase"] = str(after.run_phase)
+        values["phase"] = str(moved(found.run_phase, after.run_phase))
         if found.run_started_at is None and (after.phase is AttemptPhase.RUNNING or after.run_phase.final):
             found.run_started_at = values["started_at"] = started_at
         if after.exit is not None:

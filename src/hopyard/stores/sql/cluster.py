@@ -14,7 +14,7 @@ from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
-from hopyard.domain.run import RunPhase
+from hopyard.domain.run import RunPhase, moved
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.cluster_store import Lease, Recorded
@@ -248,7 +248,8 @@ class SqlClusterStore:
     def _cancel(self, conn: Connection, changes: Changes, run: RunId, now: int) -> Recorded:
         """Take a run out of the queue."""
         ended = {"ended_at": now, "exit": encode_exit(attempt_news.CANCELLED_IN_QUEUE)}
-        values = {"phase": str(RunPhase.CANCELLED), "stop_requested": True, "touched": changes.stamp.now, **ended}
+        cancelled = str(moved(RunPhase.QUEUED, RunPhase.CANCELLED))
+        values = {"phase": cancelled, "stop_requested": True, "touched": changes.stamp.now, **ended}
         conn.execute(_CANCEL.where(runs.c.id == run).values(values))
         self._holds.drop(conn, [run])
         self._live.waits_no_longer(run)

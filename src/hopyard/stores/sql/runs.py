@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, or_, select, up
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, check_newest
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, check_newest, moved
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
 from hopyard.stores.sql import checkpoint_rows
@@ -251,6 +251,7 @@ class SqlRunStore:
                 raise Conflict("the run was not recorded offline")
             if row.attempts:
                 return
+            ended = moved(RunPhase(row.phase), _OFFLINE_ENDS[phase], unfinished=True)
             times = {"started_at": to_us(started_at), "ended_at": to_us(ended_at), "exit": encode_exit(exit)}
             conn.execute(
                 attempts.insert().values(
@@ -266,7 +267,7 @@ class SqlRunStore:
                     **times,
                 )
             )
-            conn.execute(update(runs).where(runs.c.id == run).values(phase=str(_OFFLINE_ENDS[phase]), attempts=1, **times))
+            conn.execute(update(runs).where(runs.c.id == run).values(phase=str(ended), attempts=1, **times))
 
         await self._database.write(write)
 
