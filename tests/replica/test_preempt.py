@@ -13,6 +13,8 @@ from engines.bench import LocalBench
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import AttemptId, check_digest
 from hopyard.domain.launch import Restore
+from hopyard.domain.replica import StopOrder
+from hopyard.engines.local.folder import ReplicaFolder
 from hopyard.testing.engine_contract import LOOPS, WAITS
 from replica.conftest import Play
 
@@ -105,6 +107,45 @@ def test_the_server_s_word_gives_less_time_than_the_engine_did(play: Play) -> No
         await bench.output("a.1", b"deaf")
         bench.sink.grace_s, bench.sink.stop_requested = 0.0, True
         assert await bench.exits("a.1") == [Exit(ExitKind.STOPPED, 137, "stopped by request")]
+
+    play(scenario)
+
+
+def test_a_gang_saves_together_before_its_time_limit(play: Play) -> None:
+    script = LOOPS.replace("(1 + int(os.environ['RANK']))", "50")
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script, script, time_limit_s=12.0)
+        first, second = await bench.exits("a.1")
+        (saved,) = bench.sink.checkpoints
+        assert first == Exit(ExitKind.TIME_LIMIT, 124, f"time limit of 12 s reached, saved at step {saved['step']}")
+        assert second == Exit(ExitKind.TIME_LIMIT, 124, "time limit of 12 s reached")
+        assert b"time limit" not in bench.sink.stream("a.1", 1, "stderr")  # once for the gang
+
+    play(scenario)
+
+
+def test_what_ends_by_itself_before_its_time_limit_ended_so(play: Play) -> None:
+    asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
+    script = LOOPS + f"    while turn == 3 and not {asked}: time.sleep(0.01)\n    if turn == 3: raise SystemExit({{code}})\n"
+
+    async def scenario(bench: LocalBench) -> None:
+        for name, code in (("a.1", 0), ("b.1", 5)):
+            await bench.launch(name, script.format(code=code), time_limit_s=8.0)
+        assert await bench.exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+        (failed,) = await bench.exits("b.1")
+        assert (failed.kind, failed.code) == (ExitKind.EXIT_CODE, 5)
+
+    play(scenario)
+
+
+def test_a_stop_while_the_time_limit_is_near_is_a_stop(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS.replace("exit(0)", "exit(3)"), time_limit_s=3600.0)
+        await bench.output("a.1", b"up")
+        ReplicaFolder(bench.folder("a.1")).request_stop(StopOrder.limit(3000.0, "time limit of 3600 s reached"))
+        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+        assert await bench.exits("a.1") == [Exit(ExitKind.STOPPED, 3, "stopped by request")]
 
     play(scenario)
 

@@ -23,8 +23,8 @@ class NodeShare:
     gang_folder: one that all replicas of the gang on this node see.
     nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of each of
     `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is not limited.
-    grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (time limit, the server's word without a
-    grace).
+    grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (at most, before a time limit; at the server's word
+    without a grace).
     """
 
     id: str
@@ -77,7 +77,8 @@ class ReplicaState:
 class StopOrder:
     """The content of `stop`: end within `grace_s`, and say so with this kind and reason.
 
-    at_safe_point: a script that has safe points leaves at its next one; SIGTERM comes to it only when the grace is nearly over.
+    at_safe_point: a script that has safe points leaves at its next one; SIGTERM comes to it only when the grace is nearly over. At a time
+    limit it comes no sooner to one without safe points.
     """
 
     grace_s: float
@@ -89,6 +90,16 @@ class StopOrder:
     def preempt(cls, grace_s: float) -> StopOrder:
         """Make room, after saving a checkpoint where that can be."""
         return cls(grace_s, ExitKind.PREEMPTED, "preempted", at_safe_point=True)
+
+    @classmethod
+    def limit(cls, grace_s: float, reason: str) -> StopOrder:
+        """The time limit comes in `grace_s`: save a checkpoint where that can be, and end before."""
+        return cls(grace_s, ExitKind.TIME_LIMIT, reason, at_safe_point=True)
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether the run is to go on from what it saves: it makes room, or its time is over."""
+        return self.kind in (ExitKind.PREEMPTED, ExitKind.TIME_LIMIT)
 
     def followed_by(self, later: StopOrder) -> StopOrder:
         """What holds when a second order comes: the smaller grace; and who is simply to end waits for no safe point."""

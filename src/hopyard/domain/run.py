@@ -243,6 +243,7 @@ class RunEventKind(StrEnum):
     PROMISED = "promised"  # a start was promised
     BREACHED = "breached"  # and could not be kept
     PREEMPTED = "preempted"  # it was asked to make room
+    TIME_LIMIT = "time-limit"  # its time limit comes soon
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,9 @@ class RunStore(Protocol):
         """What was decided about it: promises, their breaches, preemptions; oldest first. Raises NotFound."""
         ...
 
+    async def record_event(self, run: RunId, event: RunEvent, /) -> None:
+        """One that is there already is not there twice. Raises NotFound."""
+
     async def delete(self, run: RunId, /) -> None:
         """Forget a final run with its attempts and checkpoints. Raises Conflict while it is live, NotFound."""
 

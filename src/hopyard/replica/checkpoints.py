@@ -11,7 +11,6 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from hopyard.domain.attempt import ExitKind
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerFault, ServerUnavailable, StorageFull
 from hopyard.replica.diary import say
@@ -120,9 +119,9 @@ class Checkpoints:
                 return
 
     def _is_unwanted(self) -> bool:
-        """Somebody wants the run to end, and not only to make room: then it goes on from this checkpoint."""
+        """Somebody wants the run to end, and not only to make room or at its time limit: then something goes on from this checkpoint."""
         order = self.folder.read_stop()
-        return order is not None and order.kind is not ExitKind.PREEMPTED
+        return order is not None and not order.wants_checkpoint
 
     def _skip(self, event: dict[str, Any], why: Exception) -> None:
         self.left_behind.keep(f"the checkpoint of step {event.get('step')}", self._folder_of(event), why)

@@ -12,7 +12,7 @@ from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.replica import StopOrder
 from hopyard.replica import tree
 from hopyard.replica.folder import Folder, Left
-from hopyard.replica.reasons import code_of, exit_of, seconds_in_words
+from hopyard.replica.reasons import TIME_LIMIT_CODE, code_of, exit_of, seconds_in_words
 from hopyard.sdk.safepoint import FOLDER
 
 _LAST_PART = 0.25  # of the grace: for a script that comes to no safe point to do what it does at SIGTERM
@@ -37,13 +37,15 @@ class Ending:
     waits: bool = False
     _order: StopOrder | None = None
     _told: bool = False  # by SIGTERM
+    _limit: StopOrder | None = None  # that of the time limit, where that came first
 
     def obey(self, order: StopOrder, now: float) -> None:
         """Do what an order says; harmless to repeat."""
         if self.verdict is None:
             self.verdict, self._order, self.kill_at = Exit(order.kind, 143, order.reason), order, now + order.grace_s
             self.waits = order.at_safe_point and self._has_safe_points()
-            self.term_at = self._latest_term(order) if self.waits else now
+            self._limit = order if order.kind is ExitKind.TIME_LIMIT else None
+            self.term_at = self._latest_term(order) if self.waits or self._limit is not None else now
         elif self._order is not None and order != self._order:  # a second one with less patience
             self._order, self.verdict = order, Exit(order.kind, 143, order.reason)
             self.kill_at = min(self.kill_at, now + order.grace_s)
@@ -77,6 +79,8 @@ class Ending:
         if self._order is None:
             return self.verdict
         left = self.folder.read_left()
+        if self._limit is not None and (left is not None or self.verdict.kind is ExitKind.TIME_LIMIT):
+            return self._at_limit(self._limit, left, own)
         if left is not None:
             return Exit(ExitKind.PREEMPTED, code_of(status), _in_words(left))
         reason = self.verdict.reason
@@ -90,6 +94,14 @@ class Ending:
                 reason += f": it came to no safe point within {seconds_in_words(self._order.grace_s)}"
         return Exit(self.verdict.kind, code_of(status), reason)
 
+    def _at_limit(self, order: StopOrder, left: Left | None, own: Exit) -> Exit:
+        if left is not None:
+            return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + _saved(left))
+        if not self._told:
+            return own
+        late = f": it came to no safe point within {seconds_in_words(round(order.grace_s, 1))}" if self.waits else ""
+        return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + late)
+
     def _latest_term(self, order: StopOrder) -> float:
         return self.kill_at - min(self.grace_s, _LAST_PART * order.grace_s)
 
@@ -100,6 +112,13 @@ class Ending:
             return False
         pids = {name.partition("-")[2] for name in names}
         return any(str(stat.pid) in pids for stat in tree.descendants(os.getpid()))
+
+
+def _saved(left: Left) -> str:
+    """What to add to the reason for which a script left."""
+    if left.rank:
+        return ""
+    return "; nothing could be saved" if left.step is None else f", saved at step {left.step}"
 
 
 def _in_words(left: Left) -> str:

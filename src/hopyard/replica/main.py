@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.run import RunEventKind
 from hopyard.domain.study import GOES_ON
 from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, StorageFull
 from hopyard.replica import boards, process
@@ -175,6 +176,7 @@ class Replica:
             time_limit_s=spec.launch.time_limit_s,
             grace_s=spec.node.grace_s,
             gang_folder=Path(spec.node.gang_folder or self._folder.root),
+            warn=self._warn_of_limit,
             periodic=[
                 Periodic(now + FIRST_S, system.sample),
                 Periodic(now + boards.EVERY_S, tensorboard.poll),
@@ -192,6 +194,13 @@ class Replica:
         if spec.launch.study is not None and ended.kind is ExitKind.EXIT_CODE and ended.code == GOES_ON:
             return replace(ended, kind=ExitKind.LOST, reason=ended.reason.partition(": ")[2] or ended.reason)
         return ended
+
+    def _warn_of_limit(self, text: str) -> None:
+        """Where people look: in the run's events, and for those who follow it in its output."""
+        if self._spec.launch.rank == 0:
+            with suppress(OSError):
+                self._folder.append_json("events", kind=RunEventKind.TIME_LIMIT, text=text)
+                self._folder.append("stderr", f"hopyard: {text}\n".encode())
 
     def _gpu_watch(self, now: float) -> list[Periodic]:
         """Looks whether a run that shares a GPU keeps to its part."""
@@ -256,7 +265,7 @@ class Replica:
             except (ServerUnavailable, StorageFull, MissingBlobs) as failed:
                 if not self._folder.is_there():
                     return
-                if patience.is_over(failed, unwanted=self._folder.read_stop() is not None):
+                if patience.is_over(failed, unwanted=(order := self._folder.read_stop()) is not None and not order.wants_checkpoint):
                     self._forgo_outputs(failed)
                     return
                 if not self._server.look_again():

@@ -8,6 +8,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from hopyard.replica.diary import say
 from hopyard.replica.ending import Ending
 from hopyard.replica.folder import Folder
 from hopyard.replica.limits import Groups, MemoryWatch
-from hopyard.replica.reasons import TIME_LIMIT_CODE, node_oom_kills, seconds_in_words
+from hopyard.replica.reasons import node_oom_kills, seconds_in_words
 
 _TOGETHER_S = 0.05  # what is due so soon is done with what is due now: to wake up takes longer than most of it
 _LEFT_EVERY_S = 0.25  # how often a script that is left to come to a safe point is asked whether it has
+_NOTICE_S, _NOTICE_PART = 60.0, 0.25  # how long before a time limit a script is asked to save and leave; at most this part of the limit
 _LAST_WORDS_S = 0.5  # after SIGKILL of the tree, before an unkillable process (state D) is left to the kernel
 
 
@@ -75,7 +77,8 @@ class Periodic:
 class Supervisor:
     """Watches one process until it has ended and nothing of it is left.
 
-    time_limit_s counts from the start of `run`. grace_s: between SIGTERM and SIGKILL at the time limit.
+    time_limit_s counts from the start of `run`, and is kept: the process is asked to save and leave a while before, gets SIGTERM at most
+    `grace_s` before, and SIGKILL at the limit. warn: is told of that while there is time.
     gang_folder: where processes with safe points show themselves.
     """
 
@@ -87,6 +90,7 @@ class Supervisor:
     time_limit_s: float | None
     grace_s: float
     gang_folder: Path
+    warn: Callable[[str], None]
     periodic: list[Periodic] = field(default_factory=list)
     server_stop: StopOrder | None = None
     _ending: Ending = field(init=False)
@@ -99,7 +103,8 @@ class Supervisor:
         """Returns when the process has exited, however it came to that, and its stragglers are gone."""
         begun, ending = time.monotonic(), self._ending
         node_kills = node_oom_kills()
-        limit_at = math.inf if self.time_limit_s is None else begun + self.time_limit_s
+        limit_s = math.inf if self.time_limit_s is None else self.time_limit_s
+        limit_at, notice_at = begun + limit_s, begun + limit_s - min(_NOTICE_S, limit_s * _NOTICE_PART)
         memory_at = begun + self.memory.next_s
         while not self._reap():
             now = time.monotonic()
@@ -109,15 +114,14 @@ class Supervisor:
                 memory_at = now + self.memory.next_s
             for each in self.periodic:
                 each.run_if_due(now)
-            if now >= limit_at and ending.verdict is None and self.time_limit_s is not None:
-                reason = f"time limit of {seconds_in_words(self.time_limit_s)} reached"
-                ending.end(Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, reason), now, kill_at=now + self.grace_s)
+            if now >= notice_at and ending.verdict is None:
+                self._tell_of_limit(limit_s, limit_at, now)
             ending.tell_if_due(now)
             if now >= ending.kill_at:
                 self._kill_tree()
                 ending.kill_at = now + _LAST_WORDS_S
             due = [memory_at, ending.term_at, ending.kill_at, *(p.due_at for p in self.periodic)]
-            due += [limit_at] if ending.verdict is None else []
+            due += [notice_at] if ending.verdict is None else []
             due += [now + _LEFT_EVERY_S] if ending.waits else []
             self.wakeup.wait(min(due) - time.monotonic())
         over_memory = ending.verdict is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
@@ -147,6 +151,16 @@ class Supervisor:
         order = self.folder.read_stop() or self.server_stop
         if order is not None:
             self._ending.obey(order, now)
+
+    def _tell_of_limit(self, limit_s: float, limit_at: float, now: float) -> None:
+        """Ask for a checkpoint as a preemption does: by an order in the folder, where a script with safe points looks for it."""
+        order = StopOrder.limit(max(0.0, limit_at - now), f"time limit of {seconds_in_words(limit_s)} reached")
+        with suppress(OSError):  # a full disk: then it is told by SIGTERM
+            self.folder.request_stop(order)
+        self._ending.obey(order, now)
+        left = f"{order.grace_s:.2g} s" if order.grace_s < 10 else f"{order.grace_s:.0f} s"
+        end = "it saves a checkpoint at its next safe point and leaves" if self._ending.waits else "it gets SIGTERM shortly before"
+        self.warn(f"the time limit of {seconds_in_words(limit_s)} is reached in {left}: {end}")
 
     def _look_at_memory(self, now: float) -> None:
         reason = self.memory.check()

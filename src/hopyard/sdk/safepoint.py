@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 FOLDER, LEFT_FILE = "turns", "left.json"
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
 _STOP_FILE = "stop"  # domain.replica.STOP_FILE, which would be slow to import
+_TIME_LIMIT = "time-limit"  # domain.attempt.ExitKind.TIME_LIMIT
 _LOOK_EVERY_S, _POLL_S, _MISSING_S = 0.02, 0.002, 2.0
 _PASSED, _PARKED, _SAVED, _CELLS = 0, 1, 2, 3
 
@@ -41,6 +42,7 @@ class SafePoints:
         self.rank, self.pid = rank, os.getpid()
         self._replica, self._world = replica, world
         self._stop, self._look_at, self._asked = os.path.join(replica, _STOP_FILE), 0.0, False
+        self.at_limit = False  # whether it is asked because its time is over
         self._folder = os.path.join(gang, FOLDER)
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self._lock = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -86,7 +88,9 @@ class SafePoints:
     def _is_asked(self) -> bool:
         try:
             with open(self._stop, "rb") as file:
-                return bool(json.loads(file.read()).get("at_safe_point"))
+                order = json.loads(file.read())
+                self.at_limit = order.get("kind") == _TIME_LIMIT
+                return bool(order.get("at_safe_point"))
         except (OSError, ValueError, AttributeError):
             return False
 

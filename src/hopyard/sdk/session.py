@@ -243,7 +243,10 @@ class Session:
                 self.save(None, {})
             step = None if self._unsaved else self._last_step
             told = "nothing could be saved" if step is None else f"the checkpoint of step {step} is saved"
-            say(f"making room: {told}; this run goes on when there is room again", once="room")
+            why, then = "making room", "this run goes on when there is room again"
+            if agreed.at_limit:
+                why, then = "the time limit is reached", "`hop fork RUN --checkpoint newest` goes on from the newest checkpoint"
+            say(f"{why}: {told}; {then}", once="room")
             agreed.leave(step)
         else:
             agreed.leave(None)

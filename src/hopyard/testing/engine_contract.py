@@ -440,7 +440,31 @@ class EngineContract(ABC):
     def test_time_limit(self, tmp_path: Path) -> None:
         async def scenario(bench: EngineBench) -> None:
             await bench.launch("a.1", WAITS, time_limit_s=0.5)
+            await bench.launch("b.1", DEAF, time_limit_s=1.0)
             assert await bench.exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, "time limit of 0.5 s reached")]
+            assert await bench.exits("b.1") == [Exit(ExitKind.TIME_LIMIT, 124, "time limit of 1 s reached")]
+
+        self.play(tmp_path, scenario)
+
+    def test_a_run_with_safe_points_saves_before_its_time_limit(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", LOOPS, time_limit_s=8.0)
+            (ended,) = await bench.exits("a.1")
+            saved = bench.sink.checkpoints[-1]
+            assert saved["step"] > 0
+            assert ended == Exit(ExitKind.TIME_LIMIT, 124, f"time limit of 8 s reached, saved at step {saved['step']}")
+            said = bench.sink.stream("a.1", 0, "stderr").decode()
+            assert "hopyard: the time limit of 8 s is reached in 2 s: it saves a checkpoint at its next safe point" in said
+            assert f"the time limit is reached: the checkpoint of step {saved['step']} is saved" in said
+            assert b'"kind":"time-limit"' in bench.sink.stream("a.1", 0, "events")
+
+        self.play(tmp_path, scenario)
+
+    def test_a_script_that_comes_to_no_safe_point_ends_at_its_time_limit(self, tmp_path: Path) -> None:
+        async def scenario(bench: EngineBench) -> None:
+            await bench.launch("a.1", DAWDLES, time_limit_s=4.0)
+            reason = "time limit of 4 s reached: it came to no safe point within 1 s"
+            assert await bench.exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, reason)]
 
         self.play(tmp_path, scenario)
 

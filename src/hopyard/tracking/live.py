@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from hopyard.domain.ids import AttemptId, RunId
-from hopyard.domain.run import UNSTORED, ParamValue
+from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import MOST_UNSTORED, RunStore
 from hopyard.tracking.lines import number, whole
@@ -16,6 +17,7 @@ from hopyard.tracking.lines import number, whole
 NAME_LIMIT = 1024  # characters of a metric's or parameter's name
 NAMES_LIMIT = 10_000  # metrics, parameters … of one run that are kept in memory
 TEXT_LIMIT = 16 * 1024
+_LATEST = 2.0**33  # unix seconds: no clock says more
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class LiveRun:
     _summary: dict[str, float] = field(default_factory=dict)
     _params: dict[str, ParamValue] = field(default_factory=dict)
     _unstored: list[str] = field(default_factory=list)
+    _limit: RunEvent | None = None  # that its time limit comes soon
 
     def take_points(self, rank: int, newest: Mapping[str, tuple[int, float]]) -> bool:
         """Whether anything of it counts."""
@@ -75,6 +78,8 @@ class LiveRun:
                 return self._take_progress(event)
             case str(kind) if kind == UNSTORED:
                 return self._take_unstored(event.get("text"))
+            case str(kind) if kind == RunEventKind.TIME_LIMIT and rank == 0:
+                return self._take_limit(at, event.get("text"))
         return False
 
     def take_system(self, rank: int, sample: Mapping[str, Any]) -> bool:
@@ -104,12 +109,18 @@ class LiveRun:
     def _take_unstored(self, text: object) -> bool:
         if not isinstance(text, str) or len(self._unstored) >= MOST_UNSTORED:
             return False
-        self._unstored.append("".join(c if c.isprintable() else " " for c in text[:TEXT_LIMIT]))
+        self._unstored.append(_printable(text))
+        return True
+
+    def _take_limit(self, at: float | None, text: object) -> bool:
+        if at is None or not 0 <= at < _LATEST or not isinstance(text, str):
+            return False
+        self._limit = RunEvent(datetime.fromtimestamp(at, UTC), RunEventKind.TIME_LIMIT, _printable(text))
         return True
 
     @property
     def dirty(self) -> bool:
-        return bool(self._metrics or self._summary or self._params or self._unstored or self.anew)
+        return bool(self._metrics or self._summary or self._params or self._unstored or self._limit or self.anew)
 
     async def write(self, runs: RunStore) -> None:
         """Bring the store up to date. What the store refuses is kept for the next time, unless a later attempt began meanwhile."""
@@ -118,6 +129,7 @@ class LiveRun:
         summary, self._summary = self._summary, {}
         params, self._params = self._params, {}
         unstored, self._unstored = self._unstored, []
+        limit, self._limit = self._limit, None
         try:
             if params:
                 await runs.record_params(self.run, params, attempt=self.attempt)
@@ -127,12 +139,15 @@ class LiveRun:
                 await runs.record_metrics(self.run, dict(self.latest) if anew else metrics, attempt=self.attempt, anew=anew)
             if unstored:
                 await runs.record_unstored(self.run, unstored)
+            if limit is not None:
+                await runs.record_event(self.run, limit)
         except Conflict:
             return
         except BaseException:
             self.anew |= anew
             self._metrics, self._summary, self._params = metrics | self._metrics, summary | self._summary, params | self._params
             self._unstored = unstored + self._unstored
+            self._limit = self._limit or limit
             raise
 
 
@@ -157,6 +172,10 @@ def read_sample(line: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
             for gpu in gpus
         ],
     }
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:TEXT_LIMIT])
 
 
 def _is_name(name: object) -> bool:

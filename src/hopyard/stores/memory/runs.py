@@ -99,6 +99,11 @@ class MemoryRunStore:
     async def events(self, run: RunId, /) -> Sequence[RunEvent]:
         return list(self._existing(run).events)
 
+    async def record_event(self, run: RunId, event: RunEvent, /) -> None:
+        row = self._existing(run)
+        if event not in row.events:
+            row.events.append(event)
+
     async def delete(self, run: RunId, /) -> None:
         row = self._existing(run)
         if not row.phase.final:

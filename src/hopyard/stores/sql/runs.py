@@ -129,6 +129,16 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
+    async def record_event(self, run: RunId, event: RunEvent, /) -> None:
+        def write(conn: Connection) -> None:
+            _existing(conn, run)
+            values = {"run": run, "at": to_us(event.at), "kind": str(event.kind), "detail": event.detail}
+            there = select(run_events.c.id).where(*(run_events.c[name] == value for name, value in values.items()))
+            if conn.execute(there).first() is None:
+                conn.execute(run_events.insert().values(**values))
+
+        await self._database.write(write)
+
     async def delete(self, run: RunId, /) -> None:
         def write(conn: Connection) -> None:
             if not RunPhase(_existing(conn, run).phase).final:
