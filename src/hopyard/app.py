@@ -18,9 +18,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ from starlette.types import ASGIApp
 from hopyard import __version__
 from hopyard.config.allocator import set_allocator
 from hopyard.config.descriptors import raise_limit
-from hopyard.config.home import Home, write_atomically
+from hopyard.config.home import Home
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import ServerSettings, Settings, read_settings
 from hopyard.controller.clock import SystemClock
@@ -43,6 +44,7 @@ from hopyard.engines.local.engine import LocalEngine
 from hopyard.engines.local.node import NodeSettings
 from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.private_files import OTHERS, open_file, write_atomically
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
@@ -64,6 +66,7 @@ from hopyard.stores.streams import FolderStreams
 HOST = "127.0.0.1"
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
+CLOSED_AT_ONCE = 10_000  # files of an old home whose modes are mended before the server answers; the others meanwhile
 FIRST_LOOK_S = 5.0  # that a start waits for its engine to say what it has
 log = logging.getLogger("hopyard.app")
 
@@ -79,14 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     raise_limit()
     give_memory_back()
     look_briefly()
+    scripts_umask = os.umask(OTHERS)
     try:
         lock = take_lock(home.create())
         if lock is None:
             print(f"a server runs already for {home.root}", file=sys.stderr)
             return 0
+        home.check_entries()
+        entries = home.close_entries()
+        for _ in islice(entries, CLOSED_AT_ONCE):
+            pass
         settings = read_settings(home.settings_file)
         with bind(home, settings, given.port) as listening:
-            uvloop.run(serve(home, settings, listening))
+            uvloop.run(serve(home, settings, listening, scripts_umask=scripts_umask, entries=entries))
     except HopyardError as error:
         print("\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]), file=sys.stderr)
         return 1
@@ -104,7 +112,7 @@ def give_memory_back() -> None:
 
 def take_lock(home: Home) -> int | None:
     """Hold `server.lock` as long as this process lives; None when another one holds it."""
-    descriptor = os.open(home.server_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(home.server_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -180,8 +188,11 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def serve(home: Home, settings: Settings, listening: socket.socket) -> None:
-    """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything. Runs go on without us."""
+async def serve(home: Home, settings: Settings, listening: socket.socket, *, scripts_umask: int, entries: Iterator[str]) -> None:
+    """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything. Runs go on without us.
+
+    scripts_umask: of the runs' scripts. entries: what is left to do of `Home.close_entries`, done beside the serving.
+    """
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -198,7 +209,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
         mark = ensure_mark(home)
         await ensure_owner(home, access, mark, now=clock.now())
         name = "local" if settings.database is None else f"local-{mark}"
-        engine = LocalEngine(home, server_url=lambda: url, spawner_command=SPAWNER, node=declared(settings.node), name=name)
+        engine = LocalEngine(home, server_url=lambda: url, spawner_command=SPAWNER, node=declared(settings.node), name=name, umask=scripts_umask)
         closing.push_async_callback(engine.close)
         parts = await assemble(
             runs=SqlRunStore(database),
@@ -234,7 +245,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()
-            background = parts.controller.run(), parts.sweeper.run(clock), look_at_everything(clock)
+            background = parts.controller.run(), parts.sweeper.run(clock), look_at_everything(clock), asyncio.to_thread(exhaust, entries, end.is_set)
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):
@@ -249,6 +260,13 @@ async def serve(home: Home, settings: Settings, listening: socket.socket) -> Non
             for other in others:
                 other.cancel()
     log.info("ended")
+
+
+def exhaust(entries: Iterator[str], ended: Callable[[], bool]) -> None:
+    """Goes through `entries` to their end, or until the server has ended."""
+    for _ in entries:
+        if ended():
+            return
 
 
 def declared(node: DeclaredNode) -> NodeSettings:
@@ -272,7 +290,7 @@ def ensure_mark(home: Home) -> str:
     except FileNotFoundError:
         token = home.read_token()  # by whose hash a home was known before it had a mark of its own
         mark = os.urandom(6).hex() if token is None else hash_token(token)[:12]
-        write_atomically(home.mark_file, mark.encode() + b"\n", mode=0o600, durable=True)
+        write_atomically(home.mark_file, mark.encode() + b"\n", durable=True)
         return mark
 
 
@@ -288,7 +306,7 @@ async def ensure_owner(home: Home, access: AccessStore, mark: str, *, now: datet
         if old.name in (name, ""):  # "": of a server that gave tokens no names
             await access.remove_token(old.id)
     token = new_user_token()
-    write_atomically(home.token_file, token.encode() + b"\n", mode=0o600, durable=True)
+    write_atomically(home.token_file, token.encode() + b"\n", durable=True)
     await access.add_token(owner, hash_token(token), now=now, name=name)
 
 
@@ -303,7 +321,7 @@ def owner_name() -> str:
 def write_server_file(home: Home, url: str, started_at: datetime, *, pid: int) -> None:
     """pid: 0 when the server ends on purpose; whoever waits for it then does not start another one."""
     said = {"pid": pid, "url": url, "started_at": started_at.isoformat(), "version": __version__}
-    write_atomically(home.server_file, json.dumps(said).encode() + b"\n", mode=0o600)
+    write_atomically(home.server_file, json.dumps(said).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hopyard.config.home import write_atomically
 from hopyard.domain.points import Point, read_records
+from hopyard.private_files import write_atomically
 
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_") and k not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,8 +15,9 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.home import Home
+from hopyard.config.home import AS_ROOT, ROOT_HINT, Home, check_owner
 from hopyard.errors import HopyardError, ServerUnavailable
+from hopyard.private_files import OTHERS
 
 _GIB = 1024**3
 _FREE_WARN, _FREE_FAIL = 10 * _GIB, 1 * _GIB
@@ -57,7 +59,9 @@ def _safely(check: Callable[[Home], Iterator[Finding]], home: Home) -> Iterator[
     name = check.__name__.removeprefix("check_")
     try:
         yield from check(home)
-    except (OSError, HopyardError) as broken:
+    except HopyardError as refused:
+        yield Finding(name, "fail", refused.message, "; ".join(refused.hints))
+    except OSError as broken:
         yield Finding(name, "fail", f"could not be checked: {broken}")
 
 
@@ -68,11 +72,19 @@ def check_home(home: Home) -> Iterator[Finding]:
     if not os.access(home.root, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("home", "fail", f"{home.root} cannot be written", f"chown or choose another folder by HOPYARD_HOME (this is user {os.getuid()})")
         return
-    for path, allowed in ((home.root, 0o700), (home.token_file, 0o600)):
-        if path.exists() and path.stat().st_mode & 0o777 & ~allowed:
-            yield Finding("home", "fail", f"{path} can be read by others", f"chmod {allowed:o} {path}")
-            return
-    yield Finding("home", "ok", f"{home.root}, readable by its owner only")
+    check_owner(home.root, home.root.stat().st_uid)
+    home.check_entries()
+    readable = [path for path in (home.root, *sorted(home.root.iterdir())) if not path.is_symlink() and path.stat().st_mode & OTHERS]
+    if readable:
+        path, closed = readable[0], "700" if readable[0].is_dir() else "600"
+        yield Finding("home", "fail", f"{path} can be read by others", f"chmod {closed} {path}")
+    else:
+        yield Finding("home", "ok", f"{home.root}, readable by its owner only")
+    above = home.root.parent.stat()
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        yield Finding("parent", "warn", f"everybody may rename and replace what lies in {home.root.parent}, this home too", f"chmod +t {home.root.parent}, or move the home")
+    if os.geteuid() == 0:
+        yield Finding("user", "warn", AS_ROOT, ROOT_HINT)
 
 
 def check_disk(home: Home) -> Iterator[Finding]:

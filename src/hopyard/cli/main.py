@@ -85,6 +85,10 @@ def hop(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+    elif ctx.invoked_subcommand not in ("doctor", "help"):
+        from hopyard.config.home import Home
+
+        Home.default().check()
 
 
 @click.command("help")

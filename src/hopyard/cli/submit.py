@@ -42,7 +42,7 @@ def submit(
         extras: dict[str, bytes] = {}
         environment = _environment(request, interpreter, extras)
         with _CodeBar() as bar:
-            home = Home.default()
+            home = Home.default().create()
             tree = pack(folder, rules=CODE, cache=home.pack_cache, without=home.root, progress=bar)
         if not bar.warned:
             _warn_of_size(tree.size_bytes, tree.files)

@@ -11,9 +11,10 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.home import Home, write_atomically
+from hopyard.config.home import Home
 from hopyard.domain.access import Scope
 from hopyard.errors import NotFound, SpecError
+from hopyard.private_files import write_atomically
 from hopyard.sdk.client import API, Client
 
 _ID_DIGITS = 12
@@ -158,12 +159,12 @@ def _replace_here(home: Home, old: str, secret: str) -> str | None:
 
     held = home.read_token()
     if held is not None and _id(held) == old:
-        write_atomically(home.token_file, secret.encode() + b"\n", mode=0o600, durable=True)
+        write_atomically(home.token_file, secret.encode() + b"\n", durable=True)
         return str(home.token_file)
     login = read_login(home)
     if login is not None and _id(login[1]) == old:
         said = {"url": login[0], "token": secret}
-        write_atomically(home.login_file, json.dumps(said).encode() + b"\n", mode=0o600, durable=True)
+        write_atomically(home.login_file, json.dumps(said).encode() + b"\n", durable=True)
         return str(home.login_file)
     return None
 

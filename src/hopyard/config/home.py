@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hopyard.errors import SpecError
+from hopyard.private_files import OTHERS, close_to_others, close_tree, make_folder
+
 HOME_VARIABLE = "HOPYARD_HOME"
+AS_ROOT = "the server runs as root, and so do all runs: every token is a root shell on this machine"
+ROOT_HINT = "start it as an ordinary user, in a home of theirs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +117,69 @@ class Home:
         return self.root / "kept" / run
 
     def create(self) -> Home:
-        """Make the root folder, readable by its owner only. Idempotent."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Makes the root folder, readable by its owner only; one that exists is checked as `check` does. Idempotent."""
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
+        self.check()
         return self
 
+    def check(self) -> None:
+        """Takes the rights of others from the root folder, where it exists: it is the wall around everything below.
+
+        Raises SpecError where the folder belongs to another user, root included, or where its mode cannot be changed.
+        """
+        try:
+            about = self.root.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if not stat.S_ISDIR(about.st_mode):
+            return
+        check_owner(self.root, about.st_uid)
+        if about.st_mode & OTHERS:
+            try:
+                self.root.chmod(0o700)
+                about = self.root.stat()
+            except OSError:
+                pass
+        if about.st_mode & OTHERS:
+            hint = "choose a folder on a file system that knows modes: HOPYARD_HOME=FOLDER"
+            raise SpecError(f"{self.root} can be read by others, and its mode cannot be changed", hints=(hint,))
+
+    def close_entries(self) -> Iterator[str]:
+        """Takes the rights of others from every entry of the root folder at once, then, one by one as the caller goes on, from what lies
+        below the folders that others could enter. Yields paths. The scripts' own files, in `work`, are left as the scripts made them.
+        """
+        opened = []
+        for entry in os.scandir(self.root):
+            try:
+                about = entry.stat(follow_symlinks=not entry.is_symlink() or entry.is_dir())
+            except FileNotFoundError:
+                continue
+            if about.st_uid == os.geteuid() and close_to_others(entry.path, about.st_mode) and entry.is_dir():
+                opened.append(entry.path)
+        for folder in opened:
+            yield folder
+            yield from close_tree(folder, without=frozenset({"work"}))
+
+    def check_entries(self) -> None:
+        """Raises SpecError where one of Hopyard's own files or folders belongs to another user: a server of theirs has been at work here."""
+        own = (
+            self.server_file, self.server_lock, self.start_lock, self.token_file, self.database, self.server_log.parent, self.server_log,
+            self.blobs, self.streams, self.attempts, self.trees.parent, self.offline,
+        )  # fmt: skip
+        for path in own:
+            try:
+                check_owner(path, path.stat().st_uid)
+            except FileNotFoundError:
+                continue
+
     def read_server(self) -> dict[str, Any] | None:
-        """What `server.json` says, None where there is none (or it is not whole)."""
+        """What `server.json` says, None where there is none (or it is not whole). Raises SpecError where it may not be read."""
         try:
             found = json.loads(self.server_file.read_bytes())
+        except PermissionError as refused:
+            check_owner(self.server_file, self.server_file.stat().st_uid)
+            raise SpecError(f"{self.server_file} cannot be read: {refused.strerror}", hints=(f"chmod 600 {self.server_file}",)) from refused
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) and "url" in found else None
@@ -138,21 +200,19 @@ class Home:
             return None
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Replace `path` by `data` so that a reader sees the old or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+def check_owner(path: Path, uid: int) -> None:
+    """Raises SpecError unless `uid`, the owner of `path`, is the user of this process."""
+    me = os.geteuid()
+    if uid != me:
+        hint = f"run this as {user_name(uid)}, or choose another home: HOPYARD_HOME=FOLDER; to hand the home over: `chown -R {me} FOLDER` as root"
+        raise SpecError(f"{path} belongs to {user_name(uid)} (uid {uid}), and this is {user_name(me)} (uid {me})", hints=(hint,))
+
+
+def user_name(uid: int) -> str:
+    """The login name of a user of this machine, or the number where there is none."""
+    import pwd
+
     try:
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            if durable:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        scratch.replace(path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

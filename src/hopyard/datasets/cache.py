@@ -29,6 +29,7 @@ from hopyard.datasets.transfer import download
 from hopyard.datasets.transport import Fetch, Fetching
 from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import HopyardError, NotFound
+from hopyard.private_files import make_folder, open_file
 
 _SETTLE_BYTES = 64 * 1024 * 1024
 _ABANDONED_S = 24 * 3600.0  # a broken-off fetch that nobody went on with for so long is given up
@@ -56,7 +57,7 @@ class TreeCache:
         not there; of many who ask at once, one fetches and the others wait, and what a broken-off fetch brought is kept.
         Raises IntegrityError, StorageFull, what `fetch` raises; without `fetch`, NotFound when the tree is not here."""
         check_digest(manifest)
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self._root)
         lock = self._hold(manifest, fetch, progress)
         try:
             yield self._root / manifest
@@ -128,7 +129,7 @@ class TreeCache:
         if fetch is None:
             raise NotFound(f"the tree {manifest[:12]} is not on this machine")
         os.utime(lock)  # see `_give_up_abandoned`
-        part.mkdir(exist_ok=True, mode=0o700)
+        make_folder(part)
         download(manifest, part, Fetching(fetch), progress)
         size = _make_read_only(part)
         boot = _boot()
@@ -187,7 +188,7 @@ class TreeCache:
     def _lock(self, manifest: Digest, how: int) -> int:
         path = self._lock_path(manifest)
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(descriptor, how)
                 if self._is_current(descriptor, manifest):
@@ -225,7 +226,7 @@ def _matches(tree: Path, manifest: Digest) -> bool:
 
 
 def _make_read_only(top: Path) -> int:
-    """Take away the right to write, below `top` and from it; the sum of the files' sizes."""
+    """Leave the owner the right to read, and nobody any other, below `top` and in it; the sum of the files' sizes."""
     size = 0
     with os.scandir(top) as entries:
         for entry in entries:
@@ -236,8 +237,8 @@ def _make_read_only(top: Path) -> int:
             else:
                 about = entry.stat()
                 size += about.st_size
-                os.chmod(entry.path, stat.S_IMODE(about.st_mode) & ~0o222 | 0o444)
-    os.chmod(top, 0o555)
+                os.chmod(entry.path, stat.S_IMODE(about.st_mode) & 0o100 | 0o400)
+    os.chmod(top, 0o500)
     return size
 
 

@@ -9,7 +9,6 @@ an entry racily clean). Those are remembered as unknown and read anew the next t
 from __future__ import annotations
 
 import json
-import os
 import sys
 from array import array
 from contextlib import suppress
@@ -20,6 +19,7 @@ from blake3 import blake3
 
 from hopyard.datasets.walk import CTIME, INODE, MTIME, SIZE, Seen, Walked
 from hopyard.domain.ids import Digest
+from hopyard.private_files import write_atomically
 
 _FORMAT = 2
 _HEADER_BYTES = 4096
@@ -96,14 +96,10 @@ class StatCache:
             "format": _FORMAT, "fingerprint": fingerprint(walked) if trusted else "", "encoded_bytes": len(encoded),
             "body": blake3(body).hexdigest(), **summary._asdict(),
         }  # fmt: skip
-        scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            scratch.write_bytes(json.dumps(header).encode() + b"\n" + body)
-            scratch.replace(self._path)
+            write_atomically(self._path, json.dumps(header).encode() + b"\n" + body)
         except OSError:
-            with suppress(OSError):
-                scratch.unlink()
+            pass
 
     def forget(self) -> None:
         with suppress(OSError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+from hopyard.private_files import OTHERS
 from hopyard.replica import main as replica
 from hopyard.replica.folder import take_lock
 
@@ -15,11 +17,11 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--adopt", action="store_true", help="clear up after a replica that died: ship the rest, report how it ended")
     given = parser.parse_args()
-    folder = given.folder.absolute()
+    folder, umask = given.folder.absolute(), os.umask(OTHERS)
     lock = take_lock(folder)
     if lock is None:
         return 0  # another one lives: that one does the work
-    return replica.run(folder, adopt=given.adopt, lock=lock)
+    return replica.run(folder, adopt=given.adopt, lock=lock, umask=umask)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from hopyard.config.home import write_atomically
 from hopyard.domain.ids import Digest
 from hopyard.domain.run import Environment
+from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.replica.failure import PrepareFailed
 
 KEEP = 16  # environments beyond this many go, the least recently used first, unless a run uses them
@@ -84,7 +84,7 @@ class Environments:
         known = self.root / _LOCKS / f"{name}.txt"
         if known.exists():
             return known.read_bytes()
-        known.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(known.parent)
         text = self.fetch(requirements)
         with _held(known.with_suffix(".lock"), fcntl.LOCK_EX) as held:
             if not known.exists():
@@ -109,7 +109,7 @@ class Environments:
     def _build(self, folder: Path, lock: bytes, python: str) -> None:
         if (folder / _READY).exists():
             return
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         with _held(folder.with_name(f"{folder.name}.lock"), fcntl.LOCK_EX) as held:
             if (folder / _READY).exists():
                 return  # another run built it while we waited
@@ -147,8 +147,8 @@ def packages_of(lock: bytes) -> Mapping[str, str]:
 
 @contextmanager
 def _held(file: Path, how: int) -> Iterator[int]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    make_folder(file.parent)
+    descriptor = open_file(file, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, how)
         yield descriptor

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from hopyard.config.home import write_atomically
 from hopyard.domain.replica import (
     LOCK_FILE,
     SPEC_FILE,
@@ -28,6 +27,7 @@ from hopyard.domain.replica import (
     StopOrder,
 )
 from hopyard.errors import IntegrityError
+from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.sdk.safepoint import LEFT_FILE
 
 
@@ -50,7 +50,7 @@ LOCK_WITHIN_S = 0.5  # the engine looks at a lock by taking it for a moment; tha
 
 def take_lock(folder: Path) -> int | None:
     """The descriptor of the folder's lock, to be kept open for life; None when a living replica holds it."""
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + LOCK_WITHIN_S
     while True:
         try:
@@ -91,7 +91,7 @@ class Folder:
 
     def create(self) -> None:
         for folder in (self.streams, self.work, self.checkpoints):
-            folder.mkdir(mode=0o700, exist_ok=True)
+            make_folder(folder)
 
     def read_spec(self) -> ReplicaSpec:
         """Raises IntegrityError when there is none or it is damaged."""
@@ -102,7 +102,7 @@ class Folder:
 
     def write_study(self, study: Mapping[str, Any], secret: str) -> None:
         """What a replica of a study reads of it: too long for a variable."""
-        write_atomically(self.root / STUDY_FILE, json.dumps({"spec": study, "secret": secret}).encode(), mode=0o600)
+        write_atomically(self.root / STUDY_FILE, json.dumps({"spec": study, "secret": secret}).encode())
 
     def read_state(self) -> ReplicaState | None:
         try:
@@ -111,7 +111,7 @@ class Folder:
             return None
 
     def write_state(self, state: ReplicaState) -> None:
-        write_atomically(self.root / STATUS_FILE, msgspec.json.encode(state), mode=0o600)
+        write_atomically(self.root / STATUS_FILE, msgspec.json.encode(state))
 
     def read_stop(self) -> StopOrder | None:
         try:
@@ -127,7 +127,7 @@ class Folder:
         earlier = self.read_stop()
         kept = order if earlier is None else earlier.followed_by(order)
         if kept != earlier:
-            write_atomically(self.root / STOP_FILE, msgspec.json.encode(kept), mode=0o600)
+            write_atomically(self.root / STOP_FILE, msgspec.json.encode(kept))
 
     def read_left(self) -> Left | None:
         """What the script said as it left to make room; None when it did not."""
@@ -144,7 +144,7 @@ class Folder:
             return None
 
     def write_token(self, token: str) -> None:
-        write_atomically(self.root / TOKEN_FILE, token.encode(), mode=0o600)
+        write_atomically(self.root / TOKEN_FILE, token.encode())
 
     def append(self, stream: str, record: bytes) -> None:
         """Add whole records to a stream that others may append to as well: one write, at the end. Raises OSError.
@@ -152,7 +152,7 @@ class Folder:
         Not on a disk that is nearly full: half a record would spoil the script's next one, and it could not be taken back,
         because it may have been shipped already.
         """
-        descriptor = os.open(self.streams / stream, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_file(self.streams / stream, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             disk = os.fstatvfs(descriptor)
             if disk.f_bavail * disk.f_frsize < _SPARE_BYTES:

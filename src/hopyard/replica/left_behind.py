@@ -9,6 +9,7 @@ from pathlib import Path
 from hopyard.config.home import Home
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.domain.run import UNSTORED
+from hopyard.private_files import make_folder
 from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
 
@@ -41,7 +42,7 @@ class LeftBehind:
         launch = self.spec.launch
         target = Home(Path(self.spec.node.home)).kept_of(launch.run) / f"{launch.attempt}-{launch.rank}" / path.name
         try:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(target.parent)
             path.rename(target)
         except OSError as failed:
             say(f"{path} stays where it is: {failed}")

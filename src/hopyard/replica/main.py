@@ -14,6 +14,7 @@ from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.study import GOES_ON
 from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, StorageFull
+from hopyard.private_files import open_file
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
 from hopyard.replica.boards import TensorBoard
@@ -36,15 +37,16 @@ from hopyard.replica.system import FIRST_S, SystemMetrics
 def redirect(folder: Path) -> None:
     """Standard streams of a replica without a terminal: nothing in, everything out into its log."""
     null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(folder / "replica.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    log = open_file(folder / "replica.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for target, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, target)
     os.close(null)
     os.close(log)
 
 
-def run(folder: Path, *, adopt: bool, lock: int) -> int:
-    """Live this replica's life, with its folder's lock held in descriptor `lock` until the end. The program's exit code."""
+def run(folder: Path, *, adopt: bool, lock: int, umask: int) -> int:
+    """Live this replica's life, with its folder's lock held in descriptor `lock` until the end. umask: of the user's process.
+    Returns the program's exit code."""
     place = Folder(folder)
     state = place.read_state()
     if state is not None and (state.shipped or not adopt):
@@ -54,8 +56,7 @@ def run(folder: Path, *, adopt: bool, lock: int) -> int:
     except HopyardError as damaged:
         say(f"replica: {damaged}")
         return 1
-    users_umask = os.umask(0o077)
-    replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=users_umask)
+    replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=umask)
     replica.live()
     os.close(lock)
     return 0

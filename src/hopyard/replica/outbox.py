@@ -11,6 +11,7 @@ from hopyard.datasets.ignore import CODE, EVERYTHING
 from hopyard.datasets.pack import pack
 from hopyard.datasets.transfer import push
 from hopyard.datasets.tree import PackedTree
+from hopyard.private_files import make_folder
 from hopyard.sdk.client import Client
 
 _STAGE = "outputs"
@@ -35,7 +36,7 @@ def push_files(client: Client, root: Path, work: Path, paths: list[str]) -> Pack
     try:
         for path in paths:
             target = stage / path
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             os.link(work / path, target, follow_symlinks=False)
         return push_folder(client, stage)
     finally:

@@ -12,12 +12,13 @@ from typing import TypeVar
 
 from blake3 import blake3
 
-from hopyard.config.home import Home, write_atomically
+from hopyard.config.home import Home
 from hopyard.datasets.cache import TreeCache, remove_tree
 from hopyard.datasets.transport import Fetch
 from hopyard.domain.ids import Digest
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable
+from hopyard.private_files import make_folder, write_atomically
 from hopyard.replica import preflight
 from hopyard.replica.diary import say
 from hopyard.replica.environment import Environments, Interpreter, packages_of
@@ -92,7 +93,7 @@ class Preparation:
         def fill() -> None:
             if any(self.folder.work.iterdir()):  # a try that the server's end broke off
                 remove_tree(self.folder.work)
-                self.folder.work.mkdir(mode=0o700)
+                make_folder(self.folder.work)
             cache.checkout(code, self.folder.work, self._fetch("code"))
 
         self._patiently(fill, "code")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopyard.config.descriptors import raise_limit
+from hopyard.private_files import open_file
 from hopyard.replica.failure import PrepareFailed
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -99,7 +100,7 @@ def start(command: Command) -> Started:
 
 
 def _open_stream(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def _exec_failure(word: str, program: str, number: int) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
+from hopyard.private_files import make_folder
 from hopyard.replica.folder import Folder
 
 _OWN_PART = 0.9  # of a share of a GPU, for what a framework allocates; the rest is the driver's, for the process
@@ -94,7 +95,7 @@ def sdk_folder(home: Path) -> Path:
             return folder
     except OSError:
         pass
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     scratch = folder / f".hopyard.{os.getpid()}"
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(package)

@@ -19,12 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopyard.domain.replica import STATUS_FILE
+from hopyard.private_files import OTHERS
 from hopyard.replica import main as replica
 from hopyard.replica.folder import take_lock
 
 
 def serve(descriptor: int) -> None:
     """Answer until the other end closes."""
+    umask = os.umask(OTHERS)  # that of the scripts; what Hopyard makes itself is private
     connection = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -50,10 +52,10 @@ def serve(descriptor: int) -> None:
             pending += data
             *lines, pending = pending.split(b"\n")
             for line in lines:
-                connection.sendall(json.dumps(_answer(line, ours)).encode() + b"\n")
+                connection.sendall(json.dumps(_answer(line, ours, umask)).encode() + b"\n")
 
 
-def _answer(line: bytes, ours: Sequence[int]) -> dict[str, object]:
+def _answer(line: bytes, ours: Sequence[int], umask: int) -> dict[str, object]:
     request = json.loads(line)
     adopt = bool(request["adopt"])
     locked: dict[Path, int | None] = {}
@@ -64,7 +66,7 @@ def _answer(line: bytes, ours: Sequence[int]) -> dict[str, object]:
         # The child inherits the lock that is taken here: there is no moment at which it looks dead.
         held = [lock for lock in locked.values() if lock is not None]
         for folder, lock in locked.items():
-            started.append(None if lock is None else _fork(folder, lock, adopt, (*ours, *(other for other in held if other != lock))))
+            started.append(None if lock is None else _fork(folder, lock, adopt, (*ours, *(other for other in held if other != lock)), umask))
     except OSError as failed:
         for pid in started:
             if pid is not None:
@@ -85,7 +87,7 @@ def _claim(folder: Path, adopt: bool) -> int | None:
     return lock
 
 
-def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int]) -> int:
+def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int], umask: int) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -96,7 +98,7 @@ def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int]) -> in
             os.close(descriptor)
         os.setsid()
         replica.redirect(folder)
-        code = replica.run(folder, adopt=adopt, lock=lock)
+        code = replica.run(folder, adopt=adopt, lock=lock, umask=umask)
     finally:
         # Never back into the spawner's loop, and without its exit functions.
         os._exit(code)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.errors import IntegrityError
+from hopyard.private_files import make_folder, open_file
 from hopyard.sdk import state as states
 from hopyard.sdk.state import Kind
 
@@ -69,9 +70,9 @@ def write(root: str, step: int, objects: Mapping[str, Any], positions: Sequence[
 
     Raises OSError when the disk refuses and SpecError for an object that cannot be saved; then nothing is left behind.
     """
-    os.makedirs(root, exist_ok=True)
+    make_folder(root)
     scratch = os.path.join(root, f".tmp-{step}-{os.urandom(6).hex()}")
-    os.mkdir(scratch)
+    make_folder(scratch)
     try:
         _fill(scratch, step, objects, positions, metrics)
         _sync_tree(scratch)
@@ -95,7 +96,7 @@ def _fill(folder: str, step: int, objects: Mapping[str, Any], positions: Sequenc
             states.pickle_to(os.path.join(folder, f"random-state-{number}.pkl"), position.chance)
     loops = [{"name": p.name, "depth": p.depth, "done": p.done, "finished": p.finished, "chance": p.chance is not None} for p in positions]
     index = {"format": _FORMAT, "step": step, "loops": loops, "metrics": dict(metrics), "objects": files}
-    with open(os.path.join(folder, INDEX), "w", encoding="utf-8") as text:
+    with open(os.path.join(folder, INDEX), "w", encoding="utf-8", opener=open_file) as text:
         json.dump(index, text)
 
 

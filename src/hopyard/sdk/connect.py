@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hopyard.config.home import HOME_VARIABLE, Home
 from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError
+from hopyard.private_files import make_folder, open_file
 from hopyard.sdk.client import Client
 
 if TYPE_CHECKING:
@@ -231,7 +232,8 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
 def _make(home: Home) -> None:
     try:
         home.create()
-        home.server_log.parent.mkdir(exist_ok=True)
+        home.check_entries()
+        make_folder(home.server_log.parent)
     except OSError as broken:
         hint = "HOPYARD_HOME names another folder"
         raise ServerUnavailable(f"{home.root} cannot be used: {broken.strerror}", hints=(hint,)) from broken
@@ -240,7 +242,7 @@ def _make(home: Home) -> None:
 @contextmanager
 def _turn(home: Home, deadline: float) -> Iterator[None]:
     """Hold `start.lock`."""
-    descriptor = os.open(home.start_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(home.start_lock, os.O_RDWR | os.O_CREAT)
     try:
         while True:
             try:
@@ -260,7 +262,7 @@ def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
 
     # Without what a command inside a run has in its environment.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {HOME_VARIABLE: str(home.root)}
-    log = os.open(home.server_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    log = open_file(home.server_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home.root, env=environment, start_new_session=True

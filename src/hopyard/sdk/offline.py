@@ -17,7 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from hopyard.config.home import Home, write_atomically
+from hopyard.config.home import Home
+from hopyard.errors import SpecError
+from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.sdk.raised import main_frame, raised_code
 from hopyard.sdk.speak import say
 from hopyard.sdk.streams import Events
@@ -43,15 +45,18 @@ class OfflineRun:
         """Make the folder and say so. A disk that refuses is told, and the script goes on unrecorded."""
         try:
             self._home.create()
-            os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            os.makedirs(os.path.join(self.folder, "streams"), exist_ok=True)
+            make_folder(self.folder)
+            make_folder(os.path.join(self.folder, "streams"))
             os.environ[FOLDER_VARIABLE] = self.folder
-            self._lock = os.open(os.path.join(self.folder, LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = open_file(os.path.join(self.folder, LOCK_FILE), os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # a sibling that torchrun started beside us was first: it writes run.json
         except OSError as broken:
             say(f"this run cannot be recorded: {self.folder}: {broken.strerror}", once="offline")
+            return
+        except SpecError as refused:
+            say(f"this run cannot be recorded: {refused.message}", once="offline")
             return
         self._facts = _facts(self.id)
         self._write()

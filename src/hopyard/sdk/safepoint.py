@@ -19,6 +19,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from hopyard.private_files import make_folder, open_file
+
 FOLDER, LEFT_FILE = "turns", "left.json"
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
 _STOP_FILE = "stop"  # domain.replica.STOP_FILE, which would be slow to import
@@ -44,8 +46,8 @@ class SafePoints:
         self._stop, self._look_at, self._asked = os.path.join(replica, _STOP_FILE), 0.0, False
         self.at_limit = False  # whether it is asked because its time is over
         self._folder = os.path.join(gang, FOLDER)
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        self._lock = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_folder(self._folder)
+        self._lock = open_file(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT)
         with self._locked():
             self._agreed = _cells(self._lock)
         self._peers: dict[str, memoryview] = {}
@@ -78,7 +80,7 @@ class SafePoints:
         if self.rank == 0 or not os.path.exists(path):
             scratch = f"{path}.{self.pid}"
             with suppress(OSError):  # a full disk; the exit code tells as much
-                with open(scratch, "w", encoding="utf-8") as file:
+                with open(scratch, "w", encoding="utf-8", opener=open_file) as file:
                     json.dump({"rank": self.rank, "step": step}, file)
                 os.replace(scratch, path)
         self._mine[_SAVED] = 1
@@ -136,7 +138,7 @@ class SafePoints:
 
 
 def _open(path: str, how: int) -> memoryview:
-    descriptor = os.open(path, how | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(path, how)
     try:
         return _cells(descriptor)
     finally:

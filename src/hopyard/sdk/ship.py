@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hopyard.config.home import write_atomically
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.ids import slug
 from hopyard.domain.replica import STREAMS
 from hopyard.errors import Conflict, HopyardError, IntegrityError, NotFound, SpecError
+from hopyard.private_files import open_file, write_atomically
 from hopyard.sdk.client import Client
 from hopyard.sdk.offline import LOCK_FILE, RUN_FILE
 
@@ -80,7 +80,7 @@ def ship(folder: Path, client: Client, *, keep: bool = False, tell: Tell = _sile
 def _hold(folder: Path) -> Iterator[None]:
     if not (folder / RUN_FILE).is_file():
         raise NotFound(f"{folder} holds no run that was recorded offline", hints=(f"such a folder has a {RUN_FILE}",))
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

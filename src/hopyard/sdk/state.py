@@ -5,11 +5,13 @@ Frameworks are looked up in `sys.modules`, never imported: an object of theirs c
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
+from hopyard.private_files import open_file
 
 
 class Kind(StrEnum):
@@ -91,6 +93,7 @@ def write(path: str, value: Any, state: Any) -> str:
     """Write one object's state as `path` plus a suffix; returns the suffix: `.pt` (torch.save) or `.pkl`."""
     torch = sys.modules.get("torch")
     if torch is not None and kind_of(value) in (Kind.STATE_DICT, Kind.STATE):
+        os.close(open_file(path + ".pt", os.O_WRONLY | os.O_CREAT))  # torch opens it by its path, so it would be made as the umask says
         torch.save(state, path + ".pt")
         return ".pt"
     import pickle
@@ -106,7 +109,7 @@ def write(path: str, value: Any, state: Any) -> str:
 def pickle_to(path: str, state: Any) -> None:
     import pickle
 
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=open_file) as file:
         pickle.dump(state, file, protocol=pickle.HIGHEST_PROTOCOL)
 
 

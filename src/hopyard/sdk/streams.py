@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hopyard.private_files import make_folder, open_file
 from hopyard.sdk.speak import say
 
 
@@ -27,8 +28,8 @@ class StreamFile:
         self.path = path
         self._whole = whole
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_folder(os.path.dirname(path))
+            self.descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         except OSError as broken:
             self.descriptor = -1
             self.trouble(broken)

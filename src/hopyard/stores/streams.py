@@ -20,6 +20,7 @@ from typing import TypeVar
 from hopyard.domain.ids import AttemptId, RunId, check_name, split_attempt
 from hopyard.errors import SpecError, StorageFull
 from hopyard.interfaces.streams import Segment, StreamKey
+from hopyard.private_files import make_folder, open_file
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 T = TypeVar("T")
@@ -168,8 +169,8 @@ class FolderStreams:
         path = folder / check_name(key.name, what="stream")
         try:
             if create:
-                folder.mkdir(parents=True, exist_ok=True)
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+                make_folder(folder)
+            return open_file(path, os.O_RDWR | (os.O_CREAT if create else 0))
         except FileNotFoundError:
             return None
         except OSError as bad:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import StorageFull
+from hopyard.private_files import make_folder, open_file
 
 STREAM = "journal"
 CONTINUED = "continued"  # all records before are of the study that this one continues
@@ -70,8 +71,8 @@ class Journal:
     def _open(self, file: Path) -> int:
         while True:
             try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                return os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                make_folder(file.parent)
+                return open_file(file, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             except OSError as failed:
                 if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise

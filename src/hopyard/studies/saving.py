@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.errors import SpecError
+from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.sdk.checkpoints import INDEX
 from hopyard.sdk.streams import Events, sizes
 from hopyard.studies.trainer import Saved
@@ -21,17 +22,17 @@ def write_checkpoint(folder: Path, events: Events, step: int, files: Mapping[str
     """Save copies of `files` as the checkpoint of `step`, and announce it to the replica, which ships it. states: what is known of them
     (JSON), by file; who forks the study finds the best one so. Raises OSError when the disk refuses; then nothing is left behind."""
     root = folder / "checkpoints"
-    root.mkdir(exist_ok=True)
+    make_folder(root)
     offsets = sizes(str(folder / "streams"))
     scratch, final = root / f".tmp-{step}-{os.urandom(6).hex()}", root / str(step)
-    scratch.mkdir()
+    make_folder(scratch)
     try:
         for name, path in files.items():
             if name == INDEX or "/" in name or name.startswith("."):
                 raise SpecError(f"`{name}` cannot name a file of a checkpoint")
             _copy(path, scratch / name)
         index = {"format": _FORMAT, "step": step, "loops": [], "metrics": dict(metrics), "objects": {}, "states": states}
-        (scratch / INDEX).write_text(json.dumps(index))
+        write_atomically(scratch / INDEX, json.dumps(index).encode())
         _sync(scratch / INDEX)
         _sync(scratch)
         scratch.rename(final)
@@ -63,6 +64,7 @@ def _copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
+        os.close(open_file(target, os.O_WRONLY | os.O_CREAT))
         shutil.copyfile(source, target)
     _sync(target)
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from hopyard.private_files import make_folder, open_file
+
 _UNUSED_S = 30 * 24 * 3600.0  # then nobody is taken to come back for it
 
 
@@ -17,8 +19,8 @@ def made_once(path: Path, write: Callable[[IO[bytes]], None], *, sound: Callable
     """`path`, written by `write` unless it is there and `sound` says so. Of many who ask at once one writes, and the others wait; if
     it is killed, the next begins anew. Files beside it that nobody asked for in 30 days are removed. Raises what `write` raises."""
     if not _there(path, sound):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_folder(path.parent)
+        lock = open_file(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _there(path, sound):
@@ -38,7 +40,7 @@ def _there(path: Path, sound: Callable[[Path], bool]) -> bool:
 def _write(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
+        with open(part, "wb", opener=open_file) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -71,7 +71,7 @@ class LocalEngine:
     it in their spec. spawner_command: the argument vector of the spawner (`python -m hopyard.replica.spawner`), to which the number
     of a socket is added. adopt: whether `observe` takes care of replicas that died (a second engine on the same home must not).
     use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
-    each of several servers on one database.
+    each of several servers on one database. umask: of the scripts; None is this process's.
     """
 
     def __init__(
@@ -85,13 +85,14 @@ class LocalEngine:
         use_cgroups: bool = True,
         grace: timedelta = timedelta(seconds=10),
         name: str = "local",
+        umask: int | None = None,
     ) -> None:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
         self._node, self._nvml = find_node(node, engine=name)
         self._cgroups = find_cgroups() if use_cgroups else {}
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
         self._held = Held(home.root / "cache")
-        self._spawner = SpawnerLink(spawner_command, env=spawner_environment())
+        self._spawner = SpawnerLink(spawner_command, env=spawner_environment(), umask=umask)
         self._adopts = adopt
         self._adoptions: dict[Path, _Adoption] = {}
         self._shares: dict[AttemptId, _Share] | None = None

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.private_files import make_folder, open_file
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class ReplicaFolder:
 
     def write_spec(self, spec: ReplicaSpec) -> None:
         """Make the folder, readable by its owner only: the spec holds the run's token."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.root)
         self._replace(SPEC_FILE, msgspec.json.encode(spec))
 
     def read_spec(self) -> ReplicaSpec | None:
@@ -94,7 +95,7 @@ class ReplicaFolder:
 
     def _replace(self, name: str, data: bytes) -> None:
         scratch = self.root / f".{name}.{os.urandom(4).hex()}"
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)

@@ -20,11 +20,12 @@ ANSWER_WITHIN_S = 60.0
 class SpawnerLink:
     """Starts `command` with the number of an inherited socket as its last argument and speaks JSON lines over it.
 
-    One request at a time. A spawner that died is started again; it dies by itself when the socket closes.
+    One request at a time. A spawner that died is started again; it dies by itself when the socket closes. umask: of the scripts,
+    which the spawner hands on; None is this process's.
     """
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-        self._command, self._env = tuple(command), env
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, umask: int | None = None) -> None:
+        self._command, self._env, self._umask = tuple(command), env, -1 if umask is None else umask
         self._turn = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -92,6 +93,7 @@ class SpawnerLink:
                     start_new_session=True,
                     cwd="/",
                     env=self._env,
+                    umask=self._umask,
                 )
             except OSError:
                 ours.close()

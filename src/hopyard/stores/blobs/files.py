@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hopyard.errors import StorageFull
+from hopyard.private_files import open_file
 
 TEMPORARY = ".tmp-"
 _STEP = 1024 * 1024  # bytes of one direct write; larger ones were not faster
@@ -62,14 +63,14 @@ def flush_folder(folder: Path) -> None:
 
 
 def _create(path: Path) -> tuple[int, bool]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        return os.open(path, flags | os.O_DIRECT, 0o600), True
+        return open_file(path, flags | os.O_DIRECT), True
     except OSError as bad:
         if bad.errno != errno.EINVAL:
             raise
     path.unlink(missing_ok=True)  # created before the file system refused
-    return os.open(path, flags, 0o600), False
+    return open_file(path, flags), False
 
 
 def _write_plainly(descriptor: int, parts: Iterable[bytes]) -> None:

@@ -6,13 +6,15 @@ a power cut the index may be a moment behind, which is why the store compares it
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hopyard.private_files import open_file
 from hopyard.stores.blobs.files import full
 
 ALONE = 0  # "pack" of a blob that is a file of its own
@@ -204,6 +206,8 @@ class Index:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    with suppress(OSError):  # SQLite would make it as the umask says; a failure shows again when it is opened
+        os.close(open_file(path, os.O_RDONLY | os.O_CREAT))
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30.0)
     try:
         connection.execute("PRAGMA journal_mode = WAL")

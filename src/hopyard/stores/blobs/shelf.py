@@ -15,6 +15,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from hopyard.errors import IntegrityError, NotFound
+from hopyard.private_files import make_folder
 from hopyard.stores.blobs.files import FULL, TEMPORARY, flush_folder, full, write_durably
 from hopyard.stores.blobs.index import ALONE, Index, Place, Row
 from hopyard.stores.blobs.packs import layout, pack_name, pack_number, scan
@@ -29,7 +30,7 @@ class Shelf:
     def __init__(self, root: Path) -> None:
         self.packs, self.large, self._damaged = root / "packs", root / "large", root / "damaged"
         for folder in (self.packs, self.large, self._damaged):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(folder)
         self.index = Index(root / "index.db")
         self._readers: OrderedDict[int, int] = OrderedDict()  # pack -> descriptor
         self._reading = threading.Lock()
@@ -63,7 +64,7 @@ class Shelf:
 
     def _store_alone(self, raw: bytes, data: bytes, now: int) -> None:
         final = self.large_path(raw)
-        final.parent.mkdir(exist_ok=True, mode=0o700)
+        make_folder(final.parent)
         written = write_durably(final.parent, [data])
         with self.index.exclusive():
             written.replace(final)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from hopyard.errors import HopyardError, ServerUnavailable, SpecError
+from hopyard.private_files import make_folder, open_file
 from hopyard.stores.sql.faults import translate
 from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.journal import Journal
@@ -202,7 +205,10 @@ def _engines(address: URL) -> tuple[Engine, Engine]:
 
 
 def _sqlite_engines(address: URL) -> tuple[Engine, Engine]:
-    Path(address.database or "").parent.mkdir(parents=True, exist_ok=True)
+    file = Path(address.database or "")
+    make_folder(file.parent)
+    with suppress(OSError):  # SQLite would make it as the umask says, and its log alike; a failure shows again when it is opened
+        os.close(open_file(file, os.O_RDONLY | os.O_CREAT))
     options: dict[str, Any] = {"poolclass": NullPool, "connect_args": {"check_same_thread": False, "isolation_level": None}}
     engine = create_engine(address, **options)
     read_engine = create_engine(address, **options)

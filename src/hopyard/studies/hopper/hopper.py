@@ -16,6 +16,7 @@ from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.errors import SpecError, WorkersLost
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import WorkersToSpare
+from hopyard.private_files import make_folder
 from hopyard.studies.hopper.adopting import Adopting
 from hopyard.studies.hopper.beginning import states_in
 from hopyard.studies.hopper.book import Best
@@ -43,7 +44,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def open_hopper(ground: Ground, scratch: Path) -> Hopper:
     """scratch: a folder on disk that all processes of the attempt share on this host, the workers' own."""
-    scratch.mkdir(parents=True, exist_ok=True)
+    make_folder(scratch)
     return Hopper(ground, Shelf(hashlib.blake2b(ground.secret, digest_size=8).hexdigest(), scratch), scratch)
 
 

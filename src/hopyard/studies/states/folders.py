@@ -12,6 +12,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from hopyard.private_files import make_folder, open_file
+
 
 def _prefix() -> str:
     return f"hopyard-{os.getuid()}-"
@@ -86,12 +88,12 @@ def _remove_unheld(path: Path) -> None:
 def _held_folder(path: Path) -> int:
     """The folder, there for certain: another process may sweep it away between making and holding it."""
     while True:
-        path.mkdir(mode=0o700, exist_ok=True)
+        make_folder(path)
         found = path.lstat()
         if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
             raise PermissionError(f"{path} is not a folder of this user alone")
         try:
-            fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = open_file(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except FileNotFoundError:
             continue
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -105,7 +107,7 @@ def _held_folder(path: Path) -> int:
 
 def _new_owner(folder: Path) -> tuple[str, int]:
     token = os.urandom(6).hex()
-    fd = os.open(folder / f"owner-{token}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = open_file(folder / f"owner-{token}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
     fcntl.flock(fd, fcntl.LOCK_EX)
     return token, fd
 

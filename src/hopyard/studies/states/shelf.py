@@ -22,6 +22,7 @@ from typing import Protocol
 
 from hopyard.domain.ids import is_state_name
 from hopyard.errors import IntegrityError, NotFound, StorageFull
+from hopyard.private_files import open_file
 from hopyard.studies.states import folders, tags
 from hopyard.studies.states.arena import Arenas
 from hopyard.studies.states.maps import Maps
@@ -184,7 +185,7 @@ class Shelf:
         """Write the state to a file, complete or not at all; returns its size. Raises NotFound, OSError."""
         scratch = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with self.view(name) as view, open(scratch, "wb") as file:
+            with self.view(name) as view, open(scratch, "wb", opener=open_file) as file:
                 file.write(view)
                 file.flush()
                 os.fsync(file.fileno())

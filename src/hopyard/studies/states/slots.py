@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hopyard.private_files import open_file
+
 _PAGE = mmap.PAGESIZE
 _WASTE = 2  # a slot is used for states down to its size over this
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
@@ -38,7 +40,7 @@ class Slot:
         self.path = path
         self.capacity = max(-(-size // _PAGE) * _PAGE, _PAGE)
         self.pins = 0
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             if hasattr(os, "posix_fallocate"):  # else a full disk ends the process when the mapping is written
                 os.posix_fallocate(self._fd, 0, self.capacity)

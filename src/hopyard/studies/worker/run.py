@@ -8,6 +8,7 @@ from pathlib import Path
 from hopyard.domain.ids import WorkerId
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
+from hopyard.private_files import make_folder
 from hopyard.studies import pulse
 from hopyard.studies.states.shelf import MEMORY, Shelf
 from hopyard.studies.worker import process
@@ -45,7 +46,7 @@ def run_worker(
         raise SpecError("the study trains each trial as a run of its own: it has no workers")
     pulse.give()
     process.settle(spec.mop.deterministic, spec.mop.threads)
-    scratch.mkdir(parents=True, exist_ok=True)
+    make_folder(scratch)
     if isinstance(data, Path):
         data = data_of_folder(data, cache or scratch / "partitions", dataset=spec.mop.dataset)
     shelf = Shelf(hashlib.blake2b(secret, digest_size=8).hexdigest(), scratch, memory=memory)

@@ -1,0 +1,85 @@
+"""Folders and files that only their owner can read, whatever the umask of the process is.
+
+Everything that Hopyard writes below a home folder is made here (`tests/house/test_private_files.py` checks it). Standard library only:
+the SDK uses it inside users' processes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+FOLDER_MODE, FILE_MODE, OTHERS = 0o700, 0o600, 0o077
+P = TypeVar("P", str, Path)
+
+
+def make_folder(path: P) -> P:
+    """Makes a folder and its missing parents, each with mode 0700; one that exists is left as it is. Raises OSError."""
+    missing = []
+    above = os.fspath(path)
+    while above and not os.path.isdir(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    for folder in reversed(missing):
+        try:
+            os.mkdir(folder, FOLDER_MODE)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+        else:
+            os.chmod(folder, FOLDER_MODE)  # a umask such as 0277 took bits of the owner
+    return path
+
+
+def open_file(path: str | Path, flags: int) -> int:
+    """A descriptor as `os.open` gives one; a file that is made has mode 0600. Also an `opener` of `open`. Raises OSError."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Replaces `path` by `data` so that a reader sees the old or the new content, never a part. Makes the folder where it is missing."""
+    make_folder(path.parent)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def close_to_others(path: str, mode: int) -> bool:
+    """Takes all rights of group and others from a file or folder with this mode. Returns whether there were any. Raises OSError."""
+    if not mode & OTHERS or stat.S_ISLNK(mode):
+        return False
+    os.chmod(path, stat.S_IMODE(mode) & FOLDER_MODE)
+    return True
+
+
+def close_tree(folder: str, *, without: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Takes all rights of group and others from everything below `folder`, one step for each entry, whose path is yielded. Links are not
+    followed. without: names of folders that are left as they are. What vanishes meanwhile, or may not be changed, is passed over."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            about = entry.stat(follow_symlinks=False)
+            close_to_others(entry.path, about.st_mode)
+        except OSError:
+            continue
+        yield entry.path
+        if stat.S_ISDIR(about.st_mode) and entry.name not in without:
+            yield from close_tree(entry.path, without=without)

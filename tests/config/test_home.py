@@ -1,0 +1,100 @@
+"""A home's folders and files are readable by its owner only, and belong to the user who uses them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopyard.config.home import Home
+from hopyard.errors import SpecError
+from hopyard.private_files import make_folder, open_file, write_atomically
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+ANOTHER = 54321
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.usefixtures("umask")
+def test_folders_and_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "a" / "b")
+    assert (mode(folder), mode(folder.parent)) == (0o700, 0o700)
+    write_atomically(folder / "c" / "file", b"x")
+    assert mode(folder / "c") == 0o700 and not mode(folder / "c" / "file") & 0o077
+    os.close(open_file(folder / "file", os.O_WRONLY | os.O_CREAT))
+    assert not mode(folder / "file") & 0o077
+    assert make_folder(folder) == folder, "one that is there is no error"
+    with pytest.raises(OSError):
+        make_folder(folder / "file" / "below")
+
+
+def test_a_home_that_was_there_is_closed_to_others(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.root.mkdir()
+    home.root.chmod(0o777)
+    assert mode(home.create().root) == 0o700
+    home.root.chmod(0o755)
+    home.check()
+    assert mode(home.root) == 0o700
+
+
+def test_everything_below_an_open_folder_is_closed_but_what_scripts_made(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home").create()
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    outside.chmod(0o644)
+    deep = home.blobs / "packs" / "00"
+    work = home.attempts / "1.1" / "0" / "work"
+    shut = home.streams / "run"
+    for folder in (deep, work, shut):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("x")
+        (folder / "file").chmod(0o644)
+    home.streams.chmod(0o700)  # nobody could come in
+    home.database.write_text("x")
+    home.database.chmod(0o644)
+    (home.blobs / "link").symlink_to(outside)
+    (deep / "program").write_text("x")
+    (deep / "program").chmod(0o755)
+    (deep / "locked").mkdir(mode=0o555)
+    list(home.close_entries())
+    assert [mode(path) for path in (home.database, home.blobs, deep, deep / "file", deep / "program", deep / "locked")] == [0o600, 0o700, 0o700, 0o600, 0o700, 0o500]
+    assert mode(work) == 0o700 and mode(work / "file") == 0o644, "the files of a script are its own affair"
+    assert mode(shut / "file") == 0o644, "what nobody can reach is not looked through at every start"
+    assert mode(outside) == 0o644, "links are not followed"
+
+
+@needs_root
+def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home").create()
+    os.chown(home.root, ANOTHER, -1)
+    for use in (home.create, home.check):
+        with pytest.raises(SpecError, match=rf"belongs to {ANOTHER} \(uid {ANOTHER}\), and this is root") as refused:
+            use()
+        assert "run this as" in refused.value.hints[0]
+    os.chown(home.root, 0, -1)
+    home.check()
+    home.server_file.write_text("{}")
+    os.chown(home.server_file, ANOTHER, -1)
+    with pytest.raises(SpecError, match=r"server\.json belongs to"):
+        home.check_entries()
+
+
+def test_a_home_that_is_no_folder_or_not_there_is_nothing_to_check(tmp_path: Path) -> None:
+    Home(tmp_path / "none").check()
+    (tmp_path / "file").touch()
+    Home(tmp_path / "file").check()
+    Home(tmp_path / "file" / "below").check()

@@ -1,0 +1,94 @@
+"""Nothing below a home can be read by others, whichever command comes first, whatever the umask, also where the folder was there before."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopyard.config.home import Home
+
+from .world import HOP, World
+
+SAVES = """
+import os, hopyard as hop
+before = os.umask(0)
+print(f"umask {before:04o}")
+os.umask(before)
+values = {"a": 1}
+hop.bind(values=values)
+for step in hop.loop(range(2)):
+    hop.log(loss=1.0)
+open("result.txt", "w").write("made by the script")
+"""
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def readable(home: Home) -> list[str]:
+    """What others could read if they came into the home, beside what scripts made."""
+    found = [home.root, *home.root.rglob("*")] if home.root.exists() else []
+    return [str(path) for path in found if not path.is_symlink() and "work" not in path.parts and path.lstat().st_mode & 0o077]
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_run_as_the_first_command_makes_a_private_home(tmp_path: Path) -> None:
+    world = World(tmp_path, settings="")
+    world.home.root.mkdir(mode=0o777)
+    (world.home.root / "config.yaml").write_text("node: {id: box, cpus: 4, memory: 8G}\n")
+    old = world.home.blobs / "packs"
+    old.mkdir(parents=True)
+    (old / "left").write_text("of an older Hopyard")
+    try:
+        world.write("saves.py", SAVES)
+        run = world.reaches(world.detach("-e", "API_KEY=s3cret", "saves.py"), "succeeded")
+        assert world.log(run) == "umask 0000\n", "scripts have the umask that the server was started with"
+        world.ok("dataset", "push", "data", ".")
+        assert world.home.database.exists() and (old / "left").exists()
+        assert readable(world.home) == []
+    finally:
+        world.end()
+
+
+@pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize("first", ["offline", "refused"])
+def test_commands_that_need_no_server_make_a_private_home(tmp_path: Path, first: str) -> None:
+    """A recording without a server; and a submission that fails after it has packed."""
+    world = World(tmp_path, settings="")
+    script = world.write("saves.py", SAVES)
+    if first == "offline":
+        subprocess.run([sys.executable, script], cwd=world.folder, env=world.environment, check=True, capture_output=True)
+        assert list(world.home.offline.glob("*/checkpoints/*"))
+    else:
+        done = subprocess.run([HOP, "run", script], cwd=world.folder, env=world.environment | {"HOPYARD_URL": "http://127.0.0.1:9", "HOPYARD_TOKEN": "x"}, capture_output=True, check=False)
+        assert done.returncode == 1
+        assert list(world.home.pack_cache.iterdir())
+    assert readable(world.home) == []
+    world.home.root.chmod(0o755)
+    world.hop("status")
+    assert stat.S_IMODE(world.home.root.stat().st_mode) == 0o700, "any command mends it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_home_of_another_user_is_refused_by_every_command(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    os.chown(world.home.root, 54321, -1)
+    try:
+        for words in (("up",), ("ps",), ("run", "true"), ("down",), ("status",)):
+            done = world.hop(*words)
+            assert done.code == 2 and f"{world.home.root} belongs to 54321 (uid 54321), and this is root (uid 0)" in done.talk and "hint: run this as" in done.talk, done
+        server = subprocess.run([sys.executable, "-m", "hopyard.app", "--home", world.home.root], capture_output=True, text=True, check=False)
+        assert server.returncode == 1 and "belongs to" in server.stderr
+        assert "fail  home" in world.hop("doctor").out
+    finally:
+        world.end()

@@ -1,0 +1,60 @@
+"""Everything below a home is made in one place, so that nothing in it can be read by others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from .tree import modules
+
+# Modules that make folders or files outside a home, or outside its rules; with what they make.
+ELSEWHERE = {
+    "private_files.py": "the one place",
+    "config/home.py": "folders above the root folder of a home",
+    "cli/pull.py": "the folder that a user pulls into",
+    "cli/studyrun.py": "the journal of a study that runs below a temporary folder",
+    "datasets/folders.py": "folders and files of trees, where a user pulls or below 0700 in the cache",
+    "datasets/transfer.py": "the folder that a user pulls into",
+    "datasets/unpack.py": "trees: below 0700 in the cache, as the user's umask says where a user pulls",
+    "datasets/cache.py": "copies of trees, in the 0700 folder of a replica",
+    "engines/local/cgroups.py": "cgroups",
+    "replica/limits.py": "cgroups",
+    "on_spark/barrier.py": "folders of a Spark task",
+    "on_spark/study.py": "folders of a Spark task",
+    "on_spark/stores/hadoop.py": "settings of Hadoop in a temporary folder",
+}
+FOLDERS = {"mkdir", "makedirs"}
+FILES = {"write_text", "write_bytes"}  # what `tempfile` makes is private by itself
+
+
+def makers(tree: ast.Module) -> Iterator[str]:
+    """Calls that make a folder or a file without `private_files`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+        words = {part.id if isinstance(part, ast.Name) else part.attr for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)}
+        if name in FOLDERS or name in FILES or (name == "touch" and not node.args):
+            yield f"{node.lineno}: {name}"
+        elif name == "open" and "O_CREAT" in words:
+            yield f"{node.lineno}: open(…, O_CREAT)"
+        elif name == "open" and "open_file" not in words and any(_writes(arg) for arg in [*node.args, *(k.value for k in node.keywords)]):
+            yield f"{node.lineno}: open for writing"
+
+
+def _writes(argument: ast.expr) -> bool:
+    return isinstance(argument, ast.Constant) and isinstance(argument.value, str) and argument.value.strip("bt+") in ("w", "a", "x")
+
+
+def test_no_module_makes_folders_or_files_of_a_home_by_itself() -> None:
+    found = {str(path): list(makers(tree)) for path, tree in modules().items() if path.parts[0] != "testing"}
+    by_itself = {path: calls for path, calls in found.items() if calls and path not in ELSEWHERE}
+    assert not by_itself, "use make_folder, open_file and write_atomically of hopyard.private_files"
+    assert not [path for path in ELSEWHERE if not found[path]], "these make nothing any more"
+
+
+def test_the_search_finds_each_way_of_making_a_file(tmp_path: Path) -> None:
+    ways = ["p.mkdir()", "os.makedirs(p)", "p.write_bytes(b'')", "open(p, 'wb')", "p.open('a')", "os.open(p, os.O_RDWR | os.O_CREAT, 0o644)", "p.touch()"]
+    assert all(list(makers(ast.parse(way))) for way in ways)
+    assert not [way for way in ("open(p, 'wb', opener=open_file)", "open(p)", "os.open(p, os.O_RDONLY)", "stamp.touch('runs')") if list(makers(ast.parse(way)))]
