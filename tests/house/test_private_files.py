@@ -16,7 +16,6 @@ ELSEWHERE = {
     "cli/studyrun.py": "the journal of a study that runs below a temporary folder",
     "datasets/folders.py": "folders and files of trees, where a user pulls or below 0700 in the cache",
     "datasets/transfer.py": "the folder that a user pulls into",
-    "datasets/unpack.py": "trees: below 0700 in the cache, as the user's umask says where a user pulls",
     "datasets/cache.py": "copies of trees, in the 0700 folder of a replica",
     "engines/local/cgroups.py": "cgroups",
     "replica/limits.py": "cgroups",
