@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from hopyard.datasets.progress import Progress
+from hopyard.private_files import make_folder, open_file
 
 PART = ".part"
 _PIECE = 4 * 1024 * 1024
@@ -32,7 +33,7 @@ def copy_file(source: Path, copy: Path, progress: Progress) -> int:
         with source.open("rb") as reading:
             make_folder(copy.parent)
             before = os.fstat(reading.fileno())
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as writing:
+            with open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as writing:
                 while piece := reading.read(_PIECE):
                     writing.write(piece)
                     size += len(piece)
@@ -51,7 +52,7 @@ def copy_database(source: Path, copy: Path) -> None:
     """An SQLite file of one moment, while others write to it."""
     part = copy.with_name(copy.name + PART)
     part.unlink(missing_ok=True)
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    os.close(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as reading, closing(sqlite3.connect(part)) as writing:
         reading.backup(writing, pages=_PAGES)
         writing.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
@@ -61,22 +62,12 @@ def copy_database(source: Path, copy: Path) -> None:
 
 def write_file(path: Path, data: bytes) -> None:
     part = path.with_name(path.name + PART)
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as writing:
+    with open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as writing:
         writing.write(data)
         writing.flush()
         os.fsync(writing.fileno())
     part.replace(path)
     flush(path.parent)
-
-
-def make_folder(path: Path) -> None:
-    """With those above it that are missing, for its owner only."""
-    missing = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
-    for one in reversed(missing):
-        one.mkdir(mode=0o700, exist_ok=True)
 
 
 def flush(path: Path) -> None:

@@ -17,6 +17,7 @@ from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.errors import Conflict, NotFound, SpecError, StorageFull
+from hopyard.private_files import make_folder, open_file
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -32,7 +33,7 @@ def create_backup(home: Home, folder: Path, *, progress: Progress = SILENT) -> B
     _check_target(home, folder)
     url = read_settings(home.settings_file).database
     try:
-        copying.make_folder(folder)
+        make_folder(folder)
         folder.chmod(0o700)
         with _sweeping_held_off(home):
             return _create(home.root, folder, url, progress)
@@ -73,12 +74,12 @@ def _stage_databases(home: Path, folder: Path, url: str | None) -> dict[Path, Pa
     if url is not None:
         staged[DUMP] = folder / f"{DUMP}{NEW}"
         staged[DUMP].unlink(missing_ok=True)
-        os.close(os.open(staged[DUMP], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(open_file(staged[DUMP], os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         postgres.dump(url, staged[DUMP])
     for name in (BLOB_INDEX,) if url is not None else (DATABASE, BLOB_INDEX):
         if (home / name).exists():
             staged[name] = folder / f"{name}{NEW}"
-            copying.make_folder(staged[name].parent)
+            make_folder(staged[name].parent)
             copying.copy_database(home / name, staged[name])
     return staged
 
@@ -122,8 +123,8 @@ def _is_backup(folder: Path) -> bool:
 @contextmanager
 def _sweeping_held_off(home: Home) -> Iterator[None]:
     """No blob goes within. Raises Conflict while blobs are swept, or another backup is made."""
-    copying.make_folder(home.sweep_lock.parent)
-    descriptor = os.open(home.sweep_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    make_folder(home.sweep_lock.parent)
+    descriptor = open_file(home.sweep_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

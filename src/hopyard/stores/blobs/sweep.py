@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hopyard.errors import IntegrityError, NotFound
+from hopyard.private_files import open_file
 from hopyard.stores.blobs.index import Row
 from hopyard.stores.blobs.shelf import Shelf
 
@@ -22,7 +23,7 @@ _JOINED_BYTES = 32 * 1024 * 1024  # about how large a rewritten pack becomes
 @contextmanager
 def sweep_lock(path: Path) -> Iterator[bool]:
     """Whether blobs may be removed within: not while another process holds the lock to copy them (`hopyard.backup`)."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield True
