@@ -14,6 +14,7 @@ from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.errors import Conflict, SpecError, StorageFull
+from hopyard.private_files import make_folder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -54,11 +55,11 @@ def restore_backup(folder: Path, home: Home, *, database: str | None = None, hol
 
 
 def _copy(mark: BackupMark, folder: Path, target: Path, progress: Progress) -> None:
-    copying.make_folder(target)
+    make_folder(target)
     target.chmod(0o700)
     for name in (DATABASE, BLOB_INDEX) if mark.database == "sqlite" else (BLOB_INDEX,):
         if (folder / name).exists():
-            copying.make_folder((target / name).parent)
+            make_folder((target / name).parent)
             copying.copy_database(folder / name, target / name)
     wanted = [*single_files(folder), *(path for one in FOLDERS for path in files_below(folder, one))]
     progress.begin("copying", sum((folder / path).stat().st_size for path in wanted))
