@@ -46,6 +46,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("down", SERVER, "server:down", "End the server of this machine."),
     Entry("status", SERVER, "server:status", "Tell what the server holds and does."),
     Entry("token", SERVER, "token:token", "Show how other programs reach the API; list, make, replace and revoke tokens."),
+    Entry("service", SERVER, "service:service", "Let systemd start the server of this machine at boot."),
     Entry("backup", SERVER, "backup:backup", "Copy the home of this machine while its server runs."),
     Entry("restore", SERVER, "backup:restore", "Make the home of this machine of a backup."),
     Entry("doctor", SERVER, "doctor:doctor", "Check this machine and say what to mend."),

@@ -1,0 +1,74 @@
+"""The unit that lets systemd start a home's server at boot and again when it crashes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from hopyard.config.home import Home
+from hopyard.domain.ids import slug
+
+
+def unit_name(home: Home, default: Home) -> str:
+    """`hopyard.service` for the default home; others have the folder's name and a digest of its path in theirs."""
+    if home.root == default.root:
+        return "hopyard.service"
+    digest = hashlib.sha256(str(home.root).encode()).hexdigest()[:8]
+    return f"hopyard-{slug(home.root.name.lstrip('.'), fallback='home')}-{digest}.service"
+
+
+def unit_text(home: Home, *, python: str, path: str, user: str | None = None) -> str:
+    """user: whose server it is, in a unit of the whole machine; None in a unit of the user's own.
+
+    The server alone is ended with the unit (`KillMode=process`): runs go on, and the next server takes them back. A run that is killed
+    for its memory does not end the unit (`OOMPolicy=continue`). Runs get control groups below the unit's (`Delegate`).
+    """
+    run_as = f"User={_plain(user)}\n" if user else ""
+    target = "multi-user.target" if user else "default.target"
+    return f"""\
+# Written by `hop service install`; `hop service uninstall` removes it.
+[Unit]
+Description=Hopyard server of {_plain(str(home.root))}
+After=network-online.target postgresql.service
+Wants=network-online.target
+StartLimitIntervalSec=300
+StartLimitBurst=10
+
+[Service]
+Type=exec
+{run_as}ExecStart={_quoted(python)} -m hopyard.app --home {_quoted(str(home.root))}
+Environment={_quoted(f"PATH={path}")}
+StandardOutput=append:{_plain(str(home.server_log))}
+StandardError=append:{_plain(str(home.server_log))}
+Restart=on-failure
+RestartSec=2
+KillMode=process
+TimeoutStopSec=30
+OOMPolicy=continue
+Delegate=yes
+UMask=0077
+LimitNOFILE=1048576
+
+[Install]
+WantedBy={target}
+"""
+
+
+def home_of_unit(text: str) -> Path | None:
+    """The home that a unit of ours starts; None where it is not one."""
+    for line in text.splitlines():
+        if line.startswith("ExecStart=") and " -m hopyard.app --home " in line:
+            given = line.partition(" --home ")[2].strip().strip('"')
+            return Path(given.replace('\\"', '"').replace("\\\\", "\\").replace("%%", "%").replace("$$", "$"))
+    return None
+
+
+def _quoted(text: str) -> str:
+    """One word of a command or of a list; `%` and `$` stand for themselves."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+def _plain(text: str) -> str:
+    """A value that is a whole line."""
+    return text.replace("%", "%%")
