@@ -165,12 +165,12 @@ def test_colours_only_on_terminals_and_never_with_no_color(monkeypatch: pytest.M
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert console.paint("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"  # type: ignore[arg-type]
+    assert console.rendered(console.paint("x", "red", Terminal())) == "\x1b[31mx\x1b[0m"  # type: ignore[arg-type]
     monkeypatch.setenv("NO_COLOR", "1")
-    assert console.paint("x", "red", Terminal()) == "x"  # type: ignore[arg-type]
+    assert console.rendered(console.paint("x", "red", Terminal())) == "x"  # type: ignore[arg-type]
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
-    assert console.paint("x", "red", Terminal()) == "x"  # type: ignore[arg-type]
+    assert console.rendered(console.paint("x", "red", Terminal())) == "x"  # type: ignore[arg-type]
 
 
 def test_main_takes_words_and_returns_a_code() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -63,8 +64,15 @@ def test_bytes(amount: int, text: str) -> None:
     assert console.bytes_text(amount) == text
 
 
-def test_a_table_is_aligned_by_what_shows() -> None:
-    lines = console.table(["NAME", "N"], [["\x1b[31mred\x1b[0m", "1"], ["日本", "22"]], right=(1,))
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_is_aligned_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    lines = console.table(["NAME", "N"], [[console.paint("red", "red", Terminal()), "1"], ["日本", "22"]], right=(1,))
     assert [console.shown_width(line) for line in lines] == [8, 8, 8]
     assert lines[2] == "日本  22"
 

@@ -29,7 +29,7 @@ def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
     elif not found["rows"]:
         console.say(f"no run has a result on {name} yet; `hop.summary(val_acc=…)` in a script gives it one")
     else:
-        console.out("\n".join(lines_of(found)))
+        console.out_lines(lines_of(found))
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:

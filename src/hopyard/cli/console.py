@@ -6,10 +6,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from hopyard.domain.spans import span as span
+from hopyard.domain.text import shown
 
 _NOT_FOR_TERMINALS = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")  # C0 is escaped by JSON itself
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -18,15 +19,48 @@ PHASE_STYLE = {
 }  # fmt: skip
 
 
+# What begins and ends a painted text until it is written: nobody outside this process can know it, so no text of other people is painted.
+_KEY = "".join(chr(0xFDD0 + byte % 32) for byte in os.urandom(12))  # characters that Unicode leaves to programs themselves
+_MARKS = {style: _KEY + chr(0xFDD0 + number) for number, style in enumerate(_STYLES)}
+_END = _KEY + "\ufdef"
+_MARK = re.compile(f"({_KEY}.)", re.S)
+_SEQUENCES = {_END: "\x1b[0m"} | {_MARKS[style]: f"\x1b[{code}m" for style, code in _STYLES.items()}
+
+
 def say(text: str = "") -> None:
-    """One line of talk, on stderr."""
-    sys.stderr.write(text + "\n")
+    """One line of talk, on stderr. Further lines, such as those of a program's error, are indented."""
+    sys.stderr.write("\n  ".join(map(rendered, text.split("\n"))) + "\n")
     sys.stderr.flush()
 
 
 def out(text: str = "") -> None:
     """One line of data, on stdout."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(rendered(text) + "\n")
+
+
+def out_lines(lines: Iterable[str]) -> None:
+    """Lines of data, on stdout. A line break within one is not taken for the end of the line."""
+    sys.stdout.write("".join(f"{rendered(line)}\n" for line in lines))
+
+
+def rendered(text: str) -> str:
+    """One line as a terminal may have it: painted as it was painted here, and else only what shows itself. Everything that a
+    command writes goes through this, because names of metrics, messages and reasons are other people's."""
+    if text.isprintable():
+        return text
+    return "".join(_SEQUENCES[part] if part in _SEQUENCES else shown(part) for part in _MARK.split(text))
+
+
+def cleaned(text: str) -> str:
+    """One line with all that is not visible escaped, and still painted where it was: what `rendered` makes of it is as wide."""
+    if text.isprintable():
+        return text
+    return "".join(part if part in _SEQUENCES else shown(part) for part in _MARK.split(text))
+
+
+def plain(text: str) -> str:
+    """As `cleaned`, no longer painted."""
+    return text if text.isprintable() else "".join(shown(part) for part in _MARK.split(text) if part not in _SEQUENCES)
 
 
 def out_json(value: Any) -> None:
@@ -62,7 +96,7 @@ def paint(text: str, style: str | None, stream: TextIO | None = None) -> str:
     """`text` in a style where `stream` (stdout by default) shows it and NO_COLOR is not set. Nothing depends on it."""
     if not style or os.environ.get("NO_COLOR") or not can_draw(stream or sys.stdout):
         return text
-    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+    return _MARKS[style] + text + _END
 
 
 def paint_phase(phase: str, stream: TextIO | None = None) -> str:
@@ -74,6 +108,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 
     A cell may be painted: only what shows counts for its width.
     """
+    rows = [[cleaned(cell) for cell in row] for row in rows]
     widths = [max([len(head[i]), *(shown_width(row[i]) for row in rows)]) for i in range(len(head))]
     if width is not None and len(head) > 1:
         widths[-1] = max(8, min(widths[-1], width - sum(widths[:-1]) - 2 * (len(head) - 1)))
@@ -94,6 +129,7 @@ def cut(text: str, width: int) -> str:
     """As much of it as so many columns hold, with `…` where that is not all."""
     if shown_width(text) <= width:
         return text
+    text = plain(text)
     end, left = 0, width - 1
     while end < len(text) and (left := left - shown_width(text[end])) >= 0:
         end += 1
@@ -102,15 +138,15 @@ def cut(text: str, width: int) -> str:
 
 def shown_width(text: str) -> int:
     """Columns that `text` takes, without its colours."""
-    if "\x1b" in text:
-        import re
-
-        text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     if text.isascii():
         return len(text)
     import unicodedata
 
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    text = _MARK.sub("", text)
+    return sum(0 if unicodedata.combining(c) or c in _NO_WIDTH else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+_NO_WIDTH = "\u200c\u200d\ufe0e\ufe0f"
 
 
 def terminal_width(fallback: int = 100) -> int:

@@ -123,7 +123,7 @@ def ls(as_json: bool) -> None:
         newest = one["newest"] or {}
         rows.append([one["name"], str(newest.get("number", "-")), *_amounts(newest), one["metric"] or "-", newest.get("message", "")])
     head = ["NAME", "VERSION", "FILES", "SIZE", "PUSHED", "METRIC", "MESSAGE"]
-    console.out("\n".join(console.table(head, rows, right=(1, 2, 3), width=_width())))
+    console.out_lines(console.table(head, rows, right=(1, 2, 3), width=_width()))
 
 
 @dataset.command("versions")
@@ -139,7 +139,7 @@ def versions(name: str, as_json: bool) -> None:
         return
     rows = [[str(one["number"]), *_amounts(one), one["created_by"], one["manifest"][:12], one["message"]] for one in found]
     head = ["VERSION", "FILES", "SIZE", "PUSHED", "BY", "MANIFEST", "MESSAGE"]
-    console.out("\n".join(console.table(head, rows, right=(0, 1, 2), width=_width())))
+    console.out_lines(console.table(head, rows, right=(0, 1, 2), width=_width()))
 
 
 @dataset.command("info")
@@ -167,7 +167,7 @@ def describe(ref: str, as_json: bool) -> None:
         ("metric", f"{about['metric']}{direction}" if about["metric"] else ""),
         ("use it", f"hop run SCRIPT -d {ref}"),
     ]
-    console.out("\n".join(f"{label:<9} {text}" for label, text in lines if text))
+    console.out_lines(f"{label:<9} {text}" for label, text in lines if text)
 
 
 @dataset.command("pull")

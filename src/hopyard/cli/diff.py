@@ -55,7 +55,7 @@ def diff(left: str, right: str, as_json: bool) -> None:
         sections = {name: {key: list(pair) for key, pair in rows.items()} for name, rows in found.sections.items()}
         console.out_json({"left": one["name"], "right": two["name"], "code": files, **sections})
         return
-    console.out("\n".join(_lines(run_title(one), run_title(two), found)))
+    console.out_lines(_lines(run_title(one), run_title(two), found))
 
 
 def compare(client: Client, one: Run, two: Run) -> Difference:
@@ -194,7 +194,7 @@ def _lines(left: str, right: str, found: Difference) -> Iterator[str]:
         for change in found.files:
             if change.diff:
                 yield ""
-                yield from map(_painted, change.diff.splitlines())
+                yield from (_painted(line.expandtabs()) for line in change.diff.splitlines())
 
 
 def _side_by_side(rows: dict[str, tuple[Any, Any]]) -> list[str]:

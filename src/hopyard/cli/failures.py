@@ -14,7 +14,9 @@ USAGE, FAILED, INTERRUPTED = 2, 1, 130
 
 def tell(message: str, hints: Sequence[str] = ()) -> None:
     """Write an error to stderr."""
-    text = "".join([f"error: {message}\n", *(f"hint: {hint}\n" for hint in hints)])
+    from hopyard.domain.text import shown_lines
+
+    text = "".join([f"error: {shown_lines(message)}\n", *(f"hint: {shown_lines(hint)}\n" for hint in hints)])
     sys.stderr.write(text)
     sys.stderr.flush()
 

@@ -129,4 +129,4 @@ def draw(chart: Gantt) -> None:
         console.say(_EMPTY)
         return
     width = console.terminal_width() if console.is_terminal(sys.stdout) else 100
-    console.out("\n".join(lines_of(chart, width=width)))
+    console.out_lines(lines_of(chart, width=width))

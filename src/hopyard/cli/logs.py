@@ -9,6 +9,7 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.address import Run, get_run
+from hopyard.cli.harmless import Harmless
 from hopyard.cli.options import last_run_argument
 from hopyard.errors import NotFound, SpecError, UsageError
 from hopyard.sdk.client import Client
@@ -24,13 +25,14 @@ _BLOCK = 256 * 1024
 @click.option("--rank", type=click.IntRange(0), help="Only the replica of this rank.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option("--attempt", type=click.IntRange(1), help="Only this attempt, as it was, also what a resume rolled back.")
-@click.option("--raw", is_flag=True, help="Keep progress bars as they were written, with all their carriage returns.")
+@click.option("--raw", is_flag=True, help="Every byte as it was written: carriage returns of progress bars, and all control sequences.")
 def logs(
     ref: str, follow: bool, only_stdout: bool, only_stderr: bool, rank: int | None, tail: int | None, attempt: int | None, raw: bool
 ) -> int | None:
     """Print what RUN (the newest run where it is left out) wrote: stdout to stdout, stderr to stderr.
 
-    Of a line that a progress bar redrew, its last state is printed; --raw and -f keep every byte.
+    Of a line that a progress bar redrew, its last state is printed; --raw and -f keep every byte. On a terminal, control
+    sequences other than colours and those of progress bars are shown as text, except with --raw.
     """
     from hopyard.cli.follow import ask_surely
     from hopyard.sdk.connect import connect
@@ -51,13 +53,14 @@ def logs(
     streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else ("stdout", "stderr")
     ranks = range(size) if rank is None else (rank,)
     if follow:
-        return _follow(client, run, streams, rank, size, tail, ranks)
+        return _follow(client, run, streams, rank, size, tail, ranks, raw=raw)
     for stream in streams:
         sink = sys.stderr.buffer if stream == "stderr" and not only_stderr else sys.stdout.buffer
         for one in ranks:
             data = _attempt_log(client, run, attempt, one, stream, tail) if attempt else _log(client, run, one, stream, tail)
             mark = b"[%d] " % one if size > 1 and rank is None else b""
-            for piece in _shaped(data, raw=raw, mark=mark):
+            pieces = _shaped(data, raw=raw, mark=mark)
+            for piece in pieces if raw or not sink.isatty() else _harmless(pieces):
                 sink.write(piece)
         sink.flush()
     return None
@@ -107,6 +110,12 @@ def _shaped(data: Iterator[bytes], *, raw: bool, mark: bytes) -> Iterator[bytes]
         yield mark + (rest if raw else last_state(rest)) + (b"\n" if mark else b"")
 
 
+def _harmless(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    guard = Harmless()
+    yield from map(guard.feed, pieces)
+    yield guard.end()
+
+
 def last_lines(data: bytes, count: int) -> bytes:
     """The last `count` lines; one that has not ended counts."""
     at = len(data) - data.endswith(b"\n")
@@ -126,14 +135,16 @@ def last_state(line: bytes) -> bytes:
     return (states[-1] if states else b"") + ending
 
 
-def _follow(client: Client, run: Run, streams: tuple[str, ...], rank: int | None, size: int, tail: int | None, ranks: range | tuple[int]) -> int | None:
+def _follow(
+    client: Client, run: Run, streams: tuple[str, ...], rank: int | None, size: int, tail: int | None, ranks: range | tuple[int], *, raw: bool
+) -> int | None:
     from hopyard.cli.follow import Follower, ask_surely
     from hopyard.cli.output import Output, OutputGone
     from hopyard.cli.statusline import StatusLine
-    from hopyard.cli.watch import last_words
+    from hopyard.cli.watch import tell_end
 
     line = StatusLine()
-    output = Output(line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",))
+    output = Output(line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",), raw=raw)
     cursors: dict[str, int] = {}
     if tail is not None:
         client, cursors = ask_surely(client, lambda client: _cursors_of_tail(client, run, streams, ranks, tail))
@@ -148,7 +159,7 @@ def _follow(client: Client, run: Run, streams: tuple[str, ...], rank: int | None
         raise BrokenPipeError from None
     finally:
         line.close()
-    console.say(last_words(ended))
+    tell_end(ended)
     return None
 
 

@@ -55,7 +55,7 @@ def list_nodes(pool: str | None, as_json: bool) -> None:
     elif not found:
         console.say("no nodes" if pool is None else f"no nodes in pool {pool}; `hop pool ls` lists the pools")
     else:
-        console.out("\n".join(table_of(found)))
+        console.out_lines(table_of(found))
 
 
 @node.command("info")
@@ -69,7 +69,7 @@ def tell(name: str, as_json: bool) -> None:
     if as_json:
         console.out_json(found)
     else:
-        console.out("\n".join(lines_of(found["node"], found["runs"], found["reservations"])))
+        console.out_lines(lines_of(found["node"], found["runs"], found["reservations"]))
 
 
 @node.command("cordon")

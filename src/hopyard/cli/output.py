@@ -6,6 +6,7 @@ import re
 import sys
 from typing import BinaryIO
 
+from hopyard.cli.harmless import Harmless
 from hopyard.cli.statusline import StatusLine
 
 _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
@@ -40,16 +41,17 @@ class SharedLine:
 class Output:
     """replicas: with several, every line begins with `[rank] ` and is written whole, so that they do not mix.
 
-    all_to_stderr: stdout carries something else (a JSON answer).
+    all_to_stderr: stdout carries something else (a JSON answer). raw: a terminal gets control sequences as they are, too.
     """
 
-    def __init__(self, line: StatusLine, *, replicas: int, all_to_stderr: bool = False, all_to_stdout: bool = False) -> None:
+    def __init__(self, line: StatusLine, *, replicas: int, all_to_stderr: bool = False, all_to_stdout: bool = False, raw: bool = False) -> None:
         self._line, self._prefixed = line, replicas > 1
         stdout, stderr = sys.stdout.buffer, sys.stderr.buffer
         self._sinks: dict[str, BinaryIO] = {
             "stdout": stderr if all_to_stderr else stdout,
             "stderr": stdout if all_to_stdout else stderr,
         }
+        self._guards = {stream: Harmless() for stream, sink in self._sinks.items() if sink.isatty() and not raw}
         self._partial: dict[tuple[int, str], bytes] = {}
         self._shared = SharedLine() if stdout.isatty() and stderr.isatty() else None
 
@@ -63,6 +65,8 @@ class Output:
             if rest:
                 self._emit(stream, b"[%d] %s\n" % (rank, rest))
         self._partial.clear()
+        for stream, guard in self._guards.items():
+            self._put(stream, guard.end())
 
     def _prefix(self, rank: int, stream: str, data: bytes) -> bytes:
         data = self._partial.pop((rank, stream), b"") + data
@@ -75,6 +79,10 @@ class Output:
         return b"".join([mark + line for line in lines])
 
     def _emit(self, stream: str, data: bytes) -> None:
+        guard = self._guards.get(stream)
+        self._put(stream, data if guard is None else guard.feed(data))
+
+    def _put(self, stream: str, data: bytes) -> None:
         if self._shared is not None:
             data = self._shared.place(stream, data)
         if not data:

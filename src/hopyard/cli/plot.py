@@ -80,7 +80,8 @@ def plot(
         console.say(f"wrote {png}")
     else:
         shown = charts if metrics else charts[:_MOST_CHARTS]
-        console.out("\n\n".join(text_of(chart, width or min(console.terminal_width(), 160), height) for chart in shown))
+        for number, chart in enumerate(shown):
+            console.out_lines([*[""] * bool(number), *lines_of(chart, width or min(console.terminal_width(), 160), height)])
         left = [chart.title for chart in charts[len(shown) :]]
         if left:
             console.say(f"not drawn: {', '.join(left)}; name the metrics that you want")
@@ -130,7 +131,7 @@ def charts_of(found: dict[str, dict[str, dict[str, Any]]], smooth: float, unit: 
     return [Chart(title if len(curves) > 1 else curves[0].name, tuple(curves), unit) for title, curves in groups.items()]
 
 
-def text_of(chart: Chart, width: int, height: int) -> str:
+def lines_of(chart: Chart, width: int, height: int) -> list[str]:
     """The chart as text: a heading with the last values, then the picture."""
     several = len(chart.curves) > 1
     head = [console.paint(chart.title, "bold")]
@@ -141,7 +142,7 @@ def text_of(chart: Chart, width: int, height: int) -> str:
     if several and chart.unit != "step":
         head.append(f"over {chart.unit}")
     picture = draw(chart.curves, width=width, height=height, unicode=console.has_unicode(sys.stdout))
-    return "\n".join(["  ".join(head), *(_painted(row) for row in picture or [[Cell("no finite value")]])])
+    return ["  ".join(head), *(_painted(row) for row in picture or [[Cell("no finite value")]])]
 
 
 def _place(unit: str, x: float) -> str:

@@ -32,7 +32,7 @@ def list_pools(as_json: bool) -> None:
     elif not found:
         console.say("no pools: the server has seen no node yet")
     else:
-        console.out("\n".join(table_of(found)))
+        console.out_lines(table_of(found))
 
 
 def table_of(pools: list[dict[str, Any]]) -> list[str]:

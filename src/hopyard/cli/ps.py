@@ -72,9 +72,9 @@ def ps(
         found = list_runs(client, phases=wanted, tags=pairs, limit=most + 1, parent=study, trials=shown, **filters)
         runs = found[:most]
         if watch and console.can_draw(sys.stdout):
-            sys.stdout.write("\x1b[H\x1b[2J" + "\n".join(table_of(runs) or [nothing]) + "\n")
+            sys.stdout.write("\x1b[H\x1b[2J" + "\n".join(map(console.rendered, table_of(runs) or [nothing])) + "\n")
         elif runs:
-            console.out("\n".join(table_of(runs)))
+            console.out_lines(table_of(runs))
             if len(found) > most and limit is None:
                 console.say(f"there are more: these are the newest {most}; --limit N shows N")
         else:

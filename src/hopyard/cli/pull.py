@@ -49,6 +49,9 @@ def pull(ref: str, dest: Path | None, code: bool, checkpoint: bool, files: bool,
     made = not dest.exists()
     try:
         dest.mkdir(parents=True, exist_ok=True)
+    except OSError as broken:
+        raise SpecError(f"{dest} cannot be made: {broken.strerror}", hints=("name another DEST",)) from broken
+    try:
         with OpenFolder.at(dest) as top:
             if made:
                 top.write(HOPIGNORE, [_KEPT_APART.encode()])

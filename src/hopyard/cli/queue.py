@@ -89,7 +89,7 @@ def ls(as_json: bool) -> None:
     if as_json:
         console.out_json(found)
     else:
-        console.out("\n".join(table_of(found)))
+        console.out_lines(table_of(found))
 
 
 @queue.command("info")
@@ -107,7 +107,7 @@ def describe(name: str, as_json: bool) -> None:
         console.out_json(found)
     else:
         whole = client.get("/queues")
-        console.out("\n".join(lines_of(found, half_life_s=whole["half_life_s"], owner=whole["owner"])))
+        console.out_lines(lines_of(found, half_life_s=whole["half_life_s"], owner=whole["owner"]))
 
 
 @queue.command("export")
@@ -121,7 +121,7 @@ def export(as_json: bool) -> None:
     if as_json:
         console.out_json(tree)
     else:
-        console.out(mapping_text(tree).rstrip("\n"))
+        console.out_lines(mapping_text(tree).splitlines())
 
 
 def change_line(change: dict[str, Any]) -> str:

@@ -197,7 +197,7 @@ def ls(everything: bool, as_json: bool) -> None:
     elif not found:
         console.say("nothing is reserved" + ("" if everything else "; `-a` lists those that are over too"))
     else:
-        console.out("\n".join(table_of(found)))
+        console.out_lines(table_of(found))
 
 
 @reserve.command("info")
@@ -212,7 +212,7 @@ def tell(name: str, as_json: bool) -> None:
     if as_json:
         console.out_json(found)
     else:
-        console.out("\n".join(lines_of(found)))
+        console.out_lines(lines_of(found))
 
 
 @reserve.command("rm")

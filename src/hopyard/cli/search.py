@@ -98,7 +98,7 @@ def ls(everything: bool, limit: int, as_json: bool) -> None:
             f"{summary.get('trials', 0):.0f}", console.age(console.seconds_since(each["submitted_at"])), "; ".join(filter(None, said)),
         ])  # fmt: skip
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-    console.out("\n".join(console.table(["STUDY", "NAME", "PHASE", "SEARCHER", "TRIALS", "AGE", "BEST"], rows, right=(4, 5), width=width)))
+    console.out_lines(console.table(["STUDY", "NAME", "PHASE", "SEARCHER", "TRIALS", "AGE", "BEST"], rows, right=(4, 5), width=width))
 
 
 @search.command("show", short_help="Show how a study stands: its trials, the best first.")

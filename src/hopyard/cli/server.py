@@ -81,7 +81,7 @@ def status(as_json: bool) -> int | None:
     if as_json:
         console.out_json({"running": True, **told})
     else:
-        console.out("\n".join(status_lines(told)))
+        console.out_lines(status_lines(told))
     return None
 
 

@@ -47,7 +47,7 @@ class SimulationLine:
     def show(self, progress: Progress) -> None:
         if self._drawing:
             text = self.text(progress, width=console.terminal_width() - 1)
-            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.write(f"\r\x1b[K{console.rendered(text)}")
             sys.stderr.flush()
             self._shown = True
         elif time.monotonic() - self._told_at >= _LINE_S:

@@ -191,7 +191,7 @@ def _show(workload: Workload, cluster: Cluster, names: Sequence[tuple[str, str]]
     too_large = [too_large_lines(workload, added, report) for added, report in each_cluster.items()]
     for lines in (table_of(columns, width), *too_large, queue_table(columns, width)):
         if lines:
-            console.out("\n" + "\n".join(lines))
+            console.out_lines(["", *lines])
 
 
 def _json(

@@ -108,8 +108,8 @@ class StatusLine:
     def _redraw(self) -> None:
         if not self.drawing or self._hidden or self._run is None or (not self._column_zero and self._shares_screen):
             return
-        text = fitting(self._parts(self._run), console.terminal_width() - _ROOM)
-        sys.stderr.write("\r\x1b[2K" + console.paint(text, "dim", sys.stderr))
+        text = fitting([console.plain(part) for part in self._parts(self._run)], console.terminal_width() - _ROOM)
+        sys.stderr.write("\r\x1b[2K" + console.rendered(console.paint(text, "dim", sys.stderr)))
         sys.stderr.flush()
         self._shown = True
 

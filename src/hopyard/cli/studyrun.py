@@ -158,8 +158,8 @@ def follow(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
 def _last_words(ended: dict[str, Any], view: StudyView) -> None:
     trained = any(trial.epoch or trial.error for trial in view.trials.values())
     if trained:
-        console.out("\n".join(heading(view)))
-        console.out("\n".join(table_of(view, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)))
+        console.out_lines(heading(view))
+        console.out_lines(table_of(view, width=console.terminal_width() if console.is_terminal(sys.stdout) else None))
     why = why_failed(ended) or ((ended.get("exit") or {}).get("reason", "") if ended["phase"] == "cancelled" else "")
     said = [f"{ended['name']} {ended['phase']}" + (f": {why}" if why else ""), as_line(view) if trained else "nothing was trained"]
     console.say("; ".join(said))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -14,7 +13,6 @@ from hopyard.studies.journal import CONTINUED, read_records
 from hopyard.studies.standing import Phase
 from hopyard.studies.view.standing import StudyView, TrialView
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ENDED = (Phase.COMPLETED, Phase.STOPPED, Phase.FAILED)
 
 
@@ -37,7 +35,7 @@ class StudyScreen(StatusLine):
             return
         lines = self._lines(self._run)
         self._erase()
-        sys.stderr.write("\n".join(lines))
+        sys.stderr.write("\n".join(map(console.rendered, lines)))
         sys.stderr.flush()
         self._height, self._shown = len(lines), True
 
@@ -93,4 +91,4 @@ def _news(view: StudyView, trial: TrialView, *, best: bool) -> str:
 
 def _cut(line: str, columns: int) -> str:
     """A line that wraps would be two, and could not be erased. One that is too long loses its colours."""
-    return line if console.shown_width(line) <= columns else _COLOUR.sub("", line)[: columns - 1] + "…"
+    return line if console.shown_width(line) <= columns else console.cut(line, columns)

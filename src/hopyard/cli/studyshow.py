@@ -72,11 +72,11 @@ def show_study(ref: str, *, as_json: bool) -> None:
         console.out_json({"study": study["name"], "phase": study["phase"], **as_data(view)})
         return
     console.out(f"{study['name']}  {console.paint_phase(study['phase'])}" + (f": {why}" if (why := why_failed(study)) else ""))
-    console.out("\n".join(heading(view)))
+    console.out_lines(heading(view))
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     rows = table_of(view, width=width)
     if rows:
-        console.out("\n" + "\n".join(rows))
+        console.out_lines(["", *rows])
     for line in _importance(view):
         console.out(line)
 

@@ -70,7 +70,7 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
         ]
         for one in found
     ]
-    console.out("\n".join(console.table([*(["USER"] if everybody else []), "NAME", "ID", "SCOPES", "CREATED", "EXPIRES", "LAST USED"], rows)))
+    console.out_lines(console.table([*(["USER"] if everybody else []), "NAME", "ID", "SCOPES", "CREATED", "EXPIRES", "LAST USED"], rows))
 
 
 @token.command("create")

@@ -52,7 +52,7 @@ def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: 
         console.say(f"nothing ran {_span(answer)}")
     else:
         console.say(_span(answer))
-        console.out("\n".join(table_of(rows, keys, period)))
+        console.out_lines(table_of(rows, keys, period))
 
 
 def _split(by: str) -> tuple[list[str], str | None]:

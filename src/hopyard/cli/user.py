@@ -58,7 +58,7 @@ def ls(as_json: bool) -> None:
         console.out_json(found)
     else:
         rows = [[one["name"], "owner" if one["owner"] else "", clock(one["created_at"])] for one in found]
-        console.out("\n".join(console.table(["NAME", "ROLE", "SINCE"], rows)))
+        console.out_lines(console.table(["NAME", "ROLE", "SINCE"], rows))
 
 
 @user.command("rm")

@@ -54,7 +54,7 @@ def _follow(client: Client, run: Run, *, as_json: bool) -> int:
         console.out_json(result(follower.client, ended or follower.run))
     if ended is None:
         return _DETACHED
-    console.say(last_words(ended))
+    tell_end(ended)
     return exit_code(ended)
 
 
@@ -110,9 +110,10 @@ def _stop(client: Client, run: Run) -> None:
         console.say(f"error: {refused.message}")
 
 
-def last_words(run: Run) -> str:
-    """How a run ended, and what came of it."""
+def tell_end(run: Run) -> None:
+    """Tell how a run ended, what came of it, and what of it could not be stored."""
     values = values_line(run.get("summary") or {})
     phase = console.paint_phase(run["phase"], sys.stderr)
-    words = f"{run['name']} {ending(run).replace(run['phase'], phase, 1)}" + (f"  {values}" if values else "")
-    return words + "".join(f"\nwarning: {sentence}" for sentence in run.get("unstored") or ())
+    console.say(f"{run['name']} {ending(run).replace(run['phase'], phase, 1)}" + (f"  {values}" if values else ""))
+    for sentence in run.get("unstored") or ():
+        console.say(f"warning: {sentence}")

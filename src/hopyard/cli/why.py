@@ -37,7 +37,7 @@ def why(ref: str, as_json: bool) -> None:
         console.out_json(found)
         return
     nodes = client.get("/nodes")["nodes"] if found["expected"] is None and found["reason"] in _FOR_WANT_OF_NODES else []
-    console.out("\n".join(lines_of(found, run, nodes)))
+    console.out_lines(lines_of(found, run, nodes))
 
 
 def lines_of(found: Why, run: Run, nodes: Sequence[Node] = ()) -> list[str]:

@@ -1,0 +1,99 @@
+"""Text of other people never acts on a terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.cli import console, failures
+from hopyard.cli.harmless import Harmless, harmless
+
+TITLE, CLIPBOARD, FORGED = "\x1b]0;PWN\x07", "\x1b]52;c;QUJD\x07", "x\nroot/prod/7  default  succeeded"
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Called by the test itself: between a fixture and its test the captured streams are put back."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    made = Terminal()
+    monkeypatch.setattr(sys, "stdout", made)
+    monkeypatch.setattr(sys, "stderr", made)
+    return made
+
+
+@given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=4))
+def test_a_table_has_one_line_for_each_row_whatever_is_in_it(rows: list[list[str]]) -> None:
+    lines = console.table(["A", "B", "C"], rows, right=(1,), width=60)
+    assert len(lines) == len(rows) + 1
+    assert not {"\n", "\r", "\x1b", "\x9b"} & set("".join(lines))
+
+
+def test_only_what_was_painted_here_is_painted(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch)
+    rows = [[console.paint_phase("failed"), TITLE + CLIPBOARD, "\x1b[8mhidden"], ["ok", FORGED, "\ufdd0\ufdd1"]]
+    console.out_lines(console.table(["PHASE", "NOTE", "LAST"], rows))
+    console.out(FORGED)
+    console.say(FORGED + TITLE)
+    failures.tell(FORGED, [CLIPBOARD])
+    written = terminal.getvalue()
+    assert "\x1b[31mfailed\x1b[0m" in written
+    for sequence in ("\x1b[31m", "\x1b[2m", "\x1b[0m"):
+        written = written.replace(sequence, "")
+    assert "\x1b" not in written and "\x07" not in written
+    assert not any(line.startswith("root/prod") for line in written.splitlines())
+    assert "\\x1b]52;c;QUJD\\x07" in written
+
+
+def test_json_has_nothing_that_acts_and_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    value = {"label": "\x1b[2J\x9b2J\u202e\U000e0041", "fine": "größe 👩\u200d👧"}
+    console.out_json(value)
+    told = capsys.readouterr().out
+    assert json.loads(told) == value
+    assert "größe 👩\u200d👧" in told
+    assert not {"\x1b", "\x9b", "\u202e", "\U000e0041"} & set(told)
+
+
+def test_a_cell_with_colours_is_cut_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_terminal(monkeypatch)
+    assert console.shown_width(console.paint("abcdef", "red")) == 6
+    assert console.cut(console.paint("abcdef", "red"), 4) == "abc…"
+    assert console.cut(console.paint("abcd", "red"), 4) == console.paint("abcd", "red")
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"\x1b[31mred\x1b[0m \x1b[38;2;1;2;3mx", b"\x1b[31mred\x1b[0m \x1b[38;2;1;2;3mx"),
+        (b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok\x07\n", b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok\x07\n"),
+        (b"\x1b]52;c;QUJD\x07", b"^[]52;c;QUJD\x07"),
+        (b"\x1b[2J\x1b[H", b"^[[2J^[[H"),
+        (b"\x1b[?1049h\x1bc\x1bP1$r\x1b\\", b"^[[?1049h^[c^[P1$r^[\\"),
+        (b"\x1b[6n\x1b[c\x05\x0e", b"^[[6n^[[c^E^N"),
+        ("\x9b2J größe".encode(), b"\\x9b2J " + "größe".encode()),
+        ("plain 👩\u200d👧 \xa0".encode(), "plain 👩\u200d👧 \xa0".encode()),
+    ],
+)
+def test_a_terminal_gets_colours_and_progress_and_else_only_text(data: bytes, shown: bytes) -> None:
+    assert harmless(data) == shown
+    for cut in range(len(data) + 1):
+        guard = Harmless()
+        assert guard.feed(data[:cut]) + guard.feed(data[cut:]) + guard.end() == shown, cut
+
+
+def test_a_sequence_without_an_end_does_not_hold_the_output() -> None:
+    guard = Harmless()
+    assert guard.feed(b"\x1b[" + b"1;" * 500).startswith(b"^[[1;1;")
+    assert guard.feed(b"\n") == b"\n"
