@@ -36,6 +36,8 @@ class Life:
     starts: Counter[GangId] = field(default_factory=Counter)
     waited_s: dict[GangId, float] = field(default_factory=dict)
     leaves_s: float = 3  # so long after it was asked, one makes room
+    apart_s: float = 0.0  # those asked in one turn leave one after another, so long apart
+    restarts: bool = False  # the planner remembers nothing from turn to turn, as after a change of the leader
 
     def ends_at(self, one: GangId) -> datetime:
         run = self.world.running[one]
@@ -46,20 +48,20 @@ class Life:
 
     def turn(self) -> None:
         world = self.world
-        wanted = self.planner(world.snapshot())
+        wanted = (Planner() if self.restarts else self.planner)(world.snapshot())
         for placement in wanted.place:
             self.making_room.pop(placement.gang.id, None)
             self.waited_s.setdefault(placement.gang.id, (world.now - placement.gang.submitted_at).total_seconds())
             self.starts[placement.gang.id] += 1
         self.let_down += [one for one, runs in self.making_room.items() if not runs & world.running.keys()]
         self.making_room = {one: runs for one, runs in self.making_room.items() if one not in self.let_down}
-        for one in wanted.preempt:
+        for number, one in enumerate(wanted.preempt):
             if self.preempted.get((one.gang, one.for_gang)) == self.starts[one.for_gang]:
                 self.in_vain.append((one.gang, one.for_gang))
             self.asked += 1
             self.making_room.setdefault(one.for_gang, set()).add(one.gang)
             self.preempted[one.gang, one.for_gang] = self.starts[one.for_gang]
-            self.leaves_at[one.gang] = world.now + seconds(self.leaves_s)
+            self.leaves_at[one.gang] = world.now + seconds(self.leaves_s + number * self.apart_s)
         world.apply(wanted)
         self.look_at = wanted.look_again_at
         running = [run.placement for run in world.running.values()]

@@ -9,7 +9,6 @@ from hopyard.domain.amounts import placed
 from hopyard.domain.cluster import Node, Running
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import GPU_OF, QueueTree
-from hopyard.domain.quota import path
 from hopyard.scheduler.fairness.ledger import Ledger
 from hopyard.scheduler.fairness.limits import Limits
 
@@ -33,8 +32,9 @@ class Borrowed:
         self, queues: QueueTree, nodes: Mapping[NodeId, Node], running: Mapping[QueueName, Mapping[GangId, Running]]
     ) -> None:
         """running: by the queue of the gang; not copied."""
-        self._queues, self._running = queues, running
+        self._running = running
         limits = Limits.of(queues)
+        self._path = limits.path  # of a queue that was removed: itself, without a guarantee, so all that it uses is borrowed
         self._sure, self._kept_names, self._idle = limits.sure, limits.kept_names, Ledger(limits)
         self._named = limits.guaranteed
         by_model = any(name.startswith(GPU_OF) for name in self._named)
@@ -46,13 +46,13 @@ class Borrowed:
     def changed(self, queue: QueueName) -> None:
         """Runs of this queue began, ended, or were asked to end."""
         self._entries.pop(queue, None)
-        for level in path(self._queues, queue) if self._beyond else ():
+        for level in self._path(queue) if self._beyond else ():
             self._beyond.pop(level, None)
 
     def by(self, queue: QueueName, lender: QueueName) -> list[Running]:
         """Runs of a queue that are beyond the guarantee at every level that it does not share with another one."""
-        shared = path(self._queues, lender)
-        apart = [self.beyond(level) for level in path(self._queues, queue) if level not in shared]
+        shared = self._path(lender)
+        apart = [self.beyond(level) for level in self._path(queue) if level not in shared]
         there = self._running.get(queue, {})
         if not apart:
             return []
@@ -73,7 +73,7 @@ class Borrowed:
         for queue in self._running:
             if queue == level:
                 within += self._directly_in(queue)
-            elif level in (levels := path(self._queues, queue)):
+            elif level in (levels := self._path(queue)):
                 late = self.beyond(levels[levels.index(level) - 1])
                 for entry in self._directly_in(queue):
                     (beyond if entry[0][-1] in late else within).append(entry)
@@ -112,7 +112,7 @@ class Borrowed:
         """By name, what of this its own queue, or one above it below that level, keeps and has left."""
         found: dict[str, dict[QueueName, int]] = {}
         for name, left in use:
-            for at in path(self._queues, queue):
+            for at in self._path(queue):
                 if at == level:
                     break
                 part = min(left, spare.setdefault((at, name), self._idle.spare(at, name)))

@@ -196,6 +196,8 @@ class Timeline:
                 from_s = max((before.start_at - self._now).total_seconds(), 0.0)
         given_at = before.given_at if before and start_at == before.start_at else self._now
         promise = Promise(gang.id, start_at, given_at, nodes, before is not None and before.made_room)
+        if promise.made_room:  # closed until it starts, also to runs that should end before: those that left would come back
+            from_s = 0.0
         needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
         last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + expected.high_s
         stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, from_s, tuple(reversed(needed)), own is not None)
