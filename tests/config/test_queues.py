@@ -68,6 +68,12 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert prod == Queue(QueueName("prod"), QueueName("research"))
 
 
+def test_priorities_end_at_the_default_unless_more_are_granted(tmp_path: Path) -> None:
+    tree = read_queues(write(tmp_path, "queues: {a: {}, b: {default_priority: 40}, c: {priorities: [5, 80]}, default: {priorities: [0, 30]}}"))
+    assert [(one.priorities, one.default_priority) for one in tree.queues.values()] == [((0, 50), 50), ((0, 40), 40), ((5, 80), 50), ((0, 30), 30)]
+    assert read_queues(write(tmp_path, tree_text(tree))) == tree
+
+
 def test_the_file_of_the_page_is_one_and_its_table_knows_every_key(tmp_path: Path) -> None:
     page = PAGE.read_text()
     tree = read_queues(write(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))

@@ -41,13 +41,14 @@ def test_who_still_runs_is_expected_to_take_longer_than_it_did(known: tuple[floa
     assert total.mid_s > gone_s or total.mid_s == NEVER_S
 
 
-@given(samples, elapsed, st.floats(0.0, 1.0))
-def test_an_answer_holds_as_long_as_it_says(known: tuple[float, ...], gone_s: float, part: float) -> None:
-    total, until_s = whole(gang(), {"all": known}, gone_s)
+@given(samples, elapsed, st.floats(0.0, 1.0), st.just(0.0) | elapsed)
+def test_an_answer_holds_as_long_as_it_says(known: tuple[float, ...], gone_s: float, part: float, served_s: float) -> None:
+    one = replace(gang(), served_s=served_s)
+    total, until_s = whole(one, {"all": known}, gone_s)
     assert until_s > gone_s
     later_s = gone_s + part * (until_s - gone_s)
     if later_s < until_s:
-        assert whole(gang(), {"all": known}, later_s)[0] == total
+        assert whole(one, {"all": known}, later_s)[0] == total
 
 
 def test_the_longer_it_overran_the_longer_it_goes_on() -> None:
@@ -67,6 +68,25 @@ def test_two_runs_of_the_same_script_weigh_more_than_two_of_anybody() -> None:
     found = history(gang(), {keys[0]: (100.0,) * 4, keys[-1]: (9_000.0,) * 200})
     mine = found.weights[found.seconds.index(9_000.0) - 1]
     assert mine == 4 and round(found.weights[-1]) == 8
+
+
+def test_few_runs_tell_little_under_however_many_names_they_are_kept() -> None:
+    one, seconds = gang(), (100.0, 110.0)
+    found = history(one, dict.fromkeys(history_keys(one), seconds))
+    assert found.runs == 2
+    expected = expect(one, dict.fromkeys(history_keys(one), seconds))
+    assert expected.low_s <= 100 and expected.high_s >= 86400
+    assert history(one, dict.fromkeys(history_keys(one), seconds * 4)).runs == 8
+    assert expect(one, dict.fromkeys(history_keys(one), seconds * 4)).high_s < 300
+
+
+def test_a_run_that_outlived_its_like_in_earlier_attempts_is_not_expected_to_end_at_once() -> None:
+    durations = {"all": (5.0,) * 20}
+    fresh, back = expect(gang(), durations), expect(replace(gang(), served_s=40.0), durations)
+    assert fresh.high_s < 10
+    assert back.mid_s >= 40 and back.high_s >= 300
+    young = expect(replace(gang(), served_s=2.0), durations)
+    assert young.high_s == fresh.high_s  # it may begin anew
 
 
 def test_nothing_known_is_a_wide_band_and_a_limit_is_expected_to_be_used_up() -> None:

@@ -130,7 +130,7 @@ class World:
     def end(self, one: GangId) -> None:
         """It finished."""
         gone = self.running.pop(one)
-        took_s = (self.now - (gone.started_at or self.now)).total_seconds()
+        took_s = gone.gang.served_s + (self.now - (gone.started_at or self.now)).total_seconds()
         self.durations = dict(self.durations)
         for key in history_keys(gone.gang):
             self.durations[key] = (*self.durations.get(key, ()), took_s)[-KEPT:]
@@ -139,7 +139,7 @@ class World:
         """It was asked to make room, and did: it waits again."""
         gone = self.running.pop(one)
         served_s = gone.gang.served_s + (self.now - (gone.started_at or self.now)).total_seconds()
-        self.submit(replace(self.originals[one], served_s=served_s))
+        self.submit(replace(self.originals[one], served_s=served_s, preemptions=gone.gang.preemptions + 1))
 
     def turn(self, policy: Callable[[Snapshot], Plan] = plan) -> Plan:
         wanted = policy(self.snapshot())

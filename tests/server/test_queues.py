@@ -132,6 +132,51 @@ def test_a_run_gets_the_queue_and_the_priority_that_the_tree_says(tmp_path: Path
     play(tmp_path, scene, loops=False)
 
 
+def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
+    dora = "hop_" + "d" * 43
+
+    async def scene(stage: Stage) -> None:
+        await let_bob_in(stage)
+        await stage.parts.access.add_token("dora", hash_token(dora), now=datetime.now(UTC))
+
+        async def submit(token: str, status: int = 201, **spec: Any) -> Any:
+            body = {"spec": {"project": "p", "roles": [role()], **spec}}
+            return await stage.ask("POST", "/runs", body, token=token, status=status)
+
+        refused = (await submit(dora, 400, priority=51))["error"]
+        assert refused["message"] == "priority: 51 is not from 0 to 50, which queue default allows"
+        assert refused["hints"][0] == "without one, a run gets 50 there"
+        assert (await submit(dora, priority=1))["spec"]["priority"] == 1
+        by_owner = await stage.submit(priority=90, preemptible=False)
+        forked = await stage.ask("POST", f"/runs/{by_owner['id']}/fork", {}, token=dora, status=201)
+        assert (forked["spec"]["priority"], forked["spec"]["preemptible"]) == (50, True)
+        own = await stage.ask("POST", f"/runs/{by_owner['id']}/fork", {}, status=201)
+        assert (own["spec"]["priority"], own["spec"]["preemptible"]) == (90, False)
+        await put(stage, {**TREE, "queues": {**TREE["queues"], "default": {}}})
+        assert (await submit(dora, 400, priority=61))["error"]["message"] == "priority: 61 is not from 10 to 60, which queue vision allows"
+        assert (await submit(dora, priority=60))["spec"]["priority"] == 60
+        assert (await submit(BOB, priority=100))["spec"]["priority"] == 100  # he administers it
+        await put(stage, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
+        refused = (await submit(dora, 403, preemptible=False))["error"]
+        assert refused["message"] == "`dora` may not submit runs that are never preempted to queue default"
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_limit_below_what_is_used_is_a_warning(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.started(roles=[role(gpus=2)])
+        tree = {"queues": {"default": {"maximum": {"gpus": 1}, "user_limit": {"gpus": 1}}}}
+        tried = await put(stage, tree, dry_run=1)
+        assert tried["warnings"] == [
+            "default: at most 1 gpus, and its runs use 2 gpus now: they go on, and none starts until less is used",
+            "default: at most 1 gpus for one user, and alice uses 2 gpus now",
+        ]
+        assert (await put(stage, tree))["warnings"] == tried["warnings"]
+
+    play(tmp_path, scene)
+
+
 def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await put(stage, TREE)
@@ -149,8 +194,6 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
         assert hints == ["did you mean `vision`?", "queues: nlp, prod, vision"]
         code, message, hints = await refused(alice, queue="research")
         assert (code, hints) == ("bad_spec", ["name one of nlp, vision"])
-        code, message, hints = await refused(alice, priority=61)
-        assert (code, message) == ("bad_spec", "priority: 61 is not from 10 to 60, which queue vision allows")
         code, message, hints = await refused(alice, roles=[role(gpus=2)])
         assert (code, hints) == ("does_not_fit", ["`hop queue info vision` tells its limits"])
         assert message.endswith("asks for 2 GPUs; queue vision uses 0 of at most 1 GPU")

@@ -92,6 +92,7 @@ def _habits(one: dict[str, Any]) -> list[tuple[str, bool]]:
         ("takes back what it lent", one["reclaims"]),
         ("higher priorities preempt lower ones", one["preempts_lower"]),
         ("runs that were served long give way", one["time_slices"]),
+        ("its runs may always be preempted", not one["no_preempt"]),
     ]
 
 

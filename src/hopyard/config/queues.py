@@ -35,12 +35,12 @@ from hopyard.errors import SpecError
 TOP_KEYS = ("default", "half_life", "queues")
 LIMITS = ("guarantee", "maximum", "borrow_limit", "lend_limit", "user_limit")
 QUEUE_KEYS = (
-    "parent", "weight", *LIMITS, "submitters", "admins", "priorities", "default_priority", "reclaims", "preempts_lower", "time_slices", "queues",
+    "parent", "weight", *LIMITS, "submitters", "admins", "priorities", "default_priority", "reclaims", "preempts_lower", "time_slices", "no_preempt", "queues",
 )  # fmt: skip
 MAX_QUEUES, MAX_DEPTH = 1000, 16
 WEIGHTS = 1e-6, 1e6  # the smallest and the largest
 LOWEST, HIGHEST = 0, 100
-_PRIORITIES_HINT = "`priorities` says from where to where, [0, 100] when it is left out"
+_PRIORITIES_HINT = "`priorities` says from where to where"
 _PLAIN = Queue(QueueName(""))
 
 
@@ -131,8 +131,11 @@ def _above(found: Mapping[QueueName, _Found], one: _Found) -> _Found | None:
 
 def _queue(one: _Found) -> Queue:
     given = one.given
-    priorities = _priorities(given)
-    middle = min(max(_PLAIN.default_priority, priorities[0]), priorities[1])
+    low, high = priorities = _priorities(given) if given.has("priorities") else (LOWEST, HIGHEST)
+    middle = min(max(_PLAIN.default_priority, low), high)
+    default_priority = given.whole("default_priority", middle, low=low, high=high, hint=_PRIORITIES_HINT)
+    if not given.has("priorities"):
+        priorities = LOWEST, default_priority  # higher ones are granted, not taken
     return Queue(
         one.name,
         one.parent,
@@ -145,10 +148,11 @@ def _queue(one: _Found) -> Queue:
         submitters=_users(given, "submitters"),
         admins=_users(given, "admins"),
         priorities=priorities,
-        default_priority=given.whole("default_priority", middle, low=priorities[0], high=priorities[1], hint=_PRIORITIES_HINT),
+        default_priority=default_priority,
         reclaims=read_flag(given, "reclaims", default=_PLAIN.reclaims),
         preempts_lower=read_flag(given, "preempts_lower", default=_PLAIN.preempts_lower),
         time_slices=read_flag(given, "time_slices", default=_PLAIN.time_slices),
+        no_preempt=read_flag(given, "no_preempt", default=_PLAIN.no_preempt),
     )
 
 
@@ -180,8 +184,6 @@ def _users(given: Section, key: str) -> tuple[str, ...]:
 
 def _priorities(given: Section) -> tuple[int, int]:
     values: list[Any] = [value for _, value in given.items("priorities")]
-    if not given.has("priorities"):
-        return _PLAIN.priorities
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
     if not whole or len(values) != 2 or not LOWEST <= values[0] <= values[1] <= HIGHEST:
         problem = f"{shown(values)} is not a lowest and a highest priority from {LOWEST} to {HIGHEST}"

@@ -56,15 +56,18 @@ def queue_mapping(queue: Queue) -> dict[str, Any]:
     for key in LIMITS:
         if amounts := getattr(queue, key):
             found[key] = write_amounts(amounts)
-    plain = Queue(queue.name, priorities=queue.priorities)
+    plain = Queue(queue.name)
     for key in ("submitters", "admins"):
         if users := getattr(queue, key):
             found[key] = list(users)
-    if queue.priorities != Queue(queue.name).priorities:
-        found["priorities"] = list(queue.priorities)
-    if queue.default_priority != min(max(plain.default_priority, queue.priorities[0]), queue.priorities[1]):
+    low, high = queue.priorities
+    usual = plain.default_priority  # without `priorities`, they end at the default
+    if queue.priorities != (0, queue.default_priority):
+        found["priorities"] = [low, high]
+        usual = min(max(usual, low), high)
+    if queue.default_priority != usual:
         found["default_priority"] = queue.default_priority
-    for key in ("reclaims", "preempts_lower", "time_slices"):
+    for key in ("reclaims", "preempts_lower", "time_slices", "no_preempt"):
         if getattr(queue, key) != getattr(plain, key):
             found[key] = getattr(queue, key)
     return found

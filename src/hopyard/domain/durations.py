@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.gang import Gang
+from hopyard.domain.run import RunPhase
 
 KEPT = 256  # newest durations kept under each name
+LEAST_S = 1.0  # a shorter run did nothing that tells how long its like takes
 
 
 def gpus_of(gang: Gang) -> int:
@@ -19,3 +22,10 @@ def history_keys(gang: Gang) -> tuple[str, ...]:
     gpus = gpus_of(gang)
     mine = (f"script:{gang.user}/{gang.script}/{gpus}", f"script:{gang.user}/{gang.script}") if gang.script else ()
     return (*mine, f"queue:{gang.queue}/{gpus}", f"queue:{gang.queue}", f"gpus:{gpus}", "all")
+
+
+def tells_duration(phase: RunPhase, exit: Exit | None, seconds: float) -> bool:
+    """Whether the duration of a run that ended so is kept: of one that succeeded, or reached its time limit (its like takes at least so
+    long). One that failed (a typo, too little memory) or was stopped tells when that happened, not how long the work takes."""
+    worked = phase is RunPhase.SUCCEEDED or (exit is not None and exit.kind is ExitKind.TIME_LIMIT)
+    return worked and seconds >= LEAST_S

@@ -74,7 +74,7 @@ class Gang:
     topology: of all replicas together, beside what each role asks for itself.
     time_limit_s: it is ended after this long. script: what it runs; gangs of one user with equal scripts are expected to take
     alike. preemptible: may be asked to make room. wants: keys of what a node had better hold already (digests of datasets,
-    keys of environments). served_s: seconds that earlier attempts ran.
+    keys of environments). served_s: seconds that earlier attempts ran. preemptions: how many of these were preempted.
     """
 
     id: GangId
@@ -89,6 +89,12 @@ class Gang:
     preemptible: bool = True
     wants: tuple[str, ...] = ()
     served_s: float = 0.0
+    preemptions: int = 0
+
+    @property
+    def endless(self) -> bool:
+        """Whether nothing is certain to end it: it may not be preempted, and has no time limit."""
+        return not self.preemptible and self.time_limit_s is None
 
     @property
     def size(self) -> int:

@@ -12,6 +12,7 @@ from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
 # model, "gpu:MODEL" (lower case) in thousandths of one of that model, any other name in whole units of that extra.
 Amounts = Mapping[str, int]
 CPU, MEMORY, GPU, GPU_OF = "cpu", "memory", "gpu", "gpu:"
+DEFAULT_PRIORITY = 50  # of a run that asked for none, in a queue that says nothing else
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,10 @@ class Queue:
     others may use (not named: all of it). weight: its part of what siblings compete for. user_limit: the most that one user
     uses in it at a time.
     submitters, admins: names of users, () means everybody may submit, only the server's owner may administer; both are
-    inherited by children that name nobody. priorities: lowest and highest that a run may ask for; default_priority: what
-    it has when it asks for none.
+    inherited by children that name nobody. priorities: lowest and highest that a run of a user may ask for (administrators and the
+    owner may ask for any); default_priority: what it has when it asks for none.
     reclaims: takes back what it lent by preemption. preempts_lower: its runs of higher priority preempt its own lower ones.
+    no_preempt: its users' runs may ask never to be preempted.
     time_slices: runs that were served long give way to those that were served little (see scheduler/service.py).
     """
 
@@ -39,11 +41,12 @@ class Queue:
     user_limit: Amounts = field(default_factory=dict)
     submitters: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
-    priorities: tuple[int, int] = (0, 100)
-    default_priority: int = 50
+    priorities: tuple[int, int] = (0, DEFAULT_PRIORITY)
+    default_priority: int = DEFAULT_PRIORITY
     reclaims: bool = True
     preempts_lower: bool = True
     time_slices: bool = False
+    no_preempt: bool = True
 
 
 @dataclass(frozen=True, slots=True)

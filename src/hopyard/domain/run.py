@@ -12,13 +12,13 @@ from typing import Any
 from hopyard.domain.attempt import Exit
 from hopyard.domain.gang import ANYWHERE, Gang, Role, Topology, Where
 from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, Digest, GangId, QueueName, RunId, RunName, split_attempt
+from hopyard.domain.queue import DEFAULT_PRIORITY
 from hopyard.domain.resources import Resources
 from hopyard.errors import Conflict
 
 ParamValue = str | int | float | bool | None
 MAX_REPLICAS = 4096  # of one run
 UNSTORED = "unstored"  # the kind of an event: something of the run could not be stored, and was given up
-DEFAULT_PRIORITY = 50  # of a run that asked for none, in a queue that says nothing else
 
 
 class RunPhase(StrEnum):

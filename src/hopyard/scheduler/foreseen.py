@@ -132,4 +132,4 @@ class Foreseen:
         if name in self._left:
             whole = self._whole.get(name, ended.gang)
             served_s = whole.served_s + (self.now - (ended.started_at or self.now)).total_seconds()
-            self._waiting[name] = replace(whole, served_s=served_s)
+            self._waiting[name] = replace(whole, served_s=served_s, preemptions=whole.preemptions + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -17,7 +18,7 @@ from hopyard.domain.gang import Gang
 ENOUGH = 8.0  # runs alike of which nobody asks what other runs took
 BAND = (0.06, 0.5, 0.94)  # quantiles of the ends of a band; further out than its eight of ten, since runs alike come in bursts
 ALL_ALIKE = tuple(map(float, range(1, KEPT + 1)))  # the running sums of weights of a history in which each run counts fully
-UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)  # the band without any history; with a time limit, that is expected to be used up
+UNKNOWN_S = (60.0, 3600.0, 7 * 86400.0)  # the band without any history, and what fills up one of too few runs; with a time limit, that is expected to be used up
 PACE = (0.8, 1.5)  # what is left of a run that tells how far it is may take so many times what its pace says
 TELLS_PACE = 0.02  # the part that must be done: before that, its start counts too much
 NEVER_S = 10 * 365 * 86400.0  # no band reaches further
@@ -48,11 +49,13 @@ def exactly(seconds: float) -> Expected:
 class History:
     """Finished runs to predict from, the most telling ones weighing most.
 
-    seconds: sorted. weights: running sums of the weight of each, without a leading 0.
+    seconds: sorted. weights: running sums of the weight of each, without a leading 0. runs: how many runs tell this; where they are
+    fewer than ENOUGH, the rest is what a run takes of which nothing is known.
     """
 
     seconds: tuple[float, ...]
     weights: tuple[float, ...]
+    runs: int = 0
     _arrays: list[Floats] = field(default_factory=list, compare=False, repr=False)  # of both, once they were asked for
 
     def total_s(self, elapsed_s: float = 0.0) -> tuple[tuple[float, float, float], float]:
@@ -108,13 +111,12 @@ def telling(keys: Sequence[str], durations: Durations) -> tuple[tuple[Sequence[f
     """What finished runs took by the first of these keys that together tell enough, and these keys: what is known by the others
     does not matter."""
     found: list[Sequence[float]] = []
-    count = 0
+    known: Counter[float] = Counter()
     for looked, key in enumerate(keys, 1):
         samples = durations.get(key)
         if samples:
             found.append(samples)
-            count += len(samples)
-            if count >= ENOUGH:
+            if len(samples) >= ENOUGH or (known := known | Counter(samples)).total() >= ENOUGH:
                 return tuple(found), keys[:looked]
     return tuple(found), keys
 
@@ -146,11 +148,18 @@ def whole(gang: Gang, durations: Durations, elapsed_s: float = 0.0) -> tuple[Exp
 
 
 def whole_of(gang: Gang, known: History, elapsed_s: float = 0.0) -> tuple[Expected, float]:
-    """`whole`, where the history is at hand."""
+    """`whole`, where the history is at hand. An attempt of a gang that was served before may go on where that ended, or begin anew; one
+    that has outlived its like in all takes long again in both cases."""
     if not known.seconds and gang.time_limit_s is not None:
         return Expected(gang.time_limit_s / 10, gang.time_limit_s, gang.time_limit_s, certain=True), NEVER_S
-    band, until_s = known.total_s(max(elapsed_s, 0.0))
-    return _limited(band, gang.time_limit_s), until_s
+    gone_s = max(elapsed_s, 0.0)
+    (low_s, mid_s, high_s), until_s = known.total_s(gone_s)
+    if gang.served_s > 0:
+        in_all, in_all_until_s = known.total_s(gang.served_s + gone_s)
+        low_s = max(min(low_s, in_all[0] - gang.served_s), 0.0)
+        mid_s, high_s = max(mid_s, in_all[1] - gang.served_s), max(high_s, in_all[2] - gang.served_s)
+        until_s = min(until_s, in_all_until_s - gang.served_s)
+    return _limited((low_s, mid_s, high_s), gang.time_limit_s), until_s
 
 
 def paced(gang: Gang, part: float, elapsed_s: float) -> Expected:
@@ -187,14 +196,21 @@ def _outlived(elapsed_s: float) -> tuple[tuple[float, float, float], float]:
 def _history(levels: Sequence[Sequence[float]]) -> History:
     if levels and len(levels[0]) >= ENOUGH:  # each counts fully, and nobody else is asked
         count = len(levels[0])
-        return History(tuple(sorted(levels[0])), ALL_ALIKE[:count] if count <= KEPT else tuple(map(float, range(1, count + 1))))
+        weights = ALL_ALIKE[:count] if count <= KEPT else tuple(map(float, range(1, count + 1)))
+        return History(tuple(sorted(levels[0])), weights, count)
     weighed: list[tuple[float, float]] = []
     missing = ENOUGH
+    known: Counter[float] = Counter()
     for samples in levels:
-        weight = 1.0 if len(samples) >= missing and not weighed else min(missing / len(samples), 1.0)
-        weighed += [(seconds, weight) for seconds in samples]
-        missing -= weight * len(samples)
+        new = list((Counter(samples) - known).elements())  # a run is kept under several names, and counts once
+        known.update(new)
+        weight = min(missing / len(new), 1.0) if new else 0.0
+        weighed += [(seconds, weight) for seconds in new]
+        missing -= weight * len(new)
         if missing <= 0:
             break
+    if weighed and missing > 0:
+        weighed += [(seconds, missing / len(UNKNOWN_S)) for seconds in UNKNOWN_S]
     weighed.sort()
-    return History(tuple(seconds for seconds, _ in weighed), tuple(accumulate(weight for _, weight in weighed)))
+    weights = tuple(accumulate(weight for _, weight in weighed))
+    return History(tuple(seconds for seconds, _ in weighed), weights, known.total())

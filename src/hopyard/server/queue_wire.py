@@ -92,6 +92,7 @@ class QueueOut(Struct, frozen=True, kw_only=True):
     reclaims: bool
     preempts_lower: bool
     time_slices: bool
+    no_preempt: bool
     users: list[UserOut] | UnsetType = UNSET
     reservations: list[ReservationOut] | UnsetType = UNSET
 
@@ -155,6 +156,7 @@ def queue_out(
         reclaims=queue.reclaims,
         preempts_lower=queue.preempts_lower,
         time_slices=queue.time_slices,
+        no_preempt=queue.no_preempt,
         users=users,
         reservations=reservations,
     )

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from hopyard.config.amounts import spelled, value
 from hopyard.config.suggest import closest
-from hopyard.domain.cluster import Node
+from hopyard.domain.cluster import Node, Snapshot
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import Queue, QueueTree
@@ -16,6 +17,7 @@ from hopyard.domain.run import RunSpec
 from hopyard.errors import DoesNotFit, Forbidden, SpecError
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.scheduler.fairness.accounts import Accounts
+from hopyard.scheduler.fairness.overview import overview, users_of
 
 _FRESH = timedelta(seconds=1)
 
@@ -59,14 +61,23 @@ class Queues:
 
 
 def in_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) -> RunSpec:
-    """The spec with its queue and its priority. Raises SpecError, and Forbidden when the user may not submit there."""
+    """The spec with its queue and its priority. Raises SpecError, and Forbidden when the user may not submit there.
+
+    A trial has the priority with which its study was accepted."""
     queue = _leaf(tree, spec.queue or tree.default)
     may = _may_submit(tree, queue.name, owner)
     if may and user not in may:
         others = [name for name in _leaves(tree) if user in (_may_submit(tree, name, owner) or (user,))]
         hint = f"queues that you may submit to: {', '.join(others)}" if others else "ask one of them"
         raise Forbidden(f"`{user}` may not submit to queue {queue.name}; those who may: {', '.join(may[:20])}", hints=(hint,))
-    return replace(spec, queue=queue.name, priority=_priority(queue, spec.priority))
+    trusted = spec.parent is not None or user == owner or user in admins(tree, queue.name)
+    if not spec.preemptible and not queue.no_preempt and not trusted:
+        hint = "leave out `--no-preempt`; administrators of the queue may use it"
+        raise Forbidden(f"`{user}` may not submit runs that are never preempted to queue {queue.name}", hints=(hint,))
+    priority = queue.default_priority if spec.priority is None else spec.priority
+    if not trusted:
+        check_priority(queue, priority, user=user)
+    return replace(spec, queue=queue.name, priority=priority)
 
 
 def check_may_change(before: QueueTree, after: QueueTree, *, user: str, owner: str) -> None:
@@ -87,6 +98,29 @@ def check_may_change(before: QueueTree, after: QueueTree, *, user: str, owner: s
                     f"`{user}` may not change queue {name}; those who may: {who}",
                     hints=("administrators change what is below their queue",),
                 )
+
+
+def below_use(snapshot: Snapshot) -> list[str]:
+    """A sentence for each limit that is below what is used now: nobody is stopped for it, and nothing starts there meanwhile."""
+    found = []
+    for use in overview(snapshot):
+        name = use.queue.name
+        found += [
+            f"{name}: at most {_amount(resource, most)}, and its runs use {_amount(resource, use.used.get(resource, 0))} now: they go on, and none starts until less is used"
+            for resource, most in sorted(use.most.items())
+            if use.used.get(resource, 0) > most
+        ]
+        found += [
+            f"{name}: at most {_amount(resource, most)} for one user, and {user.user} uses {_amount(resource, user.used.get(resource, 0))} now"
+            for user in (users_of(snapshot, name) if use.queue.user_limit else ())
+            for resource, most in sorted(use.queue.user_limit.items())
+            if user.used.get(resource, 0) > most
+        ]
+    return found
+
+
+def _amount(resource: str, amount: int) -> str:
+    return f"{value(resource, amount)} {spelled(resource)}"
 
 
 def _known_above(tree: QueueTree, name: QueueName, before: QueueTree) -> QueueName | None:
@@ -121,11 +155,12 @@ def _may_submit(tree: QueueTree, queue: QueueName, owner: str) -> tuple[str, ...
     return tuple(dict.fromkeys([*named, *admins(tree, queue), owner])) if named else ()
 
 
-def _priority(queue: Queue, asked: int | None) -> int:
-    if asked is None:
-        return queue.default_priority
+def check_priority(queue: Queue, asked: int, *, user: str) -> None:
+    """Raises SpecError when a user who does not administer the queue may not ask for this priority there."""
     low, high = queue.priorities
     if not low <= asked <= high:
-        hint = f"larger goes first; without one, a run gets {queue.default_priority} there"
-        raise SpecError(f"priority: {asked} is not from {low} to {high}, which queue {queue.name} allows", hints=(hint,))
-    return asked
+        hints = (
+            f"without one, a run gets {queue.default_priority} there",
+            f"administrators of the queue may use others; `priorities` in the queue file grants them to {user} and all others",
+        )
+        raise SpecError(f"priority: {asked} is not from {low} to {high}, which queue {queue.name} allows", hints=hints)

@@ -46,7 +46,7 @@ class LearningCases:
         attempt = await start(stores, run.id, ("n1", (0,)))
         await stores.cluster.record_status(running(attempt), now=at(10))
         assert (await stores.cluster.snapshot(now=at(11))).durations == {}
-        await stores.cluster.record_status(exited(attempt, code=1), now=at(40))
+        await stores.cluster.record_status(exited(attempt), now=at(40))
         durations = (await stores.cluster.snapshot(now=at(41))).durations
         assert durations == dict.fromkeys(history_keys(gang), (30.0,))
         assert "script:alice/mnist:train.py/1" in durations
@@ -76,6 +76,23 @@ class LearningCases:
         never = await submit(stores)
         await stores.cluster.fail_launch(await start(stores, never.id, seconds=7), "no", now=at(8))
         assert (await stores.cluster.snapshot(now=at(9))).durations == {}
+
+    async def test_only_work_that_was_done_or_reached_its_limit_is_a_duration(self, stores: ClusterStores) -> None:
+        ends = [
+            (exited_as, seconds)
+            for seconds, exited_as in (
+                (2.0, {"code": 1}),
+                (3.0, {"code": 137, "kind": ExitKind.OUT_OF_MEMORY}),
+                (0.5, {}),
+                (4.0, {"code": 124, "kind": ExitKind.TIME_LIMIT}),
+                (5.0, {}),
+            )
+        ]
+        for begun, (exited_as, seconds) in enumerate(ends):
+            _, attempt = await started(stores)
+            await stores.cluster.record_status(running(attempt), now=at(100 * begun))
+            await stores.cluster.record_status(exited(attempt, **exited_as), now=at(100 * begun + seconds))
+        assert (await stores.cluster.snapshot(now=at(1000))).durations["all"] == (4.0, 5.0)
 
     async def test_only_the_newest_are_kept(self, stores: ClusterStores) -> None:
         large = [node(cpus=1000, memory_gib=4000)]

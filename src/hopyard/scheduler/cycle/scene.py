@@ -37,7 +37,7 @@ class Scene:
         self.placed: dict[GangId, Placement] = {}
         self.alone: dict[GangId, Verdict] = {}
         self.on_start: list[Callable[[Placement], None]] = []
-        self._expected: dict[tuple[Alike, float | None], Expected] = {}
+        self._expected: dict[tuple[Alike, float | None, float], Expected] = {}
 
     def close(self) -> Capacity:
         """What is free once all that starts has started; the standing capacity is as it was."""
@@ -53,7 +53,7 @@ class Scene:
 
     def expected(self, gang: Gang) -> Expected:
         """How long it would run."""
-        key = alike(gang), gang.time_limit_s
+        key = alike(gang), gang.time_limit_s, gang.served_s
         found = self._expected.get(key)
         if found is None:
             found = self._expected[key] = expect(gang, self.snapshot.durations)

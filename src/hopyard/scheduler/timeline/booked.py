@@ -13,6 +13,7 @@ from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 
 HORIZON_S = 14 * 86400.0  # how far ahead a plan looks
+SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
 AHEAD = 16  # times that one reservation comes up which a plan looks at
 
 

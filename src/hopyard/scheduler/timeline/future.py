@@ -93,6 +93,11 @@ class Future:
         return found
 
     @property
+    def grace_s(self) -> float:
+        """What those that are asked to leave may take."""
+        return self._grace_s
+
+    @property
     def now(self) -> float:
         """As a point in time."""
         return self._now
@@ -122,7 +127,7 @@ class Future:
             self._move(running)
             if kind not in self._numbers:
                 self._numbers[kind], self._next = self._next, self._next + 1
-            alone = running.stopping or self._pick is not None or gang in self._progress
+            alone = running.stopping or self._pick is not None or gang in self._progress or running.gang.served_s > 0
             slots.append(slot)
             numbers.append(ALONE if alone else self._numbers[kind])
             begun.append(_begun(running))

@@ -196,7 +196,7 @@ class _Ground:
 
     def _may_stay(self, node: NodeId) -> list[GangId]:
         ends = {end.gang: end.high_s for end in self._future.ends_on([node])}
-        return [one.gang.id for one in self._strangers(node) if not one.gang.preemptible and ends[one.gang.id] > self._from_s]
+        return [one.gang.id for one in self._strangers(node) if not one.gang.preemptible and (one.gang.endless or ends[one.gang.id] > self._from_s)]
 
     def _low_s(self, running: Running) -> float:
         elapsed_s = (self._snapshot.now - (running.started_at or running.placed_at)).total_seconds()

@@ -13,11 +13,9 @@ from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.spans import soon
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.timeline.booked import Booking, bookings, owns
+from hopyard.scheduler.timeline.booked import SPARE_S, Booking, bookings, owns
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.held import kept_on
-
-SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
 
 LOOK_EVERY_S = 15.0
 

@@ -43,7 +43,7 @@ class Moment:
     They differ where what was promised for `from_s` is late: nobody may take what it waits for. capacity: what is free then,
     right on the nodes that anybody was promised or has reserved, before anything is held for reservations; None until it is
     asked for, and so are the accounts. ended: what is taken to have ended in it. gang: whose promise it is, None for a
-    reservation.
+    reservation. closed: runs were asked to leave for it, so what they leave is for nobody else until then, however short.
     """
 
     from_s: float
@@ -52,7 +52,4 @@ class Moment:
     capacity: Capacity | None = None
     accounts: Accounts | None = None
     ended: set[GangId] = field(default_factory=set)
-
-    def overlaps(self, begin_s: float, until_s: float) -> bool:
-        """Whether what is there from `begin_s` until `until_s` has to fit beside what comes at this moment."""
-        return self.at_s > begin_s + SLACK_S and self.from_s < until_s - SLACK_S
+    closed: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from math import inf
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
@@ -13,7 +14,7 @@ from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import Expected
-from hopyard.scheduler.timeline.booked import Booking, bookings, owns
+from hopyard.scheduler.timeline.booked import SPARE_S, Booking, bookings, owns
 from hopyard.scheduler.timeline.future import End, Future
 from hopyard.scheduler.timeline.held import hold
 from hopyard.scheduler.timeline.ladder import Ladder
@@ -37,8 +38,10 @@ class Outlook:
         now: datetime,
         queues: QueueTree,
         likely: Iterable[NodeId] = (),
+        firm: frozenset[GangId] = frozenset(),
     ) -> None:
-        """likely: nodes that somebody will probably be promised."""
+        """likely: nodes that somebody will probably be promised. firm: gangs for which runs were asked to leave in earlier turns."""
+        self._firm = firm
         self.capacity, self.accounts, self.future, self.now = capacity, accounts, future, now
         self.reservations, self.queues = tuple(reservations), queues
         self.bookings = bookings(reservations, now)
@@ -62,12 +65,30 @@ class Outlook:
 
     # What a gang may use
 
-    def overlapped(self, begin_s: float, until_s: float) -> list[Moment]:
-        return [moment for moment in self.moments if moment.overlaps(begin_s, until_s)]
+    def overlapped(self, gang: Gang, begin_s: float, until_s: float) -> list[Moment]:
+        """What has to fit beside a gang that is there from then until then."""
+        return [
+            moment for moment in self.moments if moment.at_s > begin_s + SLACK_S and self._reaches(gang, moment, begin_s, until_s)
+        ]
 
-    def met(self, until_s: float) -> list[Moment]:
-        """What has to fit beside what starts now and is there until then: who is due now as well as who comes later."""
-        return [moment for moment in self.moments if moment.at_s <= SLACK_S or moment.overlaps(0.0, until_s)]
+    def met(self, gang: Gang, until_s: float) -> list[Moment]:
+        """What has to fit beside a gang that starts now and is there until then: who is due now as well as who comes later."""
+        return [moment for moment in self.moments if moment.at_s <= SLACK_S or self._reaches(gang, moment, 0.0, until_s)]
+
+    def _reaches(self, gang: Gang, moment: Moment, begin_s: float, until_s: float) -> bool:
+        """Whether a gang that begins then and is there until then may still be there when it matters. Where runs left for somebody, that
+        is so however short it is: else those that left would come back. Those for whom others left do so among themselves."""
+        if moment.closed and gang.id not in self._firm:
+            return True
+        return moment.from_s < (self._until_s(gang, begin_s, until_s) if moment.gang is None else until_s) - SLACK_S
+
+    def _until_s(self, gang: Gang, begin_s: float, until_s: float) -> float:
+        """Until when it may be there, where that is to be sure, in the way of a reservation. What nothing ends may be there for ever,
+        and a run that was preempted before has shown that it cannot be predicted: it does not start where it would be asked to leave."""
+        if gang.endless:
+            return inf
+        sure = gang.time_limit_s is not None or not gang.preemptions
+        return until_s if sure else max(until_s, begin_s + self.future.grace_s + SPARE_S)
 
     def owned(self, gang: Gang) -> Owned:
         """The reservations that it may use."""
@@ -91,12 +112,12 @@ class Outlook:
 
     def in_way(self, gang: Gang, until_s: float) -> list[Booking]:
         """What others have reserved that it would meet, if it started now and were there until then."""
-        mine = [self.reservations[i] for i in self.owned(gang)]
+        mine, until_s = [self.reservations[i] for i in self.owned(gang)], self._until_s(gang, 0.0, until_s)
         return [booking for booking in self.bookings if booking.from_s < until_s - SLACK_S and booking.reservation not in mine]
 
     def view(self, gang: Gang, until_s: float) -> Capacity:
         """What is free for it now, if it is there until then. Not the caller's own."""
-        overlapped, owned = self.met(until_s), self.owned(gang)
+        overlapped, owned = self.met(gang, until_s), self.owned(gang)
         if not overlapped and not self.foreign(owned, 0.0):
             return self.capacity
         key = (frozenset(id(moment) for moment in overlapped), owned)
@@ -148,7 +169,7 @@ class Outlook:
         self._hold(found, owned, 0.0)
         self._hold(rest, frozenset(), 0.0)
         found.less(rest)
-        self._meet(found, owned, self.met(until_s))
+        self._meet(found, owned, self.met(gang, until_s))
         return found
 
     def restrict(self, view: Capacity, owned: Owned, at_s: float, overlapped: Sequence[Moment]) -> None:
@@ -209,7 +230,7 @@ class Outlook:
         if near and self._near_now is not None:
             self._near_now.take(placement)
         for moment in self.moments:
-            if moment.from_s < end.high_s - SLACK_S:
+            if self._reaches(placement.gang, moment, 0.0, end.high_s):
                 if near and moment.capacity is not None:
                     moment.capacity.take(placement)
                 if moment.accounts is not None:
@@ -235,7 +256,7 @@ class Outlook:
                     moment.capacity.take(stay.placement)
                 if moment.accounts is not None:
                     moment.accounts.charge(stay.placement)
-        self.moments.append(Moment(min(stay.from_s, stay.at_s), stay.at_s, gang))
+        self.moments.append(Moment(min(stay.from_s, stay.at_s), stay.at_s, gang, closed=stay.promise.made_room))
         self.moments.sort(key=lambda moment: (moment.from_s, moment.at_s, moment.gang or ""))
         self.booked.charge(stay.placement)
         self._tell(stay.placement)
@@ -327,7 +348,8 @@ class Outlook:
             moment.capacity = self._near_now.copy()
             self._let_end(moment, moment.capacity, list(self._special))
             for end in self.started.values():
-                if end.high_s <= moment.from_s + SLACK_S and end.gang not in moment.ended and self._is_near(end.placement):
+                gone = not self._reaches(end.placement.gang, moment, 0.0, end.high_s)
+                if gone and end.gang not in moment.ended and self._is_near(end.placement):
                     moment.capacity.give_back(end.placement)
             for stay in self.stays.values():
                 if stay.there(moment.at_s):
@@ -354,7 +376,7 @@ class Outlook:
         nodes = {a.node for a in end.placement.assignments}
         shared, reserved = nodes & self._special.keys(), nodes & self._reserved
         for key, (view, moments) in list(self._views.items()):
-            if reserved or (shared and any(moment.from_s >= end.high_s - SLACK_S for moment in moments)):
+            if reserved or (shared and not all(self._reaches(end.placement.gang, moment, 0.0, end.high_s) for moment in moments)):
                 del self._views[key]
             else:
                 view.take(end.placement)

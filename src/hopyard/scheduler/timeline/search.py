@@ -95,7 +95,7 @@ class Search:
         if first is None:
             return None
         for index, stretch in enumerate(self._stretches(times[first:])):
-            overlapped = self._outlook.overlapped(stretch[0], stretch[0] + self._high_s)
+            overlapped = self._outlook.overlapped(self._gang, stretch[0], stretch[0] + self._high_s)
             spot = self._in_stretch(stretch, overlapped, likely=index == 0)
             if spot is not None:
                 return spot

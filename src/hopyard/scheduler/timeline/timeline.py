@@ -44,8 +44,10 @@ class Timeline:
     ) -> None:
         """future: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue. promises: of earlier turns,
         which will be given again, probably on the same nodes."""
+        promises = tuple(promises)
         likely = [node for promise in promises for node in promise.nodes]
-        self._outlook = Outlook(capacity, accounts, future, reservations, now, queues, likely)
+        firm = frozenset(promise.gang for promise in promises if promise.made_room)
+        self._outlook = Outlook(capacity, accounts, future, reservations, now, queues, likely, firm)
         self._now = now
 
     @property
@@ -153,7 +155,7 @@ class Timeline:
         if refused is not None:
             return Blocked(refused.reason, refused.detail, refused.blocked_by)
         sizes = outlook.accounts.sizes(gang)
-        moments = outlook.met(expected.high_s)
+        moments = outlook.met(gang, expected.high_s)
         for accounts in outlook.refusing(gang, moments):
             if (refused := accounts.refusal(gang)) is not None:
                 return Blocked(
@@ -196,8 +198,6 @@ class Timeline:
                 from_s = max((before.start_at - self._now).total_seconds(), 0.0)
         given_at = before.given_at if before and start_at == before.start_at else self._now
         promise = Promise(gang.id, start_at, given_at, nodes, before is not None and before.made_room)
-        if promise.made_room:  # closed until it starts, also to runs that should end before: those that left would come back
-            from_s = 0.0
         needed = [end.gang for end in outlook.ends_on(nodes) if end.mid_s <= spot.at_s]
         last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + expected.high_s
         stay = Stay(promise, spot.placement, spot.at_s, spot.at_s + expected.high_s, last_s, from_s, tuple(reversed(needed)), own is not None)
@@ -338,7 +338,7 @@ class Timeline:
             spot = earliest_on(outlook, gang, expected.high_s, until_s) if until_s else None
         if spot is None or spot.at_s >= _over_s(spot, until_s):
             return None
-        met = outlook.overlapped(spot.at_s, spot.at_s + expected.high_s)
+        met = outlook.overlapped(gang, spot.at_s, spot.at_s + expected.high_s)
         return None if any(later.refusal(gang) for later in outlook.refusing(gang, met)) else spot
 
     @contextmanager

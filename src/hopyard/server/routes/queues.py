@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hopyard.config.queuechecks import beyond_cluster, idle_limits
@@ -22,7 +23,7 @@ from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.known import named_in, unknown_users
 from hopyard.server.parts import Parts
 from hopyard.server.queue_wire import ApplyOut, ApplyQuery, QueueOut, QueuesOut, TreeIn, change_out, queue_out, user_out
-from hopyard.server.queues import check_may_change
+from hopyard.server.queues import below_use, check_may_change
 from hopyard.server.reservation_wire import coming
 
 _LOOK_AT = 1000  # newest waiting runs among which those of a queue are looked for, to name a few
@@ -76,7 +77,8 @@ def queue_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         strangers = await unknown_users(parts.access, named_in(after)) if differ else []
         left = [one for one in await parts.reservations.list() if one.queue in before.queues and one.queue not in after.queues]
         orphans = [f"reservation {one.name} is for queue {one.queue}, which {'is' if apply_it else 'would be'} gone" for one in left]
-        warnings = [*idle_limits(after), *beyond_cluster(after, await parts.nodes.get()), *strangers, *orphans]
+        in_use = below_use(replace(await parts.cluster.snapshot(now=parts.now()), queues=after)) if differ else []
+        warnings = [*idle_limits(after), *beyond_cluster(after, await parts.nodes.get()), *in_use, *strangers, *orphans]
         return ApplyOut([change_out(change) for change in differ], warnings, apply_it)
 
     return [

@@ -8,9 +8,8 @@ from datetime import datetime
 from hopyard.domain.amounts import dominant_share, used_after
 from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.attempt_news import After, Before
-from hopyard.domain.durations import KEPT, history_keys
+from hopyard.domain.durations import KEPT, history_keys, tells_duration
 from hopyard.domain.ids import RunId
-from hopyard.domain.run import RunPhase
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.stores.memory.rows import AttemptRow, RunRow
 from hopyard.stores.memory.state import State
@@ -83,7 +82,8 @@ class Changes:
         if after.exit is None:
             return
         run.losses += after.lost
-        run.preemptions += after.requeued and not after.lost
+        if after.requeued and not after.lost:
+            run.gang = replace(run.gang, preemptions=run.gang.preemptions + 1)
         if after.requeued:
             self._requeued.append(run.id)
             self._state.wait(run.gang)
@@ -111,7 +111,7 @@ class Changes:
 
     def _learn(self, run: RunRow) -> None:
         """How long it took, for the next one alike."""
-        if run.phase is RunPhase.CANCELLED or run.started_at is None:
+        if run.started_at is None or not tells_duration(run.phase, run.exit, run.gang.served_s):
             return
         durations = self._state.durations
         for key in history_keys(run.gang):

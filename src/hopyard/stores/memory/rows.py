@@ -70,7 +70,6 @@ class RunRow:
     phase: RunPhase = RunPhase.QUEUED
     attempts: list[AttemptRow] = field(default_factory=list)
     losses: int = 0
-    preemptions: int = 0
     started_at: datetime | None = None
     ended_at: datetime | None = None
     exit: Exit | None = None
@@ -113,7 +112,7 @@ class RunRow:
             blocked_by=() if hold is None else hold.blocked_by,
             expected_at=None if hold is None else hold.expected_at,
             promised_at=None if promise is None else promise.start_at,
-            preemptions=self.preemptions,
+            preemptions=self.gang.preemptions,
             served_s=self.gang.served_s,
             offline=self.offline,
             unstored=self.unstored,

@@ -36,7 +36,6 @@ _WAITING = ByIds(
         runs.c.started_at,
         runs.c.max_attempts,
         runs.c.losses,
-        runs.c.preemptions,
     ),
     runs.c.id,
 )
@@ -62,7 +61,6 @@ class _Waiting(NamedTuple):
     started_at: int | None
     max_attempts: int
     losses: int
-    preemptions: int
 
 
 class Applying:
@@ -158,7 +156,6 @@ class Applying:
             False,
             row.max_attempts,
             row.losses,
-            row.preemptions,
         )
         self._live.put_taken(attempt)
         return attempt

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, bindparam, update
 from hopyard.domain.amounts import dominant_share, used_after
 from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.attempt_news import After
-from hopyard.domain.durations import KEPT, history_keys
+from hopyard.domain.durations import KEPT, history_keys, tells_duration
 from hopyard.domain.ids import RunId
 from hopyard.domain.queue import Used
-from hopyard.domain.run import RunPhase, moved
+from hopyard.domain.run import moved
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.stores.sql.codec import encode_exit, encode_replicas, from_us
 from hopyard.stores.sql.history_rows import UsedKey, write_durations, write_used
@@ -122,7 +122,7 @@ class Changes:
         values |= {
             "served_us": served_us,
             "losses": found.losses + after.lost,
-            "preemptions": found.preemptions + (after.requeued and not after.lost),
+            "preemptions": found.gang.preemptions + (after.requeued and not after.lost),
             "ended_at": self._now if final else None,
             "exit": encode_exit(after.exit) if final else None,
             "touched": self.stamp.now,
@@ -131,7 +131,7 @@ class Changes:
         self._count_use(found)
         if after.requeued:
             self._requeued.append(found.run)
-        elif after.run_phase is not RunPhase.CANCELLED and found.run_started_at is not None:
+        elif found.run_started_at is not None and tells_duration(after.run_phase, after.exit, served_us / _SECOND):
             self._learn(found, served_us / _SECOND)
 
     def _count_use(self, found: LiveAttempt) -> None:

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, select
 
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
-from hopyard.domain.run import DEFAULT_PRIORITY, Run, RunPhase
+from hopyard.domain.queue import DEFAULT_PRIORITY
+from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
 from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_words, fingerprint, spec_columns, to_us
@@ -156,6 +157,7 @@ def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:
         "attempts": 0,
         "max_attempts": spec.max_attempts,
         "served_us": 0,
+        "preemptions": 0,
         "resume_step": None if spec.resume is None else spec.resume.step,
         "stop_requested": False,
         "offline": offline,

@@ -22,13 +22,14 @@ GANG_COLUMNS = (
     runs.c.script,
     runs.c.wants,
     runs.c.served_us,
+    runs.c.preemptions,
 )
 WIDTH = len(GANG_COLUMNS)
 
 
 def to_gang(row: Any) -> Gang:
     """The gang in the first columns of a row that begins with GANG_COLUMNS."""
-    run, gang, submitted_at, queue, priority, user, script, wants, served_us = row[:WIDTH]
+    run, gang, submitted_at, queue, priority, user, script, wants, served_us, preemptions = row[:WIDTH]
     shape = decode_shape(gang)
     return Gang(
         GangId(run),
@@ -43,4 +44,5 @@ def to_gang(row: Any) -> Gang:
         shape.preemptible,
         decode_words(wants),
         served_us / _SECOND,
+        preemptions,
     )

@@ -40,7 +40,6 @@ _COLUMNS = (
     runs.c.stop_requested,
     runs.c.max_attempts,
     runs.c.losses,
-    runs.c.preemptions,
 )
 _ROWS = select(*GANG_COLUMNS, *_COLUMNS).join(runs, runs.c.id == attempts.c.run)
 _ALL = _ROWS.where(LIVE).order_by(attempts.c.id)
@@ -72,7 +71,6 @@ class LiveAttempt:
     stop_requested: bool
     max_attempts: int
     losses: int
-    preemptions: int
     idle: tuple[ReplicaStatus, ...] | None = None
 
     def running(self) -> Running:
@@ -137,7 +135,7 @@ def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
     gang = to_gang(row) if known is None else known.gang
     _, live, phase, _, _, placed_at, started_at, saved_at, preempted_for, asked_at, engine, replicas, *of_run = row[WIDTH:]
     assert live
-    run_phase, run_started_at, stop_requested, max_attempts, losses, preemptions = of_run
+    run_phase, run_started_at, stop_requested, max_attempts, losses = of_run
     return LiveAttempt(
         AttemptId(row.attempt),
         RunId(row[0]),
@@ -156,6 +154,5 @@ def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
         stop_requested,
         max_attempts,
         losses,
-        preemptions,
         known.idle if known is not None and known.phase == phase and known.replicas == decode_replicas(replicas) else None,
     )
