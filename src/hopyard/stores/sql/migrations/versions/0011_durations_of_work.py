@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0007"
-down_revision = "0006"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 
