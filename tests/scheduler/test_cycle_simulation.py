@@ -37,6 +37,8 @@ class Life:
     waited_s: dict[GangId, float] = field(default_factory=dict)
     leaves_s: float = 3  # so long after it was asked, one makes room
     apart_s: float = 0.0  # those asked in one turn leave one after another, so long apart
+    owed: set[GangId] = field(default_factory=set)  # gangs for which runs were asked to leave, and which have not started since
+    stranded: list[GangId] = field(default_factory=list)  # of these, who had not when all that were asked, for whomever, had left
     restarts: bool = False  # the planner remembers nothing from turn to turn, as after a change of the leader
 
     def ends_at(self, one: GangId) -> datetime:
@@ -62,6 +64,10 @@ class Life:
             self.making_room.setdefault(one.for_gang, set()).add(one.gang)
             self.preempted[one.gang, one.for_gang] = self.starts[one.for_gang]
             self.leaves_at[one.gang] = world.now + seconds(self.leaves_s + number * self.apart_s)
+        self.owed -= {placement.gang.id for placement in wanted.place}
+        self.owed |= {one.for_gang for one in wanted.preempt if one.for_gang}
+        if not self.leaves_at:
+            self.stranded += sorted(self.owed & world.pending.keys())
         world.apply(wanted)
         self.look_at = wanted.look_again_at
         running = [run.placement for run in world.running.values()]

@@ -31,7 +31,7 @@ async def put(stage: Stage, tree: dict[str, Any], **more: Any) -> Any:
 
 
 async def let_bob_in(stage: Stage) -> None:
-    await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC))
+    await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC), name="laptop")
 
 
 def test_before_anything_is_declared_there_is_one_queue(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
 
     async def scene(stage: Stage) -> None:
         await let_bob_in(stage)
-        await stage.parts.access.add_token("dora", hash_token(dora), now=datetime.now(UTC))
+        await stage.parts.access.add_token("dora", hash_token(dora), now=datetime.now(UTC), name="laptop")
 
         async def submit(token: str, status: int = 201, **spec: Any) -> Any:
             body = {"spec": {"project": "p", "roles": [role()], **spec}}
@@ -200,7 +200,7 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
         code, message, _ = await refused(alice, queue="prod", roles=[role(cpu_milli=3000)])
         assert (code, "alice uses 0 of at most 2 CPUs for one user in queue prod" in message) == ("does_not_fit", True)
         carol = "hop_" + "c" * 43
-        await stage.parts.access.add_token("dora", hash_token(carol), now=datetime.now(UTC))
+        await stage.parts.access.add_token("dora", hash_token(carol), now=datetime.now(UTC), name="laptop")
         code, message, hints = await refused(carol, queue="nlp")
         assert (code, message) == ("forbidden", "`dora` may not submit to queue nlp; those who may: carol, bob, alice")
         assert hints == ["queues that you may submit to: prod, vision"]
