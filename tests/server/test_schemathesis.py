@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+import schemathesis.core.jsonschema
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -88,6 +89,15 @@ def schema_of(app: Any, accepted: list[str]) -> Any:
     schema = schemathesis.openapi.from_dict(DESCRIPTION, config=config)
     schema.app = app
     return schema
+
+
+@pytest.fixture(autouse=True)
+def _validators_are_dropped() -> Iterator[None]:
+    """Schemathesis keeps a compiled validator for each schema that it met: hundreds of megabytes for one operation with a large body.
+    Without this, the process of these tests grows to 2 GB."""
+    yield
+    for name in ("validator_cache", "_seeded_validator_cache"):
+        getattr(schemathesis.core.jsonschema, name).clear()
 
 
 @seeded
