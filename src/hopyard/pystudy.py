@@ -152,10 +152,11 @@ class Study:
             raise NotFound(f"{self.name} has no trial {number}")
         return _trial(found)
 
-    def best_state(self, trainable: Any = None) -> Any:
+    def best_state(self, trainable: Any = None, *, trust: bool = False) -> Any:
         """What was trained in the best trial, at its best epoch (`parallel: mop`): what `train` returned, or where the trainable captures
-        its states (`hop.TorchTrainable`), what it captured. trainable: gives the state itself, with its model. Raises NotFound where
-        the study has saved none yet; SpecError where trials are runs of their own."""
+        its states (`hop.TorchTrainable`), what it captured. trainable: gives the state itself, with its model. Of another user's
+        study only tensors, arrays and plain values are read: anything more runs code that its author chose, in this process. trust: read all
+        of it. Raises NotFound where the study has saved none yet; SpecError where trials are runs of their own, and naming what was not read."""
         import tempfile
 
         from hopyard.cli.pull import pull_tree_to
@@ -171,7 +172,12 @@ class Study:
             folder = Path(scratch) / "checkpoint"
             pull_tree_to(self._client, max(checkpoints, key=lambda one: one["step"])["manifest"], folder)
             found = find_best(read_journal(self._client, self._run), folder)
-            return read_state(found, trainable, self._view)
+            return read_state(found, trainable, self._view, foreign=not trust and self._is_foreign())
+
+    def _is_foreign(self) -> bool:
+        """Whether another user's code made its states: it is another user's, or began with states of another user's."""
+        resume = self._run["spec"].get("resume")
+        return bool(self.name.partition("/")[0] != self._client.get("/status")["user"] or (resume is not None and resume.get("foreign")))
 
     def data(self) -> dict[str, Any]:
         """All that is known of it, as `hop search show --json` prints it."""

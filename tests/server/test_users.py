@@ -141,3 +141,25 @@ def test_the_server_and_what_others_pushed_stay(tmp_path: Path) -> None:
         assert (await stage.ask("DELETE", "/datasets/mnist"))["deleted"] == 1
 
     play(tmp_path, scene, loops=False)
+
+
+def test_a_checkpoint_of_another_user_is_foreign_unless_it_is_trusted(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        bob = (await stage.ask("POST", "/users", {"name": "bob"}))["token"]
+        run = await stage.started()
+        saved = await stage.put_tree({"w": b"1"})
+        await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 3, "manifest": saved})
+
+        async def fork(token: str, **said: Any) -> tuple[bool, bool]:
+            made = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest", **said}, token=token)
+            again = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest", "id": made["id"], **said}, token=token)
+            assert again["name"] == made["name"], "a retry"
+            await stage.until(lambda: f"{made['id']}.1" in stage.engine.launches)
+            return made["spec"]["resume"]["foreign"], stage.engine.launches[f"{made['id']}.1"].replicas[0].foreign
+
+        assert await fork(TOKEN) == (False, False)
+        assert await fork(bob) == (True, True)
+        assert await fork(bob, trust=True) == (False, False)
+        assert (await stage.ask("GET", "/status", token=bob))["user"] == "bob"
+
+    play(tmp_path, scene)

@@ -317,3 +317,40 @@ def test_what_was_decoded_lies_alike_wherever_its_bytes_lay(shift: int) -> None:
     back = decode(memoryview(bytearray(bytes(shift) + data))[shift:])
     assert back["a"].ctypes.data % 64 == 0 and back["b"].data_ptr() % 64 == 0
     assert back["a"][499] == 499
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"w": torch.arange(6.0).reshape(2, 3), "p": torch.nn.Parameter(torch.ones(2)), "size": torch.Size([2]), "dtype": torch.float16},
+        {"a": np.arange(3), "s": np.float32(1)},
+        [1, 2.5, "x", b"y", None, (1, 2), {1, 2}, collections.deque([1]), collections.defaultdict(list, a=[1]), slice(1, 2)],
+    ],
+)
+def test_plain_states_of_another_user_are_read(value: Any) -> None:
+    assert same(decode(bytearray(encode(value).to_bytes()), foreign=True), value)
+
+
+class Runs:
+    def __init__(self, make: Any, *arguments: Any) -> None:
+        self._made = make, arguments
+
+    def __reduce__(self) -> Any:
+        return self._made
+
+
+@pytest.mark.parametrize("make", [eval, subprocess.check_call, torch.load, torch.hub.load, np.load, Runs])
+def test_a_state_of_another_user_makes_nothing_else(make: Any) -> None:
+    data = encode({"state": [Runs(make, "1")]}).to_bytes()
+    with pytest.raises(SpecError, match="no tensor, array or plain value") as told:
+        decode(bytearray(data), foreign=True)
+    assert "trust=True" in told.value.hints[0]
+
+
+def test_a_word_of_pytorch_is_one_of_its_words_alone() -> None:
+    """`getattr(torch, …)` would give any function of it."""
+    for foreign in (False, True):
+        with pytest.raises(IntegrityError, match="PyTorch has no `float23`"):
+            decode(bytearray(encode(torch.float32).to_bytes().replace(b"float32", b"float23")), foreign=foreign)
+        with pytest.raises(IntegrityError, match="PyTorch has no `load`"):
+            decode(bytearray(encode(torch.int8).to_bytes().replace(b"int8", b"load")), foreign=foreign)

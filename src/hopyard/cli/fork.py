@@ -49,9 +49,10 @@ BEST = "best"
 @preempt_option
 @click.option("--checkpoint", metavar="newest|STEP|best", help="Start from this checkpoint of RUN instead of from the beginning; best: the best model of a study.")
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="With --checkpoint best: train so many epochs more.  [default: the study's]")
+@click.option("--trust", is_flag=True, help="Read all of another user's checkpoint. Else only tensors, arrays and plain values are: anything more runs code of theirs.")
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
-def fork(ref: str, checkpoint: str | None, epochs: int | None, detach: bool, as_json: bool, **options: Any) -> int:
+def fork(ref: str, checkpoint: str | None, epochs: int | None, trust: bool, detach: bool, as_json: bool, **options: Any) -> int:
     """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now.
 
     RUN@STEP is RUN with --checkpoint STEP. A study that is forked searches anew; with --checkpoint best its best model is trained on, in a study of one trial (`parallel: mop`).
@@ -65,7 +66,7 @@ def fork(ref: str, checkpoint: str | None, epochs: int | None, detach: bool, as_
 
     ref, wanted = _split(ref, checkpoint)
     changes = changes_of(options)
-    changes["checkpoint"], changes["epochs"] = wanted, epochs
+    changes["checkpoint"], changes["epochs"], changes["trust"] = wanted, epochs, trust
     if epochs is not None and wanted != BEST:
         raise SpecError("--epochs: only a study's best model is trained for so many more", hints=("`hop fork STUDY --checkpoint best --epochs N`; of a script, change its parameter: `-p epochs=N`",))
     client = connect()

@@ -51,6 +51,7 @@ class Composer:
                         environment=spec.environment,
                         time_limit_s=spec.time_limit_s,
                         restore=restore,
+                        foreign=_is_foreign(spec, restore),
                         essential=role.essential,
                         study=spec.study,
                         secret=secret,
@@ -68,6 +69,15 @@ class Composer:
                 return Restore(step, checkpoint.manifest)
         resume = run.spec.resume
         return Restore(step, resume.manifest) if resume is not None and resume.step == step else None
+
+
+def _is_foreign(spec: RunSpec, restore: Restore | None) -> bool:
+    """Whether what the attempt starts from was written by another user. What the run saved itself is its own, except the states of a
+    study: it passes on those that it began with."""
+    resume = spec.resume
+    if resume is None or not resume.foreign or restore is None:
+        return False
+    return spec.study is not None or (restore.step, restore.manifest) == (resume.step, resume.manifest)
 
 
 def is_search_alone(spec: RunSpec) -> bool:

@@ -45,6 +45,7 @@ class ReplicaLaunch:
     restore: Restore | None = None
     essential: bool = True  # as of `domain.gang.Role`
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`
+    foreign: bool = False  # as of `domain.run.ResumeFrom`, where this attempt starts from that checkpoint
     secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits
 
 

@@ -116,11 +116,13 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class ResumeFrom:
-    """The checkpoint that a first attempt starts from (of a forked run)."""
+    """The checkpoint that a first attempt starts from (of a forked run). foreign: another user's run wrote it, and this run's user
+    did not say that all of it may be read."""
 
     run: RunId
     step: int
     manifest: Digest
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Summary:
     def best_state(self) -> Any:
         """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its `model`. Raises NotFound where
         none was saved."""
-        return read_state(find_best(self.records, self.states), self.made.trainable if self.made is not None else None, self.view)
+        return read_state(find_best(self.records, self.states), self.made.trainable if self.made is not None else None, self.view, foreign=False)  # on a store of one's own
 
     def best_model(self) -> BestModel:
         """The best trial at its best epoch, to predict with. Raises NotFound where none was saved, SpecError where the trainable cannot

@@ -74,6 +74,8 @@ def variables(
     if restored and launch.restore is not None:
         env["HOPYARD_RESTORE_DIR"] = str(folder.restore)
         env["HOPYARD_RESTORE_STEP"] = str(launch.restore.step)
+    if launch.foreign:
+        env["HOPYARD_RESTORE_FOREIGN"] = "1"
     return env
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopyard.errors import IntegrityError
+from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import make_folder, open_file
 from hopyard.sdk import state as states
 from hopyard.sdk.state import Kind
@@ -43,20 +43,25 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A checkpoint as it was found on disk. `objects` maps each name to its file."""
+    """A checkpoint as it was found on disk. `objects` maps each name to its file. foreign: as of `state.read`."""
 
     folder: str
     step: int
     positions: tuple[Position, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     objects: Mapping[str, str] = field(default_factory=dict)
+    foreign: bool = False
 
     def state_of(self, name: str) -> Any:
-        return states.read(os.path.join(self.folder, self.objects[name]))
+        """Raises IntegrityError, SpecError for what is not plain in another user's."""
+        try:
+            return states.read(_inside(self.folder, self.objects[name]), foreign=self.foreign)
+        except SpecError as refused:
+            raise SpecError(f"`{name}` of the checkpoint of step {self.step}: {refused.message}", hints=refused.hints) from None
 
     def chance(self) -> dict[str, Any]:
         path = os.path.join(self.folder, _CHANCE)
-        return states.read(path) if os.path.exists(path) else {}
+        return states.read(path, foreign=self.foreign) if os.path.exists(path) else {}
 
 
 def _remove(folder: str) -> None:
@@ -114,21 +119,28 @@ def _move(scratch: str, final: str) -> None:
             _remove(aside)
 
 
-def read(folder: str) -> Contents:
-    """What a checkpoint folder holds. Raises IntegrityError when it is not a whole one."""
+def _inside(folder: str, name: str) -> str:
+    """The file of this name in a checkpoint. What is written in it names no other."""
+    if "/" in name or name in ("", ".", ".."):
+        raise IntegrityError(f"{folder} is not a checkpoint that can be read: `{name}` is no file's name")
+    return os.path.join(folder, name)
+
+
+def read(folder: str, *, foreign: bool = False) -> Contents:
+    """What a checkpoint folder holds. Raises IntegrityError when it is not a whole one; foreign: see `state.read`."""
     try:
         with open(os.path.join(folder, INDEX), encoding="utf-8") as text:
             index = json.load(text)
         if index["format"] != _FORMAT:
             raise IntegrityError(f"{folder}: a checkpoint of format {index['format']!r}", hints=("upgrade hopyard",))
-        positions = tuple(_position(folder, number, said) for number, said in enumerate(index["loops"]))
-        return Contents(folder, int(index["step"]), positions, dict(index["metrics"]), dict(index["objects"]))
+        positions = tuple(_position(folder, number, said, foreign=foreign) for number, said in enumerate(index["loops"]))
+        return Contents(folder, int(index["step"]), positions, dict(index["metrics"]), dict(index["objects"]), foreign)
     except (OSError, ValueError, KeyError, TypeError) as bad:
         raise IntegrityError(f"{folder} is not a checkpoint that can be read: {bad}") from bad
 
 
-def _position(folder: str, number: int, said: Mapping[str, Any]) -> Position:
-    chance = states.read(os.path.join(folder, f"random-state-{number}.pkl")) if said["chance"] else None
+def _position(folder: str, number: int, said: Mapping[str, Any], *, foreign: bool) -> Position:
+    chance = states.read(os.path.join(folder, f"random-state-{number}.pkl"), foreign=foreign) if said["chance"] else None
     return Position(str(said["name"]), int(said["depth"]), int(said["done"]), int(said["finished"]), chance)
 
 

@@ -146,7 +146,7 @@ class Session:
         """Restore the bound objects from the checkpoint that this attempt starts from; its step, None without one."""
         if self._restore_dir is None:
             return None
-        contents = checkpoints.read(self._restore_dir)
+        contents = checkpoints.read(self._restore_dir, foreign=self._environ.get("HOPYARD_RESTORE_FOREIGN") == "1")
         binding.restore(self.bound, contents)
         self._trail.expect(contents.positions)
         self._restored, self._last_step = contents, contents.step

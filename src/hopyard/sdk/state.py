@@ -6,12 +6,14 @@ Frameworks are looked up in `sys.modules`, never imported: an object of theirs c
 from __future__ import annotations
 
 import os
+import re
 import sys
 from enum import StrEnum
 from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import open_file
+from hopyard.sdk.plain import load_plain, not_plain
 
 
 class Kind(StrEnum):
@@ -26,6 +28,7 @@ class Kind(StrEnum):
     ASIDE = "aside"  # functions: kept for demos, not part of a checkpoint
 
 
+_REFUSED = re.compile(r"GLOBAL ([\w.]+)")  # in what PyTorch says of a file that holds more than tensors
 _PAIRS = {
     Kind.STATE_DICT: ("state_dict", "load_state_dict"),
     Kind.WEIGHTS: ("get_weights", "set_weights"),
@@ -113,24 +116,27 @@ def pickle_to(path: str, state: Any) -> None:
         pickle.dump(state, file, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def read(path: str) -> Any:
+def read(path: str, *, foreign: bool = False) -> Any:
     """Read what `write` wrote; tensors come to the CPU. Raises IntegrityError when the file is damaged.
 
-    Only ever called in the user's own process, on a checkpoint of the user's own run: unpickling runs code.
+    foreign: another user's run wrote it. To unpickle it would run code that its author chose, so tensors, arrays and plain values are
+    read alone. Raises SpecError for anything else.
     """
     import pickle
 
     try:
         if not path.endswith(".pt"):
             with open(path, "rb") as file:
-                return pickle.load(file)
+                return load_plain(file) if foreign else pickle.load(file)
         import torch
 
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:  # more than tensors in it, as a scheduler's state may have
-            return torch.load(path, map_location="cpu", weights_only=False)
-    except ImportError:
+        try:  # one's own may hold more than tensors, as a scheduler's state
+            return torch.load(path, map_location="cpu", weights_only=foreign)
+        except pickle.UnpicklingError as refused:
+            if foreign and (named := _REFUSED.search(str(refused))) is not None:
+                raise not_plain(named[1]) from None
+            raise
+    except (ImportError, SpecError):
         raise
     except Exception as bad:
         raise IntegrityError(f"{path} cannot be read: {bad}") from bad

@@ -11,10 +11,10 @@ from typing import Any
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, check_name, check_run_id, new_run_id
-from hopyard.domain.run import MAX_REPLICAS, DatasetRef, Run, RunSpec
-from hopyard.errors import Conflict, DoesNotFit, SpecError
+from hopyard.domain.run import MAX_REPLICAS, DatasetRef, ResumeFrom, Run, RunSpec
+from hopyard.errors import Conflict, DoesNotFit, NotFound, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
-from hopyard.interfaces.run_store import NewRun
+from hopyard.interfaces.run_store import NewRun, RunStore
 from hopyard.scheduler.placement.fit import never_fits
 from hopyard.server.parts import Parts
 from hopyard.server.queues import in_queue
@@ -25,12 +25,20 @@ from hopyard.server.wire import spec_of_json
 
 
 async def accept(
-    parts: Parts, spec: RunSpec, *, user: str, run_id: str | None = None, offline: bool = False, at: datetime | None = None
+    parts: Parts,
+    spec: RunSpec,
+    *,
+    user: str,
+    run_id: str | None = None,
+    offline: bool = False,
+    at: datetime | None = None,
+    trust: bool = False,
 ) -> Run:
     """Make a run of a spec, durably; `at` is when it was submitted (None: now). With a `run_id` that exists already and
     asked for the same: that run (a retry). An offline run is only recorded: it is never queued.
 
-    A study's datasets are pinned for all of its trials.
+    A study's datasets are pinned for all of its trials. trust: the user says that all of the checkpoint which it starts from may be read,
+    whoever wrote it.
 
     Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, Conflict (the id is another run's)."""
     check_spec(spec)
@@ -47,6 +55,8 @@ async def accept(
     async with parts.sweeper.held_off():
         pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec
         pinned = await _pin_trials(parts.datasets, pinned)
+        if spec.resume is not None and not trust and await _is_foreign(parts.runs, spec.resume, user):
+            pinned = replace(pinned, resume=replace(spec.resume, foreign=True))
         await _check_blobs(parts, spec)
         try:
             (run,) = await parts.runs.create([NewRun(new_id, user, pinned, offline)], now=now)
@@ -153,6 +163,16 @@ async def _check_blobs(parts: Parts, spec: RunSpec) -> None:
         await parts.trees.there([spec.git.diff], what="git diff")
 
 
+async def _is_foreign(runs: RunStore, resume: ResumeFrom, user: str) -> bool:
+    """Whether the checkpoint is another user's, or of a study that itself began with one. Of a run that was deleted nobody knows."""
+    try:
+        source = await runs.get(resume.run)
+    except NotFound:
+        return True
+    before = source.spec.resume
+    return resume.foreign or source.name.user != user or (source.spec.study is not None and before is not None and before.foreign)
+
+
 def _asked_for(made: RunSpec, asked: RunSpec) -> bool:
     """Whether a run could have come from this request: a dataset's newest version or the tree of queues may have changed
     since, and a first replica may have recorded the environment's lock."""
@@ -162,7 +182,8 @@ def _asked_for(made: RunSpec, asked: RunSpec) -> bool:
         if there.name != wanted.name or wanted.version not in (0, there.version):
             return False
     queue, priority = asked.queue or made.queue, made.priority if asked.priority is None else asked.priority
-    return replace(made, datasets=(), environment=asked.environment, study=_unpinned(made)) == replace(
+    resume = made.resume if made.resume is None or asked.resume is None else replace(made.resume, foreign=asked.resume.foreign)
+    return replace(made, datasets=(), environment=asked.environment, study=_unpinned(made), resume=resume) == replace(
         asked, datasets=(), queue=queue, priority=priority, study=_unpinned(asked)
     )
 

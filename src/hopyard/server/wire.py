@@ -108,9 +108,12 @@ class EnvironmentIn(In):
 
 
 class ResumeIn(In):
+    """foreign: set by the server for another user's checkpoint; only tensors, arrays and plain values are read of it."""
+
     run: Id
     step: Whole
     manifest: Hex
+    foreign: bool = False
 
 
 class SpecIn(In):

@@ -22,7 +22,7 @@ class Place:
 
     folder: the replica's own. gang: one that all replicas on this node see. meet: host and port where workers look for the driver.
     secret: known to the replicas of this attempt alone. datasets: name -> mounted folder. restored: the folder of the checkpoint
-    that the attempt began with, None where there is none.
+    that the attempt began with, None where there is none. foreign: that is another user's.
     """
 
     spec: StudySpec
@@ -40,6 +40,7 @@ class Place:
     datasets: Mapping[str, Path]
     restored: Path | None = None
     restored_step: int | None = None
+    foreign: bool = False
 
     @property
     def streams(self) -> Path:
@@ -80,4 +81,5 @@ def find_place(environ: Mapping[str, str] | None = None) -> Place:
         datasets={name: Path(path) for name, path in json.loads(env.get("HOPYARD_DATASETS") or "{}").items()},
         restored=Path(restored) if restored else None,
         restored_step=int(step) if restored and step else None,
+        foreign=env.get("HOPYARD_RESTORE_FOREIGN") == "1",
     )

@@ -39,7 +39,8 @@ class ForkIn(In):
 
     checkpoint: null starts afresh, "newest" or a step goes on from there. Of a study whose trials hop, "best" trains its best model on, in a
     study of one trial: params change that of its trial, and it is trained for `epochs` more (null: as many as the study's); null does the study
-    once more. id: chosen by the client for safe retries.
+    once more. trust: the checkpoint is another user's, and all of it may be read, which may run code of theirs. id: chosen by the client
+    for safe retries.
     """
 
     params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] | None = None
@@ -54,6 +55,7 @@ class ForkIn(In):
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
     checkpoint: Literal["newest", "best"] | Whole | None = None
     epochs: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    trust: bool = False
     id: Id | None = None
 
 
@@ -86,7 +88,7 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             spec = replace(_forked(source, msgspec.structs.replace(change, params=None), fork.resume, user=ask.caller.user), study=fork.study)
             if change.checkpoint == BEST:  # by its label the study is found, whose best others train on, too
                 spec = replace(spec, label=change.label or "")
-        run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id)
+        run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, trust=change.trust)
         if ask.query.plan and run.phase is RunPhase.QUEUED:
             await parts.controller.wait_planned(PLAN_WAIT_S)
             run = await parts.runs.get(run.id)

@@ -41,9 +41,10 @@ class BlobsOut(Struct, frozen=True):
 
 
 class StatusOut(Struct, frozen=True, kw_only=True):
-    """runs: how many are in each phase that has any."""
+    """runs: how many are in each phase that has any. user: the one who asks."""
 
     version: str
+    user: str
     url: str
     home: str
     pid: int
@@ -69,11 +70,12 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Tell that the server answers."""
         return HealthOut("ok", parts.version, parts.pid, parts.started_at)
 
-    async def status(_ask: Ask[Nothing, Nothing]) -> StatusOut:
+    async def status(ask: Ask[Nothing, Nothing]) -> StatusOut:
         """Tell what the server has and does."""
         count, size = await parts.blobs.usage()
         return StatusOut(
             version=parts.version,
+            user=ask.caller.user,
             url=parts.url,
             home=parts.home,
             pid=parts.pid,

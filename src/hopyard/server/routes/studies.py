@@ -53,12 +53,13 @@ class LookIn(In):
 
 class ContinueIn(In):
     """trials: at most so many in all, null as many as before. code: a tree that takes the place of the study's code. queue, priority: of the new
-    run and its trials, null the study's. id: chosen by the client for safe retries."""
+    run and its trials, null the study's. trust: as of a fork. id: chosen by the client for safe retries."""
 
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     code: Hex | None = None
     queue: Name | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    trust: bool = False
     id: Id | None = None
 
 
@@ -119,7 +120,7 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         source = await parts.runs.get(RunId(ask.path["id"]))
         saved = await parts.runs.checkpoints(source.id)
         resume = ResumeFrom(source.id, saved[-1].step, saved[-1].manifest) if saved else source.spec.resume
-        run = await accept(parts, _continued(source, ask.body, resume), user=ask.caller.user, run_id=ask.body.id)
+        run = await accept(parts, _continued(source, ask.body, resume), user=ask.caller.user, run_id=ask.body.id, trust=ask.body.trust)
         if ask.query.plan and run.phase is RunPhase.QUEUED:
             await parts.controller.wait_planned(PLAN_WAIT_S)
             run = await parts.runs.get(run.id)

@@ -1,4 +1,5 @@
-"""A state from its bytes. Runs what the state's own classes ask for, as unpickling does: only ever in the user's own processes."""
+"""A state from its bytes. Runs what the state's own classes ask for, as unpickling does, unless it is another user's: of that only tensors,
+arrays and plain values are made."""
 
 from __future__ import annotations
 
@@ -9,17 +10,20 @@ import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
+from hopyard.sdk.plain import not_plain, plain_global
 from hopyard.studies.states import arrays, tags, tensors
 from hopyard.studies.states.objects import found_global, set_state
 
 
-def decode(data: Any) -> Any:
-    """data: a writable buffer that holds one whole state, and nothing else uses: tensors and arrays lie in it from now on.
+def decode(data: Any, *, foreign: bool = False) -> Any:
+    """foreign: another user's study made it. data: a writable buffer that holds one whole state, and nothing else uses: tensors and arrays lie in it from now on.
 
-    Raises IntegrityError where it is no whole state, SpecError where a class or function that it needs is not found here.
+    Raises IntegrityError where it is no whole state, SpecError where a class or function that it needs is not found here, or is not
+    plain in a foreign one.
     """
     view = memoryview(data).cast("B")
     if len(view) < tags.START.size:
@@ -27,7 +31,7 @@ def decode(data: Any) -> Any:
     magic, payload_at, size = tags.START.unpack(view[: tags.START.size])
     if magic != tags.MAGIC or size != len(view) or payload_at > size:
         raise IntegrityError(f"no whole state: {len(view)} bytes that begin with {bytes(magic)!r} and say that they are {size}")
-    reader = Reader(_aligned(view), payload_at)
+    reader = Reader(_aligned(view), payload_at, foreign=foreign)
     try:
         return reader.read()
     except (ImportError, AttributeError) as missing:
@@ -50,8 +54,8 @@ def _aligned(view: memoryview) -> memoryview:
 class Reader:
     """Reads values one after another, as they were written."""
 
-    def __init__(self, view: memoryview, payload_at: int) -> None:
-        self._view, self._payload_at = view, payload_at
+    def __init__(self, view: memoryview, payload_at: int, *, foreign: bool = False) -> None:
+        self._view, self._payload_at, self._foreign = view, payload_at, foreign
         self._at = tags.START.size
         self._end = 0
         self._known: list[Any] = []  # by number, what may be referred to
@@ -174,12 +178,14 @@ class Reader:
         module, name = self.text(), self.text()
         if not module or module.startswith("."):
             raise IntegrityError(f"a state is damaged: {module!r} is no module's name")
-        return found_global(module, name)
+        return plain_global(module, name) if self._foreign else found_global(module, name)
 
     def _object(self) -> Any:
         make, arguments = self.read(), self.read()
         if not callable(make) or not isinstance(arguments, tuple):
             raise IntegrityError(f"a state is damaged: no object is made by {make!r} from {arguments!r}")
+        if self._foreign and not isinstance(make, type | FunctionType | BuiltinFunctionType):
+            raise not_plain(type(make).__qualname__)  # an object that can be called, and not one of the functions that were looked up
         made = make(*arguments)
         self.remember(made)
         setter, state, elements = self.read(), self.read(), self._elements()

@@ -6,6 +6,7 @@ import sys
 from functools import cache
 from typing import Any
 
+from hopyard.errors import IntegrityError
 from hopyard.studies.states import tags
 from hopyard.studies.states.leaf import Leaf, Reader, Writer
 
@@ -103,7 +104,10 @@ def _from_device(torch: Any, value: Any, strides: tuple[int, ...], size: int) ->
 def _word(name: str) -> Any:
     import torch
 
-    return getattr(torch, name)
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype | torch.layout | torch.memory_format | torch.qscheme):
+        raise IntegrityError(f"a state is damaged: PyTorch has no `{name}`")
+    return found
 
 
 def read_word(reader: Reader) -> Any:

@@ -21,9 +21,9 @@ def find_best(records: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     raise NotFound("the best state was not saved", hints=("states are saved at the end of a study, and at most every 30 s before",))
 
 
-def read_state(file: Path, trainable: Any, view: StudyView) -> Any:
-    """What was captured; with a `trainable` that captures its states, the state itself."""
-    captured = decode(bytearray(file.read_bytes()))["state"]
+def read_state(file: Path, trainable: Any, view: StudyView, *, foreign: bool) -> Any:
+    """What was captured; with a `trainable` that captures its states, the state itself. foreign: as of `decode`."""
+    captured = decode(bytearray(file.read_bytes()), foreign=foreign)["state"]
     best = view.best()
     if best is None or not isinstance(trainable, Captures):
         return captured

@@ -47,9 +47,11 @@ class Made(NamedTuple):
 class Bench:
     """Used by the thread that trains; `leave_group` by any. at_work: while the user's code runs."""
 
-    def __init__(self, shelf: Shelf, ahead: Ahead, aside: Aside, meetings: Meetings, secret: bytes, stop: Stop, progressed: Progressed) -> None:
+    def __init__(self, shelf: Shelf, ahead: Ahead, aside: Aside, meetings: Meetings, secret: bytes, stop: Stop, progressed: Progressed, *, foreign: bool = False) -> None:
+        """foreign: as of `decode`, for the states that it is given."""
         self._shelf, self._ahead, self._aside = shelf, ahead, aside
         self._meetings, self._secret, self._stop, self._progressed = meetings, secret, stop, progressed
+        self._foreign = foreign
         self._group: Group | None = None
         self._made: Made | None = None
         self.at_work = threading.Event()
@@ -139,7 +141,7 @@ class Bench:
         data, fetched = self._ahead.take(order.state, order.sources)
         if isinstance(order, Train):
             self._prepare(len(data))
-        return unit.load(trainable, data, config), fetched
+        return unit.load(trainable, data, config, foreign=self._foreign), fetched
 
     def _prepare(self, size: int) -> None:
         """While the unit runs, for what will come of it."""

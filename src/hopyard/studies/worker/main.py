@@ -30,6 +30,7 @@ def main() -> int:
         f"worker-{place.role_rank}",
         place.gang / "states",
         cache=place.home / "partitions",
+        foreign=place.foreign,
     )
     return 0
 

@@ -22,9 +22,9 @@ def begin(trainable: Trainable, config: Config, seed: int) -> Any:
     return trainable.init(config)
 
 
-def load(trainable: Trainable, data: memoryview | bytearray, config: Config) -> Any:
-    """The state that `keep` made these bytes of; the generators go on where they were then. data: as of `decode`."""
-    held = decode(data)
+def load(trainable: Trainable, data: memoryview | bytearray, config: Config, *, foreign: bool = False) -> Any:
+    """The state that `keep` made these bytes of; the generators go on where they were then. data, foreign: as of `decode`."""
+    held = decode(data, foreign=foreign)
     try:
         captured, generators = held["state"], held["chance"]
     except (TypeError, KeyError) as bad:

@@ -57,7 +57,7 @@ class Worker:
     """The link's ear, and the thread that trains. All it knows at a time: its partitions, one unit, what it has to tell."""
 
     def __init__(
-        self, address: str, secret: bytes, shelf: Shelf, data: Data, worker: WorkerId, code: Path, host: str, patience_s: float
+        self, address: str, secret: bytes, shelf: Shelf, data: Data, worker: WorkerId, code: Path, host: str, patience_s: float, *, foreign: bool = False
     ) -> None:
         self._id, self._shelf, self._code, self._host = worker, shelf, code, host
         self._address, self._secret = address, secret
@@ -72,7 +72,7 @@ class Worker:
         self._ahead = Ahead(shelf, secret, self._fetcher)
         self._listener = Listener(secret, self._serve, host=_listens_on(address))
         self._line = Line(address, secret, self, patience_s=patience_s)
-        self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._stop, self._progressed)
+        self._bench = Bench(shelf, self._ahead, self._tidier, self._meetings, secret, self._stop, self._progressed, foreign=foreign)
         self._namer = Namer(shelf, self._named, self._bench.at_work)
         self._seen: set[str] = set()  # trials
         self._done: set[type[Train | Evaluate]] = set()  # kinds of units
