@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 from hopyard.datasets.cache import remove_tree
 
 from .world import World
+
+DISK_BYTES = 160 << 20  # a run wants 64 MiB free when it starts
 
 
 @pytest.fixture
@@ -27,6 +31,30 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     found = World(tmp_path_factory.mktemp("calm"))
     try:
         found.ok("up")
+        yield found
+    finally:
+        found.end()
+        remove_tree(found.home.trees)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system; the test is skipped where none can be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def small(tmp_path: Path, disk: Path) -> Iterator[World]:
+    found = World(tmp_path, home=disk / "home")
+    try:
         yield found
     finally:
         found.end()

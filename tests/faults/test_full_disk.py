@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
-
-from hopyard.datasets.cache import remove_tree
 
 from .world import Done, World, until
-
-DISK_BYTES = 160 << 20  # a run wants 64 MiB free when it starts
 
 # Logs, saves and says little, while the disk is full (`full` is there) and afterwards.
 GOES_ON = """
@@ -44,30 +38,6 @@ work(range(6, 9))
 hop.summary(turn=8)
 print("end", flush=True)
 """
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system; the test is skipped where none can be mounted."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.fixture
-def small(tmp_path: Path, disk: Path) -> Iterator[World]:
-    found = World(tmp_path, home=disk / "home")
-    try:
-        yield found
-    finally:
-        found.end()
-        remove_tree(found.home.trees)
 
 
 @contextmanager

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .world import World, until
+import psutil
+
+from .test_full_disk import filled
+from .world import World, kill, until
 
 # Saves at each turn, and leaves a file.
 SAVES = """
@@ -26,10 +29,10 @@ print("end", flush=True)
 
 
 @contextmanager
-def without_descriptors(pid: int) -> Iterator[None]:
-    """The process may open nothing more for as long as the block lasts."""
+def without_descriptors(pid: int, *, spare: int = 0) -> Iterator[None]:
+    """The process may open no more than `spare` descriptors for as long as the block lasts."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())), before[1]))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (spare + len(list(Path(f"/proc/{pid}/fd").iterdir())), before[1]))
     try:
         yield
     finally:
@@ -51,3 +54,36 @@ def test_a_server_that_fails_for_a_while_gets_every_checkpoint_and_file_later(wo
     run = world.reaches(name, "succeeded")
     assert [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [6, 7, 8]
     assert run["artifact"] and run["unstored"] == []
+
+
+def test_runs_wait_while_the_disk_is_low_and_start_by_themselves_afterwards(small: World, disk: Path) -> None:
+    small.write("main.py", "print('hello')\n")
+    small.ok("run", "main.py")
+    with filled(disk, free_bytes=40 << 20):
+        names = [small.detach("main.py") for _ in range(3)]
+        until(lambda: small.get("/nodes")["nodes"][0]["trouble"], "the node out of service")
+        listed = small.ok("node", "ls").out
+        assert "out of service" in listed and "are free on the disk" in listed
+        until(lambda: all(small.run(name)["hold_reason"] for name in names), "why they wait")
+        said = small.ok("ps").out
+        assert said.count("are free on the disk") == len(names) and "failed" not in said
+        assert "are free on the disk" in small.ok("why", names[-1]).out
+    for name in names:
+        run = small.reaches(name, "succeeded")
+        assert len(small.get(f"/runs/{run['id']}")["attempts"]) <= 3, "tries have pauses between them"
+    assert small.get("/nodes")["nodes"][0]["trouble"] == ""
+
+
+def test_a_node_that_cannot_start_replicas_puts_its_run_back(world: World) -> None:
+    world.ok("up")
+    client, pid = world.client(), world.server_pid()
+    spawner = next(child for child in psutil.Process(pid).children() if "hopyard.replica.spawner" in child.cmdline())
+    role = {"command": ["sh", "-c", "echo hello"], "resources": {"cpu_milli": 100}}
+    with without_descriptors(pid, spare=2):  # a new spawner needs a few
+        kill(spawner.pid)
+        run = client.post("/runs", {"spec": {"project": "work", "roles": [role], "max_attempts": 1}})
+        put_back = until(lambda: (found := client.get(f"/runs/{run['id']}"))["phase"] == "queued" and found["attempt"] and found, "a failed start")
+        assert put_back["attempt"]["exit"]["kind"] == "node-fault"
+        assert "Too many open files" in until(lambda: client.get("/nodes")["nodes"][0]["trouble"], "the node out of service")
+    ended = world.reaches(run["name"], "succeeded")
+    assert world.log(ended) == "hello\n"

@@ -53,13 +53,13 @@ def queued(run: Run, phase: str) -> str:
 def in_line(run: Run) -> str:
     """Where a run waits, when it is expected to start and why it waits, as far as that is known without being asked for: `position 3,
     starts at about 14:05 (in 12 min): needs 8 GPUs`. The most important comes first: a narrow terminal cuts the end."""
-    from hopyard.cli.times import clock, seconds_to, soon
+    from hopyard.cli.times import clock, localised, seconds_to, soon
 
     parts, at = [f"position {run['position']}"] if run.get("position") else [], run.get("expected_at")
     if parts and at:
         late = seconds_to(at) < -_LATE_S  # the last plan was wrong, and the next is not made for that: `hop why` makes one
         parts.append(f"later than expected, see `hop why {run['name']}`" if late else f"starts at about {clock(at)} ({soon(at)})")
-    return ": ".join(filter(None, [", ".join(parts), run.get("hold_detail") or ""]))
+    return ": ".join(filter(None, [", ".join(parts), localised(run.get("hold_detail") or "")]))
 
 
 def duration_s(run: Run) -> float:
@@ -75,7 +75,9 @@ def interrupted(run: Run) -> str:
     """What ended the attempt after which a run waits again: `preempted at step 149, checkpoint saved`; "" where it waits for
     its first."""
     exit_ = (run.get("attempt") or {}).get("exit")
-    return first_line(exit_["reason"]) if run["phase"] == "queued" and exit_ else ""
+    if run["phase"] != "queued" or not exit_ or exit_["reason"] in (run.get("hold_detail") or ""):
+        return ""  # or it is told already, as what it waits for
+    return first_line(exit_["reason"])
 
 
 def run_title(run: Run) -> str:

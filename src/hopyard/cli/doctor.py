@@ -123,6 +123,9 @@ def check_server(home: Home) -> Iterator[Finding]:
         else:
             yield Finding("server", "ok", "not running; the first command that needs it starts it")
         return
+    for node in status["nodes"]:
+        if node.get("trouble"):
+            yield Finding("nodes", "fail", f"{node['id']} is out of service: {node['trouble']}", "it is open again by itself once that is over")
     unready = [node["id"] for node in status["nodes"] if not node.get("ready", True)]
     yield Finding("server", "ok", f"{client.url} answers in {took * 1000:.1f} ms, version {status['version']}")
     if unready or not status["nodes"]:

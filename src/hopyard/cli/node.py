@@ -140,7 +140,12 @@ def _tell_state(told: Node, as_json: bool) -> None:
 
 def state_of(one: Node) -> str:
     """In a few words whether something may start there."""
-    return ", ".join(words) if (words := [*["not ready"] * (not one["ready"]), *["cordoned"] * one["cordoned"]]) else "open"
+    return ", ".join(words) if (words := [*["not ready"] * (not one["ready"]), *["cordoned"] * one["cordoned"], *["out of service"] * bool(one["trouble"])]) else "open"
+
+
+def reason_of(one: Node) -> str:
+    """Why nothing starts there: what an administrator said, and what the node itself lacks."""
+    return "; ".join(filter(None, [one["cordon_reason"], one["trouble"]]))
 
 
 def table_of(nodes: list[Node]) -> list[str]:
@@ -158,7 +163,7 @@ def table_of(nodes: list[Node]) -> list[str]:
     some = [
         ("EXTRAS", [extras_of(one) for one in nodes]),
         ("RESERVED", [", ".join(one["reserved"]) for one in nodes]),
-        ("REASON", [one["cordon_reason"] for one in nodes]),
+        ("REASON", [reason_of(one) for one in nodes]),
     ]
     told += [(name, cells) for name, cells in some if any(cells)]
     head, rows = [name for name, _ in told], [list(row) for row in zip(*(cells for _, cells in told), strict=True)]
@@ -170,7 +175,7 @@ def lines_of(one: Node, runs: list[dict[str, Any]], reservations: list[dict[str,
     """All that is to be said of one node."""
     told = [
         ("node", one["id"]),
-        ("state", state_of(one) + (f": {one['cordon_reason']}" if one["cordon_reason"] else "")),
+        ("state", state_of(one) + (f": {reason}" if (reason := reason_of(one)) else "")),
         ("pool", one["pool"]),
         ("engine", one["engine"]),
         ("labels", "  ".join(f"{key}={value}" for key, value in sorted(one["labels"].items()))),

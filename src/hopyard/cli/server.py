@@ -104,4 +104,4 @@ def _node(node: dict[str, Any]) -> str:
     gpus = node.get("gpus") or []
     models = ", ".join(dict.fromkeys(gpu["model"] for gpu in gpus))
     graphics = f", GPU {sum(used.get('gpu_milli') or ()) / 1000:g} of {len(gpus)} ({models})" if gpus else ""
-    return f"{node['id']}  in use: {cpus}, {memory}{graphics}" + ("" if gpus else "; no GPU") + ("" if node.get("ready", True) else "  NOT READY") + ("  CORDONED" if node.get("cordoned") else "")
+    return f"{node['id']}  in use: {cpus}, {memory}{graphics}" + ("" if gpus else "; no GPU") + ("" if node.get("ready", True) else "  NOT READY") + ("  CORDONED" if node.get("cordoned") else "") + (f"  OUT OF SERVICE: {trouble}" if (trouble := node.get("trouble")) else "")

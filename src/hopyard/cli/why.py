@@ -44,8 +44,10 @@ def lines_of(found: Why, run: Run, nodes: Sequence[Node] = ()) -> list[str]:
     """What people read. nodes: those there are, where some that are cordoned may be what it waits for."""
     if not found["reason"]:
         return [f"{found['name']}: {found['detail']}"]
+    from hopyard.cli.times import localised
+
     place = f", position {found['position']} of {found['waiting']}" if found["position"] else ""
-    lines = [f"{found['name']} waits in queue {found['queue']}{place}", f"  {found['detail']} [{found['reason']}]"]
+    lines = [f"{found['name']} waits in queue {found['queue']}{place}", f"  {localised(found['detail'])} [{found['reason']}]"]
     lines += _before(run)
     if found["blocked_by"]:
         lines += ["in its way:", *map(_blocker, found["blocked_by"])]

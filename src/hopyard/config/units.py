@@ -136,3 +136,13 @@ def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
 
 def format_gpus(model: str | None, number: int) -> str:
     return f"{model}:{number}" if model else str(number)
+
+
+def bytes_in_words(count: int) -> str:
+    """1.2 GiB, 512 MiB, 40 KiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+        value /= 1024
+    raise AssertionError

@@ -88,6 +88,7 @@ class Controller:
             composer=composer,
             endings=self._endings,
             react=self._react,
+            look=self._glance,
         )
         self._turns = Turns(
             cluster,
@@ -173,6 +174,8 @@ class Controller:
     async def hear(self, attempt: AttemptId, status: ReplicaStatus) -> bool:
         """What a replica says of itself; whether it should end. Late news of an old attempt changes nothing."""
         if self._watch.said.get((attempt, status.rank)) != status:
+            if status.exit is not None and status.exit.kind is ExitKind.NODE_FAULT:
+                await self._glance()  # before its run waits again: its node may be out of service now
             recorded = await self._cluster.record_status(AttemptStatus(attempt, (status,)), now=self._clock.now())
             self._watch.said[attempt, status.rank] = status
             await self._react(recorded)
@@ -289,11 +292,14 @@ class Controller:
                 self._told.clear()
                 if time.done():
                     return
-                self._glanced.clear()
-                await guard_step(self._watch.glance)
-                self._glanced.set()
+                await self._glance()
         finally:
             time.cancel()
+
+    async def _glance(self) -> None:
+        self._glanced.clear()
+        await guard_step(self._watch.glance)
+        self._glanced.set()
 
     async def _listen_loop(self, engine: TellsChanges) -> None:
         while True:

@@ -10,11 +10,11 @@ from hopyard.controller.effects import guard_effect, log
 from hopyard.controller.endings import Endings
 from hopyard.controller.launches import Composer
 from hopyard.controller.reading import read_runs
-from hopyard.domain.attempt import AttemptPhase
+from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run, RunPhase
-from hopyard.errors import HopyardError
+from hopyard.errors import HopyardError, UsageError
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
 from hopyard.interfaces.engine import Engine
@@ -27,7 +27,7 @@ Reading = asyncio.Task[dict[RunId, Run]]
 
 
 class Launcher:
-    """react: awaited with what a failed launch changed."""
+    """react: awaited with what a failed launch changed. look: looks at the engine, which may be out of service now."""
 
     def __init__(
         self,
@@ -39,9 +39,10 @@ class Launcher:
         composer: Composer,
         endings: Endings,
         react: Callable[[Recorded], Awaitable[None]],
+        look: Callable[[], Awaitable[object]],
     ) -> None:
         self._cluster, self._runs, self._engine, self._clock = cluster, runs, engine, clock
-        self._composer, self._endings, self._react = composer, endings, react
+        self._composer, self._endings, self._react, self._look = composer, endings, react, look
         self._slots = asyncio.Semaphore(LAUNCHES_AT_ONCE)
         self._under_way: dict[AttemptId, asyncio.Task[None]] = {}
         self._readings: set[Reading] = set()
@@ -123,9 +124,12 @@ class Launcher:
                 return
             async with self._slots:
                 await self._engine.launch(await self._composer.compose(run, attempt, placement))
-        except HopyardError as error:
+        except UsageError as error:
+            await self.give_up(attempt, error.message, ExitKind.PREPARE_FAILED)
+        except (HopyardError, OSError) as error:
             log.warning("attempt %s was not launched: %s", attempt, error)
-            await self.give_up(attempt, error.message)
+            await self._look()  # first: what would start there next is not to be tried where nothing can start
+            await self.give_up(attempt, str(error), ExitKind.NODE_FAULT)
         except Exception as error:
             log.exception("attempt %s was not launched", attempt)
             await self.give_up(attempt, f"the engine failed: {type(error).__name__}: {error}")
@@ -133,10 +137,10 @@ class Launcher:
             self._under_way.pop(attempt, None)
         self._endings.ask_anew(attempt)
 
-    async def give_up(self, attempt: AttemptId, reason: str) -> None:
+    async def give_up(self, attempt: AttemptId, reason: str, kind: ExitKind = ExitKind.LOST) -> None:
         """It is not there and will not be: end whatever there may be of it, and let the store decide what follows."""
         await guard_effect(self._engine.stop(attempt, grace=timedelta(0)))
-        await self._react(await self._cluster.fail_launch(attempt, reason, now=self._clock.now()))
+        await self._react(await self._cluster.fail_launch(attempt, reason, now=self._clock.now(), kind=kind))
         await guard_effect(self._engine.forget(attempt))
 
     async def cancel(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from hopyard.controller.delayed import with_delayed
 from hopyard.controller.effects import Effects, guard_effect
 from hopyard.controller.leader import Leadership
 from hopyard.controller.portions import portions
@@ -89,12 +90,13 @@ class Turns:
         """The plan for this moment, and of what it was made; None where nobody waits, no promise is to be taken back, and time alone
         changes nothing."""
         snapshot = self._as_decided(await self._cluster.snapshot(now=self._clock.now()), most=self._most)
-        if not snapshot.pending and not snapshot.promises and not snapshot.reservations:
+        if not snapshot.pending and not snapshot.delayed and not snapshot.promises and not snapshot.reservations:
             return None
         if self._think_s < THREAD_FROM_S and len(snapshot.pending) < PLAINLY_MANY:
             plan = self._think(snapshot)
         else:
             plan = await asyncio.to_thread(self._think, snapshot)
+        plan = with_delayed(plan, snapshot)
         self.cut = len(plan.place) >= self._most
         self._most = 2 * self._most if self.cut else PIECE
         self.latest = snapshot, plan

@@ -63,7 +63,7 @@ class Watch:
         self._endings.keep({*live, *known})
         await self._mend(live, known, before)
         remembered = await self._clear_away(seen, live)
-        if live or remembered:
+        if live or remembered or any(node.trouble for node in self._nodes):  # a node that is in trouble now may be open in a moment
             self._stir()
 
     async def glance(self) -> None:
@@ -74,6 +74,8 @@ class Watch:
         _, _, recorded = await self._take_in()
         for ended in recorded.ended:
             await self._engine.forget(ended.attempt)
+        if any(node.trouble for node in self._nodes):
+            self._stir()
 
     async def look_what_lives(self) -> Mapping[AttemptId, str]:
         """What the store has."""

@@ -35,6 +35,7 @@ class ExitKind(StrEnum):
     PREEMPTED = "preempted"  # it made room for another run; its own goes on from the newest checkpoint
     LOST = "lost"
     PREPARE_FAILED = "prepare-failed"  # code, data or environment could not be put in place
+    NODE_FAULT = "node-fault"  # the node, or the server, could not start it: not the run's doing
     PEER_FAILED = "peer-failed"  # ended because another replica of the gang ended badly
 
 
@@ -88,6 +89,7 @@ _BLAME = (
     ExitKind.OUT_OF_MEMORY,
     ExitKind.TIME_LIMIT,
     ExitKind.PREPARE_FAILED,
+    ExitKind.NODE_FAULT,
     ExitKind.LOST,
     ExitKind.EXIT_CODE,
     ExitKind.SIGNAL,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus, summarise
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.run import RunPhase
+from hopyard.domain.setbacks import Setback, ordinal, pause_s
 
 VANISHED = "the engine no longer finds its processes"
 _OF_LOST_PEERS = (ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.PEER_FAILED)
@@ -24,7 +25,8 @@ class _Order(IntEnum):
 class Before:
     """A live attempt, the newest of its run, and what of the run decides its fate.
 
-    lost: how many attempts before it were lost. preempted: it was asked to make room. optional: ranks that are not essential.
+    lost: how many attempts in a row were lost before it, since the run got any further. refused: the same of attempts that its node
+    could not start. preempted: it was asked to make room. optional: ranks that are not essential.
     """
 
     attempt: AttemptId
@@ -37,18 +39,30 @@ class Before:
     max_attempts: int
     preempted: bool = False
     optional: frozenset[int] = frozenset()
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What to write. `exit` is set exactly when the attempt is over; `requeued` when its run waits again. lost: it counts as
-    one of the attempts that a run may lose."""
+    """What to write. `exit` is set exactly when the attempt is over; `requeued` when its run waits again, after `setback` and for
+    `pause_s` at least. lost, refused: as of `Before`, for the next attempt."""
 
     phase: AttemptPhase
     replicas: tuple[ReplicaStatus, ...]
     run_phase: RunPhase
     exit: Exit | None = None
-    lost: bool = False
+    setback: Setback | None = None
+    pause_s: float = 0.0
+    lost: int = 0
+    refused: int = 0
+
+    @property
+    def put_back(self) -> str:
+        """Why its run waits for `pause_s`, and for which time in a row; "" where it need not."""
+        if self.exit is None or not self.pause_s:
+            return ""
+        times = self.refused or self.lost
+        return self.exit.reason + (f" (the {ordinal(times)} time in a row)" if times > 1 else "")
 
     @property
     def requeued(self) -> bool:
@@ -82,9 +96,36 @@ def end(before: Before, phase: AttemptPhase, exit: Exit, *, replicas: tuple[Repl
     left = _made_room(before, phase, exit, known)
     if left is not None:
         fate = RunPhase.CANCELLED if before.stop_requested else RunPhase.QUEUED
-        return After(AttemptPhase.STOPPED if phase is AttemptPhase.FAILED else phase, known, fate, left)
-    fate = _fate(before, phase)
-    return After(phase, known, fate, exit, lost=fate is RunPhase.QUEUED)
+        ended = AttemptPhase.STOPPED if phase is AttemptPhase.FAILED else phase
+        return After(ended, known, fate, left, Setback.MADE_ROOM if fate is RunPhase.QUEUED else None, lost=before.lost)
+    if phase is AttemptPhase.SUCCEEDED:
+        return After(phase, known, RunPhase.SUCCEEDED, exit)
+    if exit.kind is ExitKind.NODE_FAULT and not before.stop_requested:
+        times = before.refused + 1
+        pause = pause_s(Setback.NODE_FAULT, times)
+        return After(phase, known, RunPhase.QUEUED, exit, Setback.NODE_FAULT, pause, before.lost, times)
+    if phase is AttemptPhase.FAILED and exit.kind is not ExitKind.NODE_FAULT:
+        return After(phase, known, RunPhase.FAILED, exit)
+    if before.stop_requested:
+        return After(phase, known, RunPhase.CANCELLED, exit)
+    # Lost, or stopped though no user asked (its machine is going down): not the script's doing, so it is tried again.
+    times = before.lost + 1
+    if times >= before.max_attempts:
+        return After(phase, known, RunPhase.FAILED, _given_up(exit, times))
+    return After(phase, known, RunPhase.QUEUED, exit, Setback.LOST, pause_s(Setback.LOST, times), times)
+
+
+def _given_up(exit: Exit, times: int) -> Exit:
+    """The end of a run that loses its attempts, with how often that was."""
+    if times == 1:
+        return exit
+    return replace(exit, reason=f"{exit.reason}; given up after the {ordinal(times)} loss in a row without a newer checkpoint")
+
+
+def fail_launch(before: Before, reason: str, kind: ExitKind) -> After:
+    """It could not be started. kind: NODE_FAULT, PREPARE_FAILED where that is the run's own fault, or LOST."""
+    phase = AttemptPhase.LOST if kind is ExitKind.LOST else AttemptPhase.FAILED
+    return end(before, phase, Exit(kind, 125 if kind is ExitKind.PREPARE_FAILED else 1, reason))
 
 
 def _made_room(before: Before, phase: AttemptPhase, exit: Exit, replicas: tuple[ReplicaStatus, ...]) -> Exit | None:
@@ -128,14 +169,3 @@ def _onward(now: AttemptPhase, told: AttemptPhase) -> AttemptPhase:
     """A live attempt goes starting → running → stopping and never back."""
     order = (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING)
     return max(now, told, key=order.index)
-
-
-def _fate(before: Before, phase: AttemptPhase) -> RunPhase:
-    if phase is AttemptPhase.SUCCEEDED:
-        return RunPhase.SUCCEEDED
-    if phase is AttemptPhase.FAILED:
-        return RunPhase.FAILED
-    if before.stop_requested:
-        return RunPhase.CANCELLED
-    # Lost, or stopped though no user asked (its machine is going down): not the script's doing, so it is tried again.
-    return RunPhase.QUEUED if before.lost + 1 < before.max_attempts else RunPhase.FAILED

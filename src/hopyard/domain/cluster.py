@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -21,7 +21,8 @@ PREEMPT_GRACE_S = 60.0  # to reach a safe point and save a checkpoint, unless so
 class Node:
     """A machine: what of it may be given to runs, in total (not what is free).
 
-    ready: the engine sees it. cordoned: an administrator lets nothing new start on it; cordon_reason: what they said why. extras: other countable things by
+    ready: the engine sees it. cordoned: an administrator lets nothing new start on it; cordon_reason: what they said why. trouble:
+    why the engine can start nothing on it for now, "" where it can. extras: other countable things by
     name. holds: keys of the datasets and environments in its cache, as `Gang.wants` names them.
     """
 
@@ -37,11 +38,23 @@ class Node:
     extras: Mapping[str, int] = field(default_factory=dict)
     holds: frozenset[str] = frozenset()
     cordon_reason: str = ""
+    trouble: str = ""
 
     @property
     def open(self) -> bool:
         """Whether something may start on it."""
-        return self.ready and not self.cordoned
+        return self.ready and not self.cordoned and not self.trouble
+
+    @property
+    def state(self) -> str:
+        """What keeps everything from starting on it, behind "is": `cordoned`; "" where it is open."""
+        if not self.ready:
+            return "not ready"
+        return "cordoned" if self.cordoned else f"out of service: {self.trouble}" if self.trouble else ""
+
+    def opened(self) -> Node:
+        """The node as it is when nothing keeps anything from starting on it."""
+        return self if self.open else replace(self, ready=True, cordoned=False, trouble="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,7 @@ class Breach:
 class Snapshot:
     """One consistent, immutable view of the cluster. The only input of a policy.
 
-    pending: gangs that wait. running: gangs that hold resources. Both are immutable; a store gives them as `Chunked`. used: what users
+    pending: gangs that wait, but for `delayed`: those that were put back and are not to start before their time. running: gangs that hold resources. Both are immutable; a store gives them as `Chunked`. used: what users
     have used in the past, by queue and user. promises: those given and not yet kept or withdrawn. durations: seconds that the newest
     finished runs took, newest last, by the keys of `scheduler.predict`. place_most: a policy may leave others to the next plan once it
     has placed so many; 0: it places whoever fits. preempt_grace_s: seconds that a run which is asked to make room may take before it
@@ -120,6 +133,7 @@ class Snapshot:
     durations: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     place_most: int = 0
     preempt_grace_s: float = PREEMPT_GRACE_S
+    delayed: tuple[Gang, ...] = ()
 
 
 class HoldReason(StrEnum):
@@ -133,6 +147,7 @@ class HoldReason(StrEnum):
     TOPOLOGY = "topology"  # enough is free, but not close together (or not far apart) as it asks
     PREEMPTING = "preempting"  # runs were asked to make room for it
     NO_QUEUE = "no-queue"  # its queue was removed
+    PUT_BACK = "put-back"  # its node could not start it, or it was lost again and again: it is tried again later
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,8 @@ class Gang:
     topology: of all replicas together, beside what each role asks for itself.
     time_limit_s: it is ended after this long. script: what it runs; gangs of one user with equal scripts are expected to take
     alike. preemptible: may be asked to make room. wants: keys of what a node had better hold already (digests of datasets,
-    keys of environments). served_s: seconds that earlier attempts ran. preemptions: how many of these were preempted.
+    keys of environments). served_s: seconds that earlier attempts ran. preemptions: how many of these were preempted. not_before: of
+    one that was put back, when it is tried again; put_back says why.
     """
 
     id: GangId
@@ -90,6 +91,8 @@ class Gang:
     wants: tuple[str, ...] = ()
     served_s: float = 0.0
     preemptions: int = 0
+    not_before: datetime | None = None
+    put_back: str = ""
 
     @property
     def endless(self) -> bool:

@@ -89,7 +89,7 @@ class Holdings:
         if node is None:
             return f"there is no node {assignment.node}"
         if not node.open:
-            return f"node {node.id} is not ready" if not node.ready else f"node {node.id} is cordoned"
+            return f"node {node.id} is {node.state}"
         if not allowed(role.where, node):
             return f"node {node.id} is not one that role {role.name} asks for"
         held = self._held.get(node.id, _NOTHING)

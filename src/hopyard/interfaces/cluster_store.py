@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from hopyard.domain.attempt import AttemptStatus
+from hopyard.domain.attempt import AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, RunId
 
@@ -105,8 +105,9 @@ class ClusterStore(Protocol):
         """What the replicas of an attempt said last. Raises NotFound."""
         ...
 
-    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime) -> Recorded:
-        """The engine could not start it: counts as a lost attempt with this reason."""
+    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST) -> Recorded:
+        """The engine could not start it, for this reason. kind: LOST counts as a lost attempt; NODE_FAULT puts the run back for a while,
+        however often; PREPARE_FAILED is the run's own fault, and its end."""
         ...
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:

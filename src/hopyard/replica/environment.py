@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from blake3 import blake3
 from hopyard.domain.ids import Digest
 from hopyard.domain.run import Environment
 from hopyard.private_files import make_folder, open_file, write_atomically
-from hopyard.replica.failure import PrepareFailed
+from hopyard.replica.failure import NodeFault, PrepareFailed
 
 KEEP = 16  # environments beyond this many go, the least recently used first, unless a run uses them
 _READY, _LOCKS = ".ready", "locks"
@@ -197,9 +198,22 @@ def _uv(argv: Sequence[str], held: int | None, *, doing: str, given: bytes = b""
             [uv.find_uv_bin(), *argv], input=given, capture_output=True, check=False, env=env, cwd=cwd, pass_fds=() if held is None else (held,)
         )
     except (OSError, FileNotFoundError) as failed:
-        raise PrepareFailed(f"{doing}: uv could not be started: {failed}") from failed
+        raise NodeFault(f"{doing}: uv could not be started: {failed}") from failed
     if done.returncode:
         said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         words = "\n".join(said[-_TOLD_LINES:]).removeprefix("error: ")
-        raise PrepareFailed(f"{doing}: " + (words.replace("in `-` at", "in the file at") if given else words))
+        reason = f"{doing}: " + (words.replace("in `-` at", "in the file at") if given else words)
+        raise NodeFault(reason) if _of_the_node(done.returncode, words) else PrepareFailed(reason)
     return done.stdout
+
+
+# As uv tells of system calls that failed, and of an index that could not be reached.
+_TROUBLE = re.compile(
+    r"No space left on device|Too many open files|Cannot allocate memory|Resource temporarily unavailable|Input/output error|Read-only file system"
+    r"|Disk quota exceeded|Stale file handle|dns error|[Cc]onnection (refused|reset|timed out)|operation timed out|error sending request|[Nn]etwork is unreachable"
+)
+
+
+def _of_the_node(code: int, words: str) -> bool:
+    """Whether uv failed for a reason of this node or its network, and not of the requirements. code: negative where it was killed."""
+    return code < 0 or _TROUBLE.search(words) is not None

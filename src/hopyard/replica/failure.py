@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.replica import StopOrder
 
@@ -13,6 +15,25 @@ class PrepareFailed(Exception):
     def __init__(self, reason: str, code: int = 125) -> None:
         super().__init__(reason)
         self.exit = Exit(ExitKind.PREPARE_FAILED, code, reason)
+
+
+class NodeFault(PrepareFailed):
+    """The same for a reason of this node, or of its server: the run is tried again, there or elsewhere."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.exit = Exit(ExitKind.NODE_FAULT, 125, reason)
+
+
+# What a run asks for can cause these: names that are too long, arguments that are too many, a folder where a file should be.
+_OF_THE_RUN = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EILSEQ, errno.E2BIG, errno.ENOEXEC})
+
+
+def failure_of(failed: OSError, doing: str) -> PrepareFailed:
+    """What a system call that failed means. doing: the sentence that its error ends."""
+    where = f" ({failed.filename})" if failed.filename else ""
+    reason = f"{doing}: {failed.strerror or failed}{where}"
+    return PrepareFailed(reason) if failed.errno in _OF_THE_RUN else NodeFault(reason)
 
 
 class StopRequested(BaseException):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopyard.config.units import bytes_in_words
 from hopyard.replica import tree
-from hopyard.replica.limits import bytes_in_words
 
 EVERY_S = 0.25
 Usage = Callable[[int], Mapping[int, int]]  # of a card, by its index: bytes by process

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopyard.config.units import bytes_in_words
 from hopyard.domain.replica import NodeShare
 from hopyard.domain.resources import Resources
 from hopyard.replica import tree
@@ -20,16 +21,6 @@ _PERIOD_US = 100_000
 _FASTEST_BYTES_S = 4 * 1024**3  # how fast a process may fill memory: decides how soon the watcher looks again
 _LOOK_S = (0.02, 1.0)
 _LOOK_AT_GROUP_S = 0.5  # the kernel enforces the limit; this only finds out when it killed a part of the run and left the rest
-
-
-def bytes_in_words(count: int) -> str:
-    """1.2 GiB, 512 MiB, 40 KiB."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
-        value /= 1024
-    raise AssertionError
 
 
 class Groups:

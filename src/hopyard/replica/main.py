@@ -20,7 +20,7 @@ from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
 from hopyard.replica.boards import TensorBoard
 from hopyard.replica.checkpoints import RETRY_S, Checkpoints, Patience
 from hopyard.replica.diary import say
-from hopyard.replica.failure import PrepareFailed, StopRequested
+from hopyard.replica.failure import PrepareFailed, StopRequested, failure_of
 from hopyard.replica.folder import Folder
 from hopyard.replica.gpu_memory import EVERY_S, GpuMemoryWatch
 from hopyard.replica.left_behind import LeftBehind
@@ -114,7 +114,7 @@ class Replica:
         except PrepareFailed as failed:
             return failed.exit
         except OSError as failed:
-            return PrepareFailed(f"the run could not be started: {failed.strerror or failed}").exit
+            return failure_of(failed, "the run could not be started").exit
         finally:
             self._wakeup.listen()
 
@@ -238,7 +238,7 @@ class Replica:
         rank = self._spec.launch.rank
         self._state = replace(self._state, phase=ReplicaPhase.EXITED, detail="", exit=ended, shipped=False)
         self._write(self._state)
-        told = ReplicaPhase.PREPARING if ended.kind is ExitKind.PREPARE_FAILED else ReplicaPhase.RUNNING
+        told = ReplicaPhase.PREPARING if ended.kind in (ExitKind.PREPARE_FAILED, ExitKind.NODE_FAULT) else ReplicaPhase.RUNNING
         if told is ReplicaPhase.RUNNING:
             self._shipper.say(ReplicaStatus(rank, told, "sending the rest of its output"))
         self._checkpoints.finish()

@@ -17,12 +17,12 @@ from hopyard.datasets.cache import TreeCache, remove_tree
 from hopyard.datasets.transport import Fetch
 from hopyard.domain.ids import Digest
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable
+from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable, StorageFull
 from hopyard.private_files import make_folder, write_atomically
 from hopyard.replica import preflight
 from hopyard.replica.diary import say
 from hopyard.replica.environment import Environments, Interpreter, packages_of
-from hopyard.replica.failure import PrepareFailed
+from hopyard.replica.failure import NodeFault, PrepareFailed, failure_of
 from hopyard.replica.folder import Folder
 from hopyard.replica.server import ServerLine
 
@@ -58,10 +58,9 @@ class Preparation:
         try:
             return self._run()
         except HopyardError as failed:
-            raise PrepareFailed(_in_words(failed)) from failed
+            raise _failure(failed) from failed
         except OSError as failed:
-            where = f" ({failed.filename})" if failed.filename else ""
-            raise PrepareFailed(f"the run's files could not be put in place: {failed.strerror or failed}{where}") from failed
+            raise failure_of(failed, "the run's files could not be put in place") from failed
 
     def _run(self) -> Prepared:
         launch = self.spec.launch
@@ -155,7 +154,7 @@ class Preparation:
             except ServerUnavailable as away:
                 say(f"prepare waits: {away}")
                 if not self.folder.is_there():
-                    raise PrepareFailed("the run's folder was removed") from away
+                    raise NodeFault("the run's folder was removed") from away
                 self.say("waiting for the server")
                 if not self.server.look_again():
                     time.sleep(pause)
@@ -163,8 +162,9 @@ class Preparation:
             except HopyardError as failed:
                 if not what:
                     raise
-                raise PrepareFailed(f"{what}: {_in_words(failed)}") from failed
+                raise _failure(failed, f"{what}: ") from failed
 
 
-def _in_words(failed: HopyardError) -> str:
-    return " ".join([failed.message, *(f"({hint})" for hint in failed.hints)])
+def _failure(failed: HopyardError, what: str = "") -> PrepareFailed:
+    reason = what + " ".join([failed.message, *(f"({hint})" for hint in failed.hints)])
+    return NodeFault(reason) if isinstance(failed, StorageFull) else PrepareFailed(reason)

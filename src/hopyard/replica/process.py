@@ -15,12 +15,13 @@ from pathlib import Path
 
 from hopyard.config.descriptors import raise_limit
 from hopyard.private_files import open_file
-from hopyard.replica.failure import PrepareFailed
+from hopyard.replica.failure import NodeFault, PrepareFailed, failure_of
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 _WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group), with its place, or E (could not exec), with errno
+_OF_THE_NODE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE})
 _OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes before the server and its neighbours' replicas
 
 
@@ -83,7 +84,7 @@ def start(command: Command) -> Started:
             _exec(os.fsencode(program), argv, env, os.fsencode(command.cwd), (null, out, err), tell, groups, command.cpus, command.umask, parent)
     except OSError as failed:
         os.close(told)
-        raise PrepareFailed(f"the process could not be started: {failed.strerror}") from failed
+        raise failure_of(failed, "the process could not be started") from failed
     finally:
         for descriptor in (null, out, err, tell):
             os.close(descriptor)
@@ -95,7 +96,7 @@ def start(command: Command) -> Started:
                 refused.add(command.groups[number])
             else:
                 os.waitpid(pid, 0)
-                raise PrepareFailed(*_exec_failure(command.argv[0], program, number))
+                raise _exec_failure(command.argv[0], program, number)
     return Started(pid, frozenset(refused))
 
 
@@ -103,12 +104,14 @@ def _open_stream(path: Path) -> int:
     return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
-def _exec_failure(word: str, program: str, number: int) -> tuple[str, int]:
+def _exec_failure(word: str, program: str, number: int) -> PrepareFailed:
     if number == errno.ENOENT:  # the file is there, so what is missing is the interpreter that its first line names
-        return f"`{word}` names an interpreter in its first line that does not exist", 127
+        return PrepareFailed(f"`{word}` names an interpreter in its first line that does not exist", 127)
     if number == errno.ENOEXEC:
-        return f"`{word}` is no program that this machine can run; a script begins with a line such as `#!/bin/sh`", 126
-    return f"`{program}` could not be started: {os.strerror(number)}", 126
+        return PrepareFailed(f"`{word}` is no program that this machine can run; a script begins with a line such as `#!/bin/sh`", 126)
+    if number in _OF_THE_NODE:
+        return NodeFault(f"`{program}` could not be started: {os.strerror(number)}")
+    return PrepareFailed(f"`{program}` could not be started: {os.strerror(number)}", 126)
 
 
 def _exec(

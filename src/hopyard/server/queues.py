@@ -52,7 +52,7 @@ class Queues:
         guarantees, of nodes that are out of service, too."""
         tree = await self.tree()
         if self._empty is None or self._empty[0] is not tree or self._empty[1] is not nodes:
-            opened = [replace(node, ready=True, cordoned=False) for node in nodes]
+            opened = [node.opened() for node in nodes]
             self._empty = tree, nodes, Accounts.of(tree, opened, (), {}, self._now())
         refused = self._empty[2].refusal(gang)
         if refused is not None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.folder import ReplicaFolder, replica_folders
+from hopyard.engines.local.health import Health
 from hopyard.engines.local.held import Held
 from hopyard.engines.local.node import NodeSettings, find_node
 from hopyard.engines.local.ports import choose_port
@@ -91,6 +93,7 @@ class LocalEngine:
         self._node, self._nvml = find_node(node, engine=name)
         self._cgroups = find_cgroups() if use_cgroups else {}
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
+        self._health = Health(home.root, home.attempts, [gpu.index for gpu in self._node.gpus] if self._nvml else [])
         self._held = Held(home.root / "cache")
         self._spawner = SpawnerLink(spawner_command, env=spawner_environment(), umask=umask)
         self._adopts = adopt
@@ -126,15 +129,22 @@ class LocalEngine:
         for replica in launch.replicas:
             if replica.rank not in places or places[replica.rank].node != self._node.id:
                 raise LaunchFailed(f"replica {replica.rank} is not placed on node {self._node.id}, the only one of the local engine")
+        trouble = await asyncio.to_thread(self._health.trouble)
+        if trouble:
+            raise LaunchFailed(trouble)
         async with self._turn:
             self._launching.add(launch.attempt)
             try:
                 await self._launch(launch, places)
             except OSError as failed:
                 await self._undo(launch.attempt)
-                raise LaunchFailed(f"the replicas' folders could not be written: {failed.strerror or failed}") from failed
-            except HopyardError:
+                reason = f"the replicas' folders could not be written: {failed.strerror or failed}"
+                self._health.failed(reason)
+                raise LaunchFailed(reason) from failed
+            except HopyardError as failed:
                 await self._undo(launch.attempt)
+                if isinstance(failed, LaunchFailed):
+                    self._health.failed(failed.message)
                 raise
             finally:
                 self._launching.discard(launch.attempt)
@@ -250,9 +260,19 @@ class LocalEngine:
                 if all(replica.phase is ReplicaPhase.EXITED for replica in status.replicas):
                     self._shares.pop(status.attempt, None)
         await self._adopt(dead)
-        if held != self._node.holds:
-            self._node = replace(self._node, holds=held)
+        await self._try_again()
+        trouble = await asyncio.to_thread(self._health.trouble)
+        if (held, trouble) != (self._node.holds, self._node.trouble):
+            self._node = replace(self._node, holds=held, trouble=trouble)
         return Observation(nodes=(self._node,), attempts=tuple(statuses))
+
+    async def _try_again(self) -> None:
+        """After a launch that failed: whether the next one can work."""
+        if not self._health.is_due() or not await asyncio.to_thread(self._health.try_again):
+            return
+        with suppress(LaunchFailed):
+            await self._spawner.start()
+            self._health.works()
 
     async def forget(self, attempt: AttemptId, /) -> None:
         if attempt in self._leaving or not (self._home.attempts / attempt).exists():
@@ -280,6 +300,8 @@ class LocalEngine:
     def _see(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
         held = folder.is_held()  # first: a replica that ends between the two looks has written its last state
         state = folder.read_state()
+        if state is not None and state.exit is not None and state.exit.kind is ExitKind.NODE_FAULT:
+            self._health.doubt_gpus()
         if state is not None and state.shipped and state.exit is not None:
             self._adoptions.pop(folder.root, None)
             return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, state.detail, state.exit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement
@@ -239,7 +238,7 @@ def _holds(whole: Capacity, gang: Gang) -> bool:
 
 
 def _open(node: Node) -> Node:
-    return node if node.open else replace(node, ready=True, cordoned=False)
+    return node.opened()
 
 
 def _counts_anew(before: Node | None, after: Node | None) -> bool:

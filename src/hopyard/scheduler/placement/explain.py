@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from hopyard.domain.amounts import asked_for, totals
-from hopyard.domain.cluster import HoldReason
+from hopyard.domain.cluster import HoldReason, Node
 from hopyard.domain.gang import ANYWHERE, NODE_LEVEL, Closeness, Gang, Role, Topology
 from hopyard.domain.queue import CPU, GPU, MEMORY
 from hopyard.domain.resources import WHOLE_GPU
@@ -81,10 +82,16 @@ def _no_nodes(free: Free) -> str:
     nodes = free.ground.nodes
     if not nodes:
         return "no node has joined yet"
-    state = "is cordoned" if all(node.ready for node in nodes) else "is not ready"
     if len(nodes) == 1:
-        return f"the only node, {nodes[0].id}, {state}"
-    return f"all {len(nodes)} nodes are cordoned" if state == "is cordoned" else f"none of {len(nodes)} nodes is ready"
+        return f"the only node, {nodes[0].id}, is {nodes[0].state}"
+    if any(node.trouble for node in nodes):
+        return f"no node of {len(nodes)} is open; {_in_trouble(nodes)}"
+    return f"all {len(nodes)} nodes are cordoned" if all(node.ready for node in nodes) else f"none of {len(nodes)} nodes is ready"
+
+
+def _in_trouble(nodes: Iterable[Node]) -> str:
+    """The first of them that is out of service, and why."""
+    return next((f"{node.id} is {node.state}" for node in nodes if node.trouble), "")
 
 
 def _nothing_free(free: Free, gang: Gang, role: Role) -> str:
@@ -95,6 +102,8 @@ def _nothing_free(free: Free, gang: Gang, role: Role) -> str:
     if not len(able):
         closed = [node for node in free.ground.nodes if not node.open and matches(role.where, node)]
         state = "cordoned" if all(node.ready for node in closed) else "not ready"
+        if any(node.trouble for node in closed):
+            state = f"not open; {_in_trouble(closed)}"
         return f"needs {describe(request)}{where}; the nodes that have that are {state}"
     row = _nearest(role, free, able)
     missing = lacks(request, free, row)

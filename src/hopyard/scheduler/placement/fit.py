@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
@@ -15,7 +14,7 @@ from hopyard.scheduler.placement.ground import Ground
 def never_fits(gang: Gang, nodes: Iterable[Node]) -> str | None:
     """Why the gang is larger than all these nodes even if nothing ran on them, naming what is missing and the nearest node
     and pool; None where it fits. Nodes that are not open count: they may come back. Without any node nothing is refused."""
-    ground = Ground(node if node.open else replace(node, ready=True, cordoned=False) for node in nodes)
+    ground = Ground(node.opened() for node in nodes)
     if not ground.nodes:
         return None
     free = Free.whole(ground)

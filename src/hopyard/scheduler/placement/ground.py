@@ -156,7 +156,7 @@ class Ground:
 
 def same_machine(one: Node, other: Node) -> bool:
     """Whether they differ at most in being open and in what they hold."""
-    return one == replace(other, ready=one.ready, cordoned=one.cordoned, holds=one.holds)
+    return one == replace(other, ready=one.ready, cordoned=one.cordoned, trouble=one.trouble, holds=one.holds)
 
 
 A = TypeVar("A", Bools, Ints)

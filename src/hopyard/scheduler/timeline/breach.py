@@ -31,7 +31,7 @@ def _cause(outlook: Outlook, gang: Gang, before: Promise) -> Found:
     for name in before.nodes:
         node = outlook.capacity.node(name)
         if node is None or not node.open:
-            return BreachCause.NODE_LOST, f"node {name} {'was lost' if node is None or not node.ready else 'is cordoned'}"
+            return BreachCause.NODE_LOST, f"node {name} {'was lost' if node is None or not node.ready else f'is {node.state}'}"
     probably, at_the_latest = (_InWay(outlook, gang, before, latest=latest) for latest in (False, True))
     for in_way in (probably, at_the_latest):
         if not in_way.fits():

@@ -217,7 +217,7 @@ class _Ground:
 
 
 def _opened(node: Node) -> Node:
-    return replace(node, ready=True, cordoned=False)
+    return node.opened()
 
 
 def _pieces(request: Resources, count: int, at: datetime, *, at_least: int = 0) -> Gang:

@@ -34,7 +34,8 @@ class UsedOut(Struct, frozen=True):
 
 
 class NodeOut(Struct, frozen=True, kw_only=True):
-    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it. reserved: names of reservations
+    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it. trouble: why its
+    engine can start nothing on it for now, "" where it can; it tries again by itself. reserved: names of reservations
     that hold there now."""
 
     id: str
@@ -47,6 +48,7 @@ class NodeOut(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str]
     cordoned: bool
     cordon_reason: str
+    trouble: str
     extras: Mapping[str, int]
     used: UsedOut
     reserved: Sequence[str]
@@ -238,6 +240,7 @@ def _node(node: Node, used: UsedOut, reserved: Sequence[str]) -> NodeOut:
         labels=node.labels,
         cordoned=node.cordoned,
         cordon_reason=node.cordon_reason,
+        trouble=node.trouble,
         extras=node.extras,
         used=used,
         reserved=reserved,
@@ -264,7 +267,7 @@ def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
     return PoolOut(
         name=name,
         nodes=len(nodes),
-        open=sum(node.ready and not node.cordoned for node in nodes),
+        open=sum(node.ready and not node.cordoned and not node.trouble for node in nodes),
         reserved=sum(bool(node.reserved) for node in nodes),
         cpu_milli=sum(node.cpu_milli for node in nodes),
         memory_bytes=sum(node.memory_bytes for node in nodes),

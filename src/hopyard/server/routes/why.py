@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hopyard.controller.delayed import hold_of
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import GangId, RunId
 from hopyard.domain.run import Run, RunPhase
@@ -25,6 +26,10 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             run = await readable_one(parts.runs, run)
             return _told(run, detail=_standing(run))
         snapshot = await parts.controller.snapshot()
+        delayed = next((gang for gang in snapshot.delayed if gang.id == GangId(run.id)), None)
+        if delayed is not None and delayed.not_before is not None:
+            hold, at = hold_of(delayed), delayed.not_before
+            return _told(run, reason=hold.reason.value, detail=hold.detail, expected=BandOut(at, at, at))
         progress = _progress(parts, snapshot)
         found = await asyncio.to_thread(_explain, snapshot, GangId(run.id), progress)
         if found is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hopyard.domain.amounts import dominant_share, used_after
 from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.attempt_news import After, Before
 from hopyard.domain.durations import KEPT, history_keys, tells_duration
 from hopyard.domain.ids import RunId
+from hopyard.domain.setbacks import Setback
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.stores.memory.rows import AttemptRow, RunRow
 from hopyard.stores.memory.state import State
@@ -37,6 +38,7 @@ class Changes:
             replicas=attempt.replicas,
             size=len(attempt.placement.assignments),
             lost=run.losses,
+            refused=run.refusals,
             run_phase=run.phase,
             stop_requested=run.stop_requested,
             max_attempts=run.spec.max_attempts,
@@ -81,9 +83,13 @@ class Changes:
             self._changed.append(run.id)
         if after.exit is None:
             return
-        run.losses += after.lost
-        if after.requeued and not after.lost:
-            run.gang = replace(run.gang, preemptions=run.gang.preemptions + 1)
+        run.losses, run.refusals = after.lost, after.refused
+        run.gang = replace(
+            run.gang,
+            preemptions=run.gang.preemptions + (after.setback is Setback.MADE_ROOM),
+            not_before=self._now + timedelta(seconds=after.pause_s) if after.pause_s else None,
+            put_back=after.put_back,
+        )
         if after.requeued:
             self._requeued.append(run.id)
             self._state.wait(run.gang)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from hopyard.domain import attempt_news
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
 from hopyard.domain.run import RunPhase
@@ -57,7 +57,7 @@ class MemoryClusterStore:
         self._check_leader(epoch)
         state, before = self._state, self._state.holds()
         state.note_holds(holds)
-        return [RunId(hold.gang) for hold in holds if hold.gang in state.pending and _differs(before.get(hold.gang), hold)]
+        return [RunId(hold.gang) for hold in holds if state.waits(hold.gang) and _differs(before.get(hold.gang), hold)]
 
     # -- news -------------------------------------------------------------------------------------------------------
 
@@ -102,12 +102,12 @@ class MemoryClusterStore:
                 return AttemptStatus(attempt, row.replicas)
         raise NotFound(f"there is no attempt {attempt}")
 
-    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime) -> Recorded:
+    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST) -> Recorded:
         run = self._state.live_run(attempt)
         if run is None:
             return Recorded()
         changes = Changes(self._state, now)
-        changes.make(run, _lost(changes.before(run), reason))
+        changes.make(run, attempt_news.fail_launch(changes.before(run), reason, kind))
         return changes.finish()
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:

@@ -70,6 +70,7 @@ class RunRow:
     phase: RunPhase = RunPhase.QUEUED
     attempts: list[AttemptRow] = field(default_factory=list)
     losses: int = 0
+    refusals: int = 0
     started_at: datetime | None = None
     ended_at: datetime | None = None
     exit: Exit | None = None

@@ -141,7 +141,7 @@ class MemoryRunStore:
         row = self._newest_says(run, attempt)
         row.spec = replace(row.spec, environment=replace(row.spec.environment, lock=lock, packages=dict(packages)))
         row.gang = replace(row.gang, wants=row.spec.wants)
-        if row.gang.id in self._state.pending:
+        if self._state.waits(row.gang.id):
             self._state.wait(row.gang)
             self._state.changed()
 
@@ -157,6 +157,8 @@ class MemoryRunStore:
         attempt = row.attempt
         if attempt is not None and attempt.id == checkpoint.attempt and attempt.id in self._state.live:
             attempt.saved_at = checkpoint.created_at
+            if attempt.resumed_from_step is None or checkpoint.step > attempt.resumed_from_step:
+                row.losses = 0
             self._state.show_running(attempt)
             self._state.changed()
 

@@ -68,6 +68,7 @@ class State:
         self.holdings = Holdings()
         self.charges = Charges()
         self.pending: Chunks[GangId, Gang] = Chunks()
+        self.delayed: dict[GangId, Gang] = {}  # of those that wait, not to be tried before their time
         self.running: Chunks[AttemptId, Running] = Chunks()
         self.live: dict[AttemptId, str] = {}
         self.tree: QueueTree = ONE_QUEUE
@@ -89,6 +90,8 @@ class State:
         self.seen_durations = Cached(lambda: dict(self.durations))
 
     def snapshot(self, now: datetime) -> Snapshot:
+        for gang in [gang for gang in self.delayed.values() if gang.not_before is None or gang.not_before <= now]:
+            self.pending[gang.id] = self.delayed.pop(gang.id)
         return Snapshot(
             version=Version(self.version),
             now=now,
@@ -100,6 +103,7 @@ class State:
             reservations=self.seen_reservations.get(),
             promises=self.seen_promises.get(),
             durations=self.seen_durations.get(),
+            delayed=tuple(self.delayed.values()),
         )
 
     def changed(self) -> None:
@@ -118,10 +122,17 @@ class State:
     # -- what waits and what runs -----------------------------------------------------------------------------------
 
     def wait(self, gang: Gang) -> None:
-        self.pending[gang.id] = gang
+        if gang.not_before is None:
+            self.pending[gang.id] = gang
+        else:
+            self.delayed[gang.id] = gang
+
+    def waits(self, gang: GangId) -> bool:
+        return gang in self.pending or gang in self.delayed
 
     def wait_no_more(self, gang: GangId) -> None:
-        del self.pending[gang]
+        self.pending.discard(gang)
+        self.delayed.pop(gang, None)
         if self.promises.pop(gang, None) is not None:
             self.seen_promises.stale()
 
@@ -170,7 +181,7 @@ class State:
         return self._holds
 
     def hold_of(self, run: RunRow) -> Hold | None:
-        return self.holds().get(run.gang.id) if run.gang.id in self.pending else None
+        return self.holds().get(run.gang.id) if self.waits(run.gang.id) else None
 
 
 def run_of(attempt: AttemptId) -> RunId:

@@ -36,6 +36,7 @@ _WAITING = ByIds(
         runs.c.started_at,
         runs.c.max_attempts,
         runs.c.losses,
+        runs.c.refusals,
     ),
     runs.c.id,
 )
@@ -61,6 +62,7 @@ class _Waiting(NamedTuple):
     started_at: int | None
     max_attempts: int
     losses: int
+    refusals: int
 
 
 class Applying:
@@ -156,6 +158,7 @@ class Applying:
             False,
             row.max_attempts,
             row.losses,
+            row.refusals,
         )
         self._live.put_taken(attempt)
         return attempt

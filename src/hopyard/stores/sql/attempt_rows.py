@@ -13,6 +13,7 @@ from hopyard.domain.durations import KEPT, history_keys, tells_duration
 from hopyard.domain.ids import RunId
 from hopyard.domain.queue import Used
 from hopyard.domain.run import moved
+from hopyard.domain.setbacks import Setback
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.stores.sql.codec import encode_exit, encode_replicas, from_us
 from hopyard.stores.sql.history_rows import UsedKey, write_durations, write_used
@@ -121,8 +122,11 @@ class Changes:
         final = after.run_phase.final
         values |= {
             "served_us": served_us,
-            "losses": found.losses + after.lost,
-            "preemptions": found.gang.preemptions + (after.requeued and not after.lost),
+            "losses": after.lost,
+            "refusals": after.refused,
+            "not_before": self._now + round(after.pause_s * _SECOND) if after.pause_s else None,
+            "put_back": after.put_back,
+            "preemptions": found.gang.preemptions + (after.setback is Setback.MADE_ROOM),
             "ended_at": self._now if final else None,
             "exit": encode_exit(after.exit) if final else None,
             "touched": self.stamp.now,

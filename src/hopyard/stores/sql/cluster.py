@@ -11,7 +11,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, select, update
 
 from hopyard.domain import attempt_news
-from hopyard.domain.attempt import AttemptPhase, AttemptStatus
+from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
 from hopyard.domain.run import RunPhase, moved
@@ -136,12 +136,12 @@ class SqlClusterStore:
 
         return await self._database.read(read)
 
-    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime) -> Recorded:
+    async def fail_launch(self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST) -> Recorded:
         def write(conn: Connection) -> Recorded:
             changes = self._changes(conn, now)
             found = self._live.attempts.get(attempt)
             if found is not None:
-                changes.make(found, _lost(found, reason))
+                changes.make(found, attempt_news.fail_launch(found.before(), reason, kind))
             return changes.finish()
 
         return await self._write(write)

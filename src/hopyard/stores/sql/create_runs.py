@@ -158,6 +158,8 @@ def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:
         "max_attempts": spec.max_attempts,
         "served_us": 0,
         "preemptions": 0,
+        "not_before": None,
+        "put_back": "",
         "resume_step": None if spec.resume is None else spec.resume.step,
         "stop_requested": False,
         "offline": offline,

@@ -6,7 +6,7 @@ from typing import Any
 
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName
-from hopyard.stores.sql.codec import decode_shape, decode_words, from_us
+from hopyard.stores.sql.codec import decode_shape, decode_words, from_us, from_us_or_none
 from hopyard.stores.sql.tables import runs
 
 _SECOND = 1_000_000
@@ -23,13 +23,15 @@ GANG_COLUMNS = (
     runs.c.wants,
     runs.c.served_us,
     runs.c.preemptions,
+    runs.c.not_before,
+    runs.c.put_back,
 )
 WIDTH = len(GANG_COLUMNS)
 
 
 def to_gang(row: Any) -> Gang:
     """The gang in the first columns of a row that begins with GANG_COLUMNS."""
-    run, gang, submitted_at, queue, priority, user, script, wants, served_us, preemptions = row[:WIDTH]
+    run, gang, submitted_at, queue, priority, user, script, wants, served_us, preemptions, not_before, put_back = row[:WIDTH]
     shape = decode_shape(gang)
     return Gang(
         GangId(run),
@@ -45,4 +47,6 @@ def to_gang(row: Any) -> Gang:
         decode_words(wants),
         served_us / _SECOND,
         preemptions,
+        from_us_or_none(not_before),
+        put_back,
     )

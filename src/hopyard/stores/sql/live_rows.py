@@ -40,6 +40,7 @@ _COLUMNS = (
     runs.c.stop_requested,
     runs.c.max_attempts,
     runs.c.losses,
+    runs.c.refusals,
 )
 _ROWS = select(*GANG_COLUMNS, *_COLUMNS).join(runs, runs.c.id == attempts.c.run)
 _ALL = _ROWS.where(LIVE).order_by(attempts.c.id)
@@ -71,6 +72,7 @@ class LiveAttempt:
     stop_requested: bool
     max_attempts: int
     losses: int
+    refusals: int
     idle: tuple[ReplicaStatus, ...] | None = None
 
     def running(self) -> Running:
@@ -93,6 +95,7 @@ class LiveAttempt:
             replicas=self.replicas,
             size=len(self.placement.assignments),
             lost=self.losses,
+            refused=self.refusals,
             run_phase=self.run_phase,
             stop_requested=self.stop_requested,
             max_attempts=self.max_attempts,
@@ -135,7 +138,7 @@ def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
     gang = to_gang(row) if known is None else known.gang
     _, live, phase, _, _, placed_at, started_at, saved_at, preempted_for, asked_at, engine, replicas, *of_run = row[WIDTH:]
     assert live
-    run_phase, run_started_at, stop_requested, max_attempts, losses = of_run
+    run_phase, run_started_at, stop_requested, max_attempts, losses, refusals = of_run
     return LiveAttempt(
         AttemptId(row.attempt),
         RunId(row[0]),
@@ -154,5 +157,6 @@ def to_live(row: Any, known: LiveAttempt | None) -> LiveAttempt:
         stop_requested,
         max_attempts,
         losses,
+        refusals,
         known.idle if known is not None and known.phase == phase and known.replicas == decode_replicas(replicas) else None,
     )

@@ -295,10 +295,13 @@ class SqlRunStore:
 
 
 def _note_saved(conn: Connection, checkpoint: Checkpoint) -> None:
-    """What its attempt did until then is safe: it costs less to preempt."""
+    """What its attempt did until then is safe: it costs less to preempt. Where it is further than the attempt began, what was lost
+    before counts no more."""
     stamp = Stamp(conn)
     live = update(attempts).where(attempts.c.id == checkpoint.attempt, LIVE)
     if conn.execute(live.values(saved_at=to_us(checkpoint.created_at), touched=stamp.now)).rowcount:
+        began = select(func.coalesce(attempts.c.resumed_from_step, -1)).where(attempts.c.id == checkpoint.attempt).scalar_subquery()
+        conn.execute(update(runs).where(runs.c.id == checkpoint.run, runs.c.losses > 0, began < checkpoint.step).values(losses=0))
         stamp.touch("attempts")
         stamp.write()
 

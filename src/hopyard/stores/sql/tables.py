@@ -66,7 +66,10 @@ runs = Table(
     Column("wants", Text, nullable=False, server_default="[]"),  # JSON
     Column("attempts", Integer, nullable=False),  # the number of the newest one, 0 before the first
     Column("max_attempts", Integer, nullable=False),
-    Column("losses", Integer, nullable=False, server_default=text("0")),  # attempts that were lost, of those it may lose
+    Column("losses", Integer, nullable=False, server_default=text("0")),  # attempts in a row that were lost, of those it may lose
+    Column("refusals", Integer, nullable=False, server_default=text("0")),  # attempts in a row that their nodes could not start
+    Column("not_before", BigInteger),  # while it waits: when it is tried again
+    Column("put_back", Text, nullable=False, server_default=""),  # why it waits for that
     Column("preemptions", Integer, nullable=False, server_default=text("0")),
     Column("served_us", BigInteger, nullable=False, server_default=text("0")),  # what ended attempts ran, in microseconds
     Column("resume_step", BigInteger),  # of the checkpoint that a fork starts from

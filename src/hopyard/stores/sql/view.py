@@ -46,6 +46,7 @@ class View:
     def _forget(self) -> None:
         self._known = Marks()
         self._waiting: Chunks[GangId, Gang] = Chunks()
+        self._delayed: dict[GangId, Gang] = {}  # of those that wait, not to be tried before their time
         self._running: Chunks[AttemptId, Running] = Chunks()
         self._phases: dict[AttemptId, str] = {}
         self._told_phases: Mapping[AttemptId, str] | None = None  # those, as long as they are the same
@@ -81,6 +82,8 @@ class View:
     # Each is a `tell` of the above.
 
     def snapshot(self, now: datetime) -> Snapshot:
+        for gang in [gang for gang in self._delayed.values() if gang.not_before is None or gang.not_before <= now]:
+            self._waiting[gang.id] = self._delayed.pop(gang.id)
         return Snapshot(
             version=Version(self._known.version),
             now=now,
@@ -92,6 +95,7 @@ class View:
             reservations=self._reservations,
             promises=self._promises,
             durations=self._durations,
+            delayed=tuple(self._delayed.values()),
         )
 
     def live_attempts(self) -> Mapping[AttemptId, str]:
@@ -129,7 +133,7 @@ class View:
             for id_, told in entry.attempts.items():
                 self._see(id_, told)
             for gang in entry.placed:
-                self._waiting.discard(gang)
+                self._waits_no_more(gang)
             for submitted in entry.submitted:
                 self._waiting[submitted.id] = submitted
             if entry.used:
@@ -187,12 +191,24 @@ class View:
         rows = conn.execute(_WAITING) if before.runs < 0 else conn.execute(_TOUCHED, {"b_clock": before.runs})
         for row in rows:
             if row.phase == _QUEUED:
-                self._waiting[GangId(row.id)] = to_gang(row)
+                self._wait(to_gang(row))
             else:
-                self._waiting.discard(GangId(row.id))
+                self._waits_no_more(GangId(row.id))
         if missed:
-            for gone in set(self._waiting).difference(conn.execute(_WAITING_IDS).scalars()):
-                del self._waiting[gone]
+            for gone in {*self._waiting, *self._delayed}.difference(conn.execute(_WAITING_IDS).scalars()):
+                self._waits_no_more(gone)
+
+    def _wait(self, gang: Gang) -> None:
+        if gang.not_before is None:
+            self._delayed.pop(gang.id, None)
+            self._waiting[gang.id] = gang
+        else:  # where its time has come, the next snapshot says so
+            self._waiting.discard(gang.id)
+            self._delayed[gang.id] = gang
+
+    def _waits_no_more(self, gang: GangId) -> None:
+        self._waiting.discard(gang)
+        self._delayed.pop(gang, None)
 
 
 def _by_others(now: Marks, before: Marks) -> bool:

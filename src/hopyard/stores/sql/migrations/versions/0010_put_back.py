@@ -1,0 +1,17 @@
+"""A run that its node could not start waits a while before it is tried again."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0010"
+down_revision = "0009"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("refusals", sa.Integer(), nullable=False, server_default=sa.text("0")))
+    op.add_column("runs", sa.Column("not_before", sa.BigInteger()))
+    op.add_column("runs", sa.Column("put_back", sa.Text(), nullable=False, server_default=""))
