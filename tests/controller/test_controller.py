@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hopyard.controller import turns
 from hopyard.controller.controller import PAUSE
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import HoldReason, Plan, Snapshot
-from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id
+from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id, split_attempt
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RoleSpec, RunEventKind, RunPhase, RunSpec
@@ -132,17 +133,24 @@ def test_an_attempt_without_a_trace_is_lost(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_refused_launch_counts_as_an_attempt(tmp_path: Path) -> None:
+def test_a_refused_launch_is_tried_again_with_growing_pauses_and_says_why_it_waits(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.start()
-        run = await world.submit(max_attempts=2)
-        await world.until(lambda: world.final(run))
-        found = await world.runs.get(run)
-        assert found.phase is RunPhase.FAILED
-        assert "refuses" in found.exit.reason
-        assert world.engine.starts == []
+        run = await world.submit(max_attempts=1)
 
-    play(tmp_path, scene, lambda _a, _r: Fate(refuse=True))
+        async def is_held() -> bool:
+            found = await world.runs.get(run)
+            return found.hold_reason == "put-back" and "the 3rd time in a row" in found.hold_detail and "refuses" in found.hold_detail
+
+        await world.until(is_held)
+        await world.until(lambda: world.final(run))
+        assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
+        placed = [attempt.placed_at for attempt in await world.runs.attempts(run)]
+        gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(placed)]
+        assert gaps == sorted(gaps) and gaps[0] >= 2 and gaps[-1] >= 8
+        assert world.engine.starts == [attempt_id(run, 5)]
+
+    play(tmp_path, scene, lambda attempt, _r: Fate(refuse=split_attempt(attempt)[1] < 5))
 
 
 def test_a_gang_ends_together_when_one_replica_fails(tmp_path: Path) -> None:
@@ -413,7 +421,7 @@ def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all
         await world.settle()
         monkeypatch.setattr(world.controller.__dict__["_turns"], "_policy", policy)
         spec = RunSpec("p", (RoleSpec(("python", "x.py"), resources=Resources(1000, 2**30, 1)),))
-        submitted = [RunId(f"run-{number}") for number in range(5)]  # for four GPUs
+        submitted = [RunId(f"run-00{number}") for number in range(5)]  # for four GPUs
         await world.runs.create([NewRun(run, "alice", spec) for run in submitted], now=world.clock.now())
         assert await world.controller.wait_planned(10)
         assert [len(plan.place) for plan in plans if plan.place] == [1, 2, 1]

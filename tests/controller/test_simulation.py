@@ -98,7 +98,8 @@ class Story:
             run = await self.world.runs.get(run_id)
             attempts = await self.world.runs.attempts(run_id)
             assert [a.number for a in attempts] == list(range(1, len(attempts) + 1))
-            assert sum(not attempt.preempt_reason for attempt in attempts) <= MAX_ATTEMPTS
+            faults = sum(attempt.exit is not None and attempt.exit.kind is ExitKind.NODE_FAULT for attempt in attempts)
+            assert sum(not attempt.preempt_reason for attempt in attempts) - faults <= MAX_ATTEMPTS
             assert run.phase.final, f"{run_id} is {run.phase}"
             if run.phase is RunPhase.CANCELLED:
                 assert run_id in self.stopped

@@ -99,7 +99,7 @@ def test_everything_killed_without_a_checkpoint_begins_again_and_at_last_gives_u
         world.kill_everything()
     ended = world.reaches(run["name"], "failed")
     assert ended["attempt"]["number"] == 2
-    assert (ended["exit"]["kind"], ended["exit"]["reason"]) == ("lost", "lost: its replica died on node box")
+    assert (ended["exit"]["kind"], ended["exit"]["reason"]) == ("lost", "lost: its replica died on node box; given up after the 2nd loss in a row without a newer checkpoint")
     assert world.hop("logs", run["name"]).out == "up\n"
     assert "lost: its replica died" in world.ok("info", run["name"]).out
     until(lambda: not any(world.home.attempts.iterdir()), "the removal of the attempts' folders")
@@ -123,6 +123,25 @@ def test_a_killed_replica_takes_its_process_along_and_the_run_goes_on(world: Wor
     run = world.run("last")
     assert [attempt["phase"] for attempt in attempts_of(world, run)] == ["lost", "succeeded"]
     is_undisturbed(world, run, calm)
+
+
+def test_logs_and_curves_of_all_ranks_go_back_together(world: World) -> None:
+    """A resumed gang shows each turn of each rank once."""
+    gate = world.root / "gate"
+    world.write("train.py", TRAINS)
+    name = world.detach("--replicas", "2", "--cpus", "0.5", "-p", f"gate={gate}", "train.py")
+    run = world.reaches(name, "running")
+    for rank in (0, 1):
+        world.says(run, "step 49", rank)
+    until(lambda: steps_kept(world, run)[-1:] >= [50], "the newest checkpoint")
+    kill(world.state(run)["pid"])
+    gate.touch()
+    run = world.reaches(name, "succeeded")
+    assert attempts_of(world, run)[-1]["resumed_from_step"]
+    for rank in (0, 1):
+        assert [line for line in world.log(run, rank=rank).splitlines() if line.startswith("step")] == [f"step {n}" for n in range(60)]
+        found = world.get(f"/runs/{run['id']}/metrics", names="weight", rank=rank)["series"]["weight"]["steps"]
+        assert found == list(range(60)), f"rank {rank}"
 
 
 def test_a_killed_script_fails_its_run_and_says_by_what(world: World) -> None:

@@ -117,9 +117,10 @@ class Model:
         return False
 
     def save(self, attempt: AttemptId, at: datetime) -> None:
-        for _, known in self.live():
+        for run, known in self.live():
             if known.id == attempt:
                 known.saved_at = at
+                run.lost = 0  # each is further than the one before
 
     def say(self, attempt: AttemptId, status: ReplicaStatus) -> None:
         for run, known in self.live():
@@ -170,7 +171,9 @@ class Model:
         ):
             phase, exit = AttemptPhase.STOPPED, (left.kind.value, left.code)
         attempt.phase, attempt.exit = phase.value, exit
-        if phase in (AttemptPhase.SUCCEEDED, AttemptPhase.FAILED):
+        if exit[0] == "node-fault" and phase is AttemptPhase.FAILED:
+            run.phase = "cancelled" if run.stop_requested else "queued"
+        elif phase in (AttemptPhase.SUCCEEDED, AttemptPhase.FAILED):
             run.phase = phase.value
         elif run.stop_requested:
             run.phase = "cancelled"

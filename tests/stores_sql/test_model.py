@@ -39,6 +39,7 @@ EXITS = (
     (3, ExitKind.EXIT_CODE),
     (143, ExitKind.STOPPED),
     (1, ExitKind.LOST),
+    (125, ExitKind.NODE_FAULT),
     (143, ExitKind.PREEMPTED),
     (137, ExitKind.OUT_OF_MEMORY),
 )
@@ -325,7 +326,7 @@ class StoreMachine(RuleBasedStateMachine):
         marks = {RunId(one.gang.id): (one.stopping, one.preempted_for is not None, one.saved_at) for one in snapshot.running}
         assert marks == {run.id: (one.phase == "stopping", one.preempted, one.saved_at) for run, one in self.model.live()}
         queued = {run.id: run.submitted_at for run in self.model.runs.values() if run.phase == "queued"}
-        assert {RunId(gang.id): gang.submitted_at for gang in snapshot.pending} == queued
+        assert {RunId(gang.id): gang.submitted_at for gang in (*snapshot.pending, *snapshot.delayed)} == queued
         held = {RunId(running.gang.id): _places(running.placement) for running in snapshot.running}
         assert held == {run.id: list(attempt.places) for run, attempt in self.model.live()}
         live = self.do(self.stores.cluster.live_attempts())
@@ -351,8 +352,8 @@ def _places(placement: Placement) -> list[tuple[str, tuple[int, ...], int]]:
 
 def _sorted(snapshot: Snapshot) -> Snapshot:
     """What waits and what runs, in an order that means something."""
-    pending = tuple(sorted(snapshot.pending, key=lambda gang: gang.id))
-    return replace(snapshot, pending=pending, running=tuple(sorted(snapshot.running, key=lambda one: one.attempt)))
+    pending = tuple(sorted((*snapshot.pending, *snapshot.delayed), key=lambda gang: gang.id))  # it depends on the time which they are
+    return replace(snapshot, pending=pending, delayed=(), running=tuple(sorted(snapshot.running, key=lambda one: one.attempt)))
 
 
 def _check(new_database: Callable[[], str | Path], *, examples: int) -> None:

@@ -118,11 +118,10 @@ class Session:
             raise SpecError(f"hop.save: step {number}", hints=("a checkpoint's step is a whole number from 0",))
         given = {name: as_number(name, value) for name, value in metrics.items()}
         if self.rank() != 0:
+            self._note_turn(number)
             return None
         latest = {name: value for name, value in {**self.metrics.latest, **given}.items() if math.isfinite(value)}
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
-        offsets = sizes(os.path.join(self.folder, "streams"))
+        offsets, peers = self._offsets(), self._offsets_of_peers()
         root = os.path.join(self.folder, "checkpoints")
         began = time.monotonic()
         try:
@@ -132,10 +131,34 @@ class Session:
             return None
         self._saves, self._saving_s = self._saves + 1, self._saving_s + time.monotonic() - began
         self._last_step, self._unsaved = number, False
-        self.events.tell("checkpoint", step=number, folder=os.path.relpath(folder, self.folder), offsets=offsets, metrics=latest)
+        self.events.tell("checkpoint", step=number, folder=os.path.relpath(folder, self.folder), offsets=offsets, metrics=latest, **({"peers": peers} if peers else {}))
         if self.offline:
             checkpoints.keep_newest(root, KEPT_CHECKPOINTS)
         return Path(folder)
+
+    def _note_turn(self, step: int) -> None:
+        """Rank 0 saves here; this rank notes how far its streams are, so that they roll back with those of rank 0."""
+        self._last_step, self._unsaved = step, False
+        if not self.offline:
+            self.events.tell("turn", step=step, offsets=self._offsets())
+
+    def _offsets(self) -> dict[str, int]:
+        """How long this process's streams are, with all that it has said."""
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        return sizes(os.path.join(self.folder, "streams"))
+
+    def _offsets_of_peers(self) -> dict[str, dict[str, int]]:
+        """The same of the gang's other ranks on this node, as they are now: some may not note it themselves."""
+        gang = self._environ.get("HOPYARD_GANG_DIR")
+        if not gang or self._world() < 2:
+            return {}
+        try:
+            ranks = [name for name in os.listdir(gang) if name.isdecimal() and name != os.path.basename(self.folder)]
+        except OSError:
+            return {}
+        found = {rank: sizes(os.path.join(gang, rank, "streams")) for rank in sorted(ranks)}
+        return {rank: lengths for rank, lengths in found.items() if lengths}
 
     def _next_step(self) -> int:
         """Turns of the outermost loop that are done; larger than any step before, so that the newest is the largest."""
@@ -249,6 +272,8 @@ class Session:
             say(f"{why}: {told}; {then}", once="room")
             agreed.leave(step)
         else:
+            if self._unsaved and binding.holds_state(self.bound):
+                self.save(None, {})
             agreed.leave(None)
         raise MadeRoom
 

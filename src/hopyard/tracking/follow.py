@@ -49,7 +49,7 @@ class Follower:
         """Until the run is final and all its output was given, or the server ends. Raises NotFound at the first step."""
         with self._hub.watch(run_id) as watch:
             cursors = dict(wish.cursors)
-            past = await look_back(self._runs, run_id)
+            past = await look_back(self._runs, self._streams, run_id)
             watch.state = False
             yield self._frame({"kind": "state", "run": await self._readable(past.run)})
             next_progress = 0.0
@@ -58,7 +58,7 @@ class Follower:
             while not watch.closed:
                 if watch.state:
                     watch.state, everything = False, True
-                    old, past = past.run, await look_back(self._runs, run_id)
+                    old, past = past.run, await look_back(self._runs, self._streams, run_id)
                     if _differs(old, past.run):
                         yield self._frame({"kind": "state", "run": await self._readable(past.run)})
                 # The state was read before the streams: what a final run said is all there by now.

@@ -182,7 +182,7 @@ class Ingest:
         """What is seen of the attempts before this one: its points are counted on from there, and what is rolled back is said no longer. And
         what its replicas said themselves, where this server is a new one: they come one by one."""
         run, _ = split_attempt(attempt)
-        live, past = LiveRun(run, attempt, anew=True), await look_back(self._runs, run)
+        live, past = LiveRun(run, attempt, anew=True), await look_back(self._runs, self._streams, run)
         keys = await self._streams.list(run)
         for rank in sorted({key.rank for key in keys}):
             last = live.began_at.setdefault(rank, {})

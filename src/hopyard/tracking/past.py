@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.streams import Streams
+from hopyard.tracking.turns import cut_together
 from hopyard.tracking.view import View, visible
 
 
@@ -16,9 +18,12 @@ class Past:
     view: View
 
 
-async def look_back(runs: RunStore, run_id: RunId) -> Past:
+async def look_back(runs: RunStore, streams: Streams, run_id: RunId) -> Past:
     """Raises NotFound."""
     run = await runs.get(run_id)
     attempts = await runs.attempts(run_id)
     several = len(attempts) > 1  # with one attempt nothing can be hidden
-    return Past(run, visible(run, attempts, await runs.checkpoints(run_id) if several else ()))
+    view = visible(run, attempts, await runs.checkpoints(run_id) if several else ())
+    if view.turned and run.spec.size > 1:
+        view = await cut_together(streams, view, size=run.spec.size)
+    return Past(run, view)

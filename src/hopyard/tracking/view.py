@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, attempt_id
@@ -15,11 +15,13 @@ JOURNAL = "journal"
 @dataclass(frozen=True, slots=True)
 class View:
     """attempts: those of which anything may be seen, in order. `cuts[(attempt, rank, stream)]` is where one ends for users.
-    every: all attempts: a journal is what happened, and is seen whole."""
+    every: all attempts: a journal is what happened, and is seen whole. turned: of attempts that end for users at a checkpoint, which
+    rank saved it at which step."""
 
     attempts: tuple[AttemptId, ...]
     cuts: Mapping[tuple[AttemptId, int, str], int]
     every: tuple[AttemptId, ...] = ()
+    turned: Mapping[AttemptId, tuple[int, int]] = field(default_factory=dict)
 
     def of(self, stream: str) -> tuple[AttemptId, ...]:
         """The attempts of which this stream is seen."""
@@ -42,19 +44,21 @@ def visible(run: Run, attempts: Sequence[Attempt], checkpoints: Sequence[Checkpo
     seen: list[AttemptId] = []
     every = tuple(attempt.id for attempt in sorted(attempts, key=lambda a: a.number))
     cuts: dict[tuple[AttemptId, int, str], int] = {}
+    turned: dict[AttemptId, tuple[int, int]] = {}
     for attempt in sorted(attempts, key=lambda a: a.number):
         source = _source(attempt, checkpoints, seen)
         if source is None:
             seen = []
         else:
             del seen[seen.index(source.attempt) + 1 :]
+            turned[source.attempt] = source.rank, source.step
             for checkpoint in checkpoints:
                 if checkpoint.attempt == source.attempt and checkpoint.step == source.step:
                     for stream, offset in checkpoint.offsets.items():
                         key = (checkpoint.attempt, checkpoint.rank, stream)
                         cuts[key] = min(offset, cuts.get(key, offset))
         seen.append(attempt.id)
-    return View(tuple(seen), cuts, every)
+    return View(tuple(seen), cuts, every, {attempt: turn for attempt, turn in turned.items() if attempt in seen})
 
 
 def _source(attempt: Attempt, checkpoints: Sequence[Checkpoint], seen: Sequence[AttemptId]) -> Checkpoint | None:

@@ -124,7 +124,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def log(ask: Ask[LogQuery, Nothing]) -> Response:
         """Read a stream of one rank as users see it: what later attempts rolled back is left out."""
-        past = await look_back(parts.runs, RunId(ask.path["id"]))
+        past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
         found = await visible_parts(parts.streams, past, stream=ask.query.stream, rank=ask.query.rank)
         if ask.query.tail_lines is not None:
             found = await tail(parts.streams, found, ask.query.tail_lines)
@@ -151,13 +151,13 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Without `rank`, each name is told by the lowest rank that logged it.
         """
         names = None if ask.query.names is None else [name for name in ask.query.names.split(",") if name]
-        past = await look_back(parts.runs, RunId(ask.path["id"]))
+        past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
         found = await read_series(parts.streams, past, names=names, rank=ask.query.rank, max_points=ask.query.max_points)
         return MetricsOut({name: _series(series) for name, series in found.items()})
 
     async def system(ask: Ask[SystemQuery, Nothing]) -> SystemOut:
         """Read what the run's processes used: CPU, memory, GPUs."""
-        past = await look_back(parts.runs, RunId(ask.path["id"]))
+        past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
         samples = await read_system(parts.streams, past, max_points=ask.query.max_points)
         return SystemOut(msgspec.convert(samples, list[SampleOut]))
 
