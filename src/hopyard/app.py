@@ -33,6 +33,7 @@ from hopyard import __version__
 from hopyard.config.allocator import set_allocator
 from hopyard.config.descriptors import raise_limit
 from hopyard.config.home import Home
+from hopyard.config.node_checks import disk_trouble, gpu_trouble
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import ServerSettings, Settings, read_settings
 from hopyard.controller.clock import SystemClock
@@ -41,6 +42,7 @@ from hopyard.controller.restored import cordon_restored
 from hopyard.domain.ids import DEFAULT_POOL, slug
 from hopyard.domain.resources import UNNAMED_GPU, Gpu
 from hopyard.engines.local.engine import LocalEngine
+from hopyard.engines.local.health import Checks
 from hopyard.engines.local.node import NodeSettings
 from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.access_store import AccessStore
@@ -209,7 +211,15 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, scr
         mark = ensure_mark(home)
         await ensure_owner(home, access, mark, now=clock.now())
         name = "local" if settings.database is None else f"local-{mark}"
-        engine = LocalEngine(home, server_url=lambda: url, spawner_command=SPAWNER, node=declared(settings.node), name=name, umask=scripts_umask)
+        engine = LocalEngine(
+            home,
+            server_url=lambda: url,
+            spawner_command=SPAWNER,
+            node=declared(settings.node),
+            name=name,
+            umask=scripts_umask,
+            checks=Checks(disk_trouble, gpu_trouble),
+        )
         closing.push_async_callback(engine.close)
         parts = await assemble(
             runs=SqlRunStore(database),

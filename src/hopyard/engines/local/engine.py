@@ -28,7 +28,7 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.folder import ReplicaFolder, replica_folders
-from hopyard.engines.local.health import Health
+from hopyard.engines.local.health import Checks, Health
 from hopyard.engines.local.held import Held
 from hopyard.engines.local.node import NodeSettings, find_node
 from hopyard.engines.local.ports import choose_port
@@ -73,7 +73,8 @@ class LocalEngine:
     it in their spec. spawner_command: the argument vector of the spawner (`python -m hopyard.replica.spawner`), to which the number
     of a socket is added. adopt: whether `observe` takes care of replicas that died (a second engine on the same home must not).
     use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
-    each of several servers on one database. umask: of the scripts; None is this process's.
+    each of several servers on one database. umask: of the scripts; None is this process's. checks: what keeps this node from starting
+    anything.
     """
 
     def __init__(
@@ -88,12 +89,13 @@ class LocalEngine:
         grace: timedelta = timedelta(seconds=10),
         name: str = "local",
         umask: int | None = None,
+        checks: Checks | None = None,
     ) -> None:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
         self._node, self._nvml = find_node(node, engine=name)
         self._cgroups = find_cgroups() if use_cgroups else {}
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
-        self._health = Health(home.root, home.attempts, [gpu.index for gpu in self._node.gpus] if self._nvml else [])
+        self._health = Health(checks or Checks(), home.root, home.attempts, [gpu.index for gpu in self._node.gpus] if self._nvml else [])
         self._held = Held(home.root / "cache")
         self._spawner = SpawnerLink(spawner_command, env=spawner_environment(), umask=umask)
         self._adopts = adopt

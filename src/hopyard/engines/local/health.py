@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from hopyard.config.node_checks import disk_trouble, gpu_trouble
+from hopyard.private_files import make_folder
 
 CHECK_EVERY_S = 2.0  # of what failed
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What is asked of a node: each says what is wrong, "" where nothing is. disk: of a folder, at once. gpus: of these indices; it may take long."""
+
+    disk: Callable[[Path], str] = lambda _: ""
+    gpus: Callable[[Sequence[int]], str] = lambda _: ""
 
 
 class Health:
@@ -19,8 +28,8 @@ class Health:
     Called by one thread at a time.
     """
 
-    def __init__(self, root: Path, attempts: Path, gpus: Sequence[int]) -> None:
-        self._root, self._attempts, self._gpus = root, attempts, tuple(gpus)
+    def __init__(self, checks: Checks, root: Path, attempts: Path, gpus: Sequence[int]) -> None:
+        self._checks, self._root, self._attempts, self._gpus = checks, root, attempts, tuple(gpus)
         self._failed, self._tried_at = "", 0.0  # the launch that failed
         self._gpu_trouble: str | None = ""  # None: not known yet
         self._asking: threading.Thread | None = None
@@ -28,7 +37,7 @@ class Health:
 
     def trouble(self) -> str:
         """Why nothing can start now, "" where something can. Takes no longer than a look at the disk."""
-        return disk_trouble(self._root) or self._failed or self._of_gpus()
+        return self._checks.disk(self._root) or self._failed or self._of_gpus()
 
     def failed(self, reason: str) -> None:
         """Something could not be started, for a reason of this node."""
@@ -48,7 +57,7 @@ class Health:
         self._tried_at = time.monotonic()
         probe = self._attempts / f".probe-{os.getpid()}"
         try:
-            probe.mkdir(parents=True, exist_ok=True)
+            make_folder(probe)
             probe.rmdir()
         except OSError:
             return False
@@ -68,4 +77,4 @@ class Health:
         return "the driver of its GPUs is being asked" if self._gpu_trouble is None else self._gpu_trouble
 
     def _ask(self) -> None:
-        self._gpu_trouble = gpu_trouble(self._gpus)
+        self._gpu_trouble = self._checks.gpus(self._gpus)
