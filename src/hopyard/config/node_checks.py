@@ -20,9 +20,8 @@ def disk_trouble(folder: Path) -> str:
         disk = os.statvfs(folder)
     except OSError as failed:
         return f"the disk of {folder} does not answer: {failed.strerror}"
-    free = disk.f_bavail * disk.f_frsize
-    if free < NEEDED_BYTES:
-        return f"only {bytes_in_words(free)} are free on the disk of {folder}; make room or set HOPYARD_HOME to another disk"
+    if disk.f_bavail * disk.f_frsize < NEEDED_BYTES:  # without the number: it is told again and again, and should be the same
+        return f"less than {bytes_in_words(NEEDED_BYTES)} are free on the disk of {folder}; make room or set HOPYARD_HOME to another disk"
     if disk.f_files and disk.f_favail < NEEDED_FILES:
         return f"the file system of {folder} has no room for more files; remove some or set HOPYARD_HOME to another disk"
     return ""
