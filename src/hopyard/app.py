@@ -36,6 +36,7 @@ from hopyard.config.home import Home
 from hopyard.config.node_checks import disk_trouble, gpu_trouble
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import ServerSettings, Settings, read_settings
+from hopyard.controller.audit_retention import keep_audit
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.garbage import look_at_everything, look_briefly
 from hopyard.controller.restored import cordon_restored
@@ -56,6 +57,7 @@ from hopyard.server.parts import Parts
 from hopyard.server.protocol import Hosts, protocol_factory
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.sql.access import SqlAccessStore
+from hopyard.stores.sql.audit_rows import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
@@ -228,6 +230,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, scr
             queues=SqlQueueStore(database),
             reservations=SqlReservationStore(database),
             usage=SqlUsageStore(database),
+            audit=SqlAuditStore(database),
             access=access,
             blobs=blobs,
             streams=streams,
@@ -255,7 +258,9 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, scr
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()
-            background = parts.controller.run(), parts.sweeper.run(clock), look_at_everything(clock), asyncio.to_thread(exhaust, entries, end.is_set)
+            keep = timedelta(days=settings.retention.audit_days) if settings.retention.audit_days else None
+            audit, removal = keep_audit(parts.audit, clock, keep=keep), asyncio.to_thread(exhaust, entries, end.is_set)
+            background = parts.controller.run(), parts.sweeper.run(clock), look_at_everything(clock), audit, removal
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):

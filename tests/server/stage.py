@@ -27,6 +27,7 @@ from hopyard.server.auth import hash_token
 from hopyard.server.parts import Parts
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.sql.access import SqlAccessStore
+from hopyard.stores.sql.audit_rows import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
@@ -137,6 +138,7 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, 
         queues=SqlQueueStore(database),
         reservations=SqlReservationStore(database),
         usage=SqlUsageStore(database),
+        audit=SqlAuditStore(database),
         access=access,
         blobs=blobs,
         streams=streams,

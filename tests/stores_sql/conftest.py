@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from hopyard.stores.sql.access import SqlAccessStore
+from hopyard.stores.sql.audit_rows import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
@@ -29,6 +30,7 @@ def stores_over(database: Database) -> Stores:
         SqlUsageStore(database),
         SqlDatasetStore(database),
         SqlAccessStore(database),
+        SqlAuditStore(database),
     )
 
 

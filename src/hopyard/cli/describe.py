@@ -57,6 +57,8 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
         if len(spec["roles"]) > 1:
             yield "role", role["name"]
         yield from _role(role)
+    if run.get("stopped_by"):
+        yield "stopped by", run["stopped_by"]
     yield from _code(spec)
     yield from _listed("dataset", [f"{d['name']}:{d['version'] or 'newest'}" for d in spec.get("datasets") or ()])
     yield from _listed("params", [f"{key} = {format_value(value)}" for key, value in sorted((run.get("params") or {}).items())])

@@ -61,9 +61,11 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """checkpoints: how many of a run's newest are kept, beside those kept by name or leaderboard; 0 keeps all."""
+    """checkpoints: how many of a run's newest are kept, beside those kept by name or leaderboard; 0 keeps all.
+    audit_days: how long it is kept who changed what; 0 keeps it for ever."""
 
     checkpoints: int = 3
+    audit_days: int = 730
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,12 @@ def _hosts(given: Section) -> tuple[str, ...]:
 
 
 def _retention(given: Section) -> RetentionSettings:
-    return RetentionSettings(checkpoints=given.only("checkpoints").whole("checkpoints", 3, low=0, high=1_000_000))
+    given.only("checkpoints", "audit_days")
+    default = RetentionSettings()
+    return RetentionSettings(
+        checkpoints=given.whole("checkpoints", default.checkpoints, low=0, high=1_000_000),
+        audit_days=given.whole("audit_days", default.audit_days, low=0, high=36_500),
+    )
 
 
 def _scheduler(given: Section) -> SchedulerSettings:

@@ -11,12 +11,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hopyard.config.limits import LimitSettings
 from hopyard.server.answers import plain_error
+from hopyard.server.audit import Auditor
 from hopyard.server.bodies import BodyMemory
 from hopyard.server.endpoint import Ask, Endpoint, Guard, Nothing, Resource
 from hopyard.server.openapi import describe
 from hopyard.server.parts import Parts
 from hopyard.server.rates import Rates
 from hopyard.server.routes.attempts import attempt_endpoints
+from hopyard.server.routes.audit import audit_endpoints
 from hopyard.server.routes.blobs import blob_endpoints
 from hopyard.server.routes.boards import board_endpoints
 from hopyard.server.routes.checkpoints import checkpoint_endpoints
@@ -52,6 +54,7 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
         *why_endpoints(parts),
         *node_endpoints(parts),
         *usage_endpoints(parts),
+        *audit_endpoints(parts),
         *user_endpoints(parts),
         *token_endpoints(parts),
         *server_endpoints(parts),
@@ -66,7 +69,7 @@ def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:
     """
     found = endpoints(parts)
     limits = limits or LimitSettings()
-    guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes))
+    guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes), Auditor(parts.audit, parts.runs, now=parts.now))
 
     async def openapi(_ask: Ask[Nothing, Nothing]) -> Any:
         return describe(found, version=parts.version, base=BASE)

@@ -15,6 +15,7 @@ from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
 from hopyard.errors import NotFound
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
@@ -46,6 +47,7 @@ async def assemble(
     queues: QueueStore,
     reservations: ReservationStore,
     usage: UsageStore,
+    audit: AuditStore,
     access: AccessStore,
     blobs: Blobs,
     streams: Streams,
@@ -114,6 +116,7 @@ async def assemble(
         queues=Queues(queues, now=clock.now, owner=owner),
         reservations=reservations,
         usage=usage,
+        audit=audit,
         controller=controller,
         sweeper=sweeper,
         ingest=ingest,

@@ -179,3 +179,11 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
+
+
+def unix_peer(transport: asyncio.BaseTransport) -> str:
+    """The Unix user at the other end of a Unix socket; "" where that is not told."""
+    with suppress(OSError, AttributeError, struct.error), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same:
+        _, uid, _ = struct.unpack("3i", same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        return f"uid {uid}"
+    return ""

@@ -22,9 +22,10 @@ from starlette.types import Scope as AsgiScope
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
 from hopyard.domain.text import shown
-from hopyard.errors import HopyardError, NotFound
+from hopyard.errors import AuthError, HopyardError, NotFound, RunOver
 from hopyard.server import whole_numbers
 from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error, readable
+from hopyard.server.audit import Auditor
 from hopyard.server.auth import Caller, Tokens
 from hopyard.server.bodies import BodyMemory, Lease
 from hopyard.server.rates import Kind, Rates
@@ -70,6 +71,8 @@ class Endpoint(Generic[Q, B]):
 
     who: "user" needs a user's token; "run" takes also the token of the run that `{id}` or `{attempt}` names; "study" beside that
     the tokens of the study whose trial's run it is, and of one that continues that study, or this one.
+    audit: what the audit log calls it; method and path give a name where it is left out. unaudited: why a request that is no GET is not
+    written there: it changes nothing, or only what runs report of themselves.
     scope: what a user's token must be good for; left out: READ for GET and HEAD, SUBMIT for all else.
     query, body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads itself,
     within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
@@ -91,6 +94,22 @@ class Endpoint(Generic[Q, B]):
     tag: str = ""
     rate: Kind = "requests"
     scope: Scope | None = None
+    audit: str = ""
+    unaudited: str = ""
+
+    @property
+    def action(self) -> str:
+        """What the audit log calls a request, as `run.stop`: `audit`, or what method and path say."""
+        if self.audit:
+            return self.audit
+        first, *others = [part for part in self.path.strip("/").split("/") if not part.startswith("{")]
+        verb = "_".join(others) or _VERBS.get(self.method, self.method.lower())
+        return f"{first.removesuffix('s')}.{verb}"
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes what the audit log has to tell."""
+        return self.method not in ("GET", "HEAD") and not self.unaudited
 
     @property
     def needs(self) -> Scope:
@@ -106,6 +125,8 @@ class Endpoint(Generic[Q, B]):
     def summary(self) -> str:
         return (self.call.__doc__ or "").strip()
 
+
+_VERBS = {"GET": "read", "HEAD": "read", "POST": "create", "PUT": "apply", "PATCH": "update", "DELETE": "delete"}
 
 # What each part of an address in braces must look like, and what it is.
 PATH_PARTS: Mapping[str, tuple[str, str]] = {
@@ -135,6 +156,7 @@ class Guard:
     tokens: Tokens
     rates: Rates
     bodies: BodyMemory
+    audit: Auditor
 
 
 class Resource:
@@ -176,7 +198,22 @@ class Resource:
 
     async def _answer(self, endpoint: Endpoint[Any, Any], decoder: msgspec.json.Decoder[Any] | None, request: Request) -> Response:
         path: Mapping[str, str] = request.path_params
-        caller = _NOBODY if endpoint.who == "anyone" else await self._caller(endpoint, request, path)
+        caller = _NOBODY
+        try:
+            if endpoint.who != "anyone":
+                caller = await self._tokens.caller(request.headers.get("authorization"))
+                await self._check(endpoint, caller, path)
+            return await self._answer_to(caller, endpoint, decoder, request)
+        except RunOver:  # a replica that reports after its end
+            raise
+        except AuthError as refused:
+            await self._guard.audit.refused(endpoint.action, request, caller, path, refused)
+            raise
+
+    async def _answer_to(
+        self, caller: Caller, endpoint: Endpoint[Any, Any], decoder: msgspec.json.Decoder[Any] | None, request: Request
+    ) -> Response:
+        path: Mapping[str, str] = request.path_params
         for part, value in path.items():
             if _CHECKS[part].fullmatch(value) is None:
                 raise NotFound(f"`{shown(value[:80])}` is not {PATH_PARTS[part][1]}")
@@ -188,10 +225,26 @@ class Resource:
         try:
             if decoder is not None:
                 body = decode_json(await read_body(request, endpoint.limit, lease), decoder)
-            result = await endpoint.call(Ask(request, caller, path, query, body, lease))
+            ask = Ask(request, caller, path, query, body, lease)
+            result = await (self._change(endpoint, ask) if endpoint.changes else endpoint.call(ask))
         finally:
             lease.release()
         return result if isinstance(result, Response) else answer(result, endpoint.status)
+
+    async def _change(self, endpoint: Endpoint[Any, Any], ask: Ask[Any, Any]) -> Any:
+        """Make a change, and write down who made it before that is answered."""
+        audit, asked = self._guard.audit, (ask.query, ask.body)
+        target = await audit.target(ask.path)
+        try:
+            result = await endpoint.call(ask)
+        except (HopyardError, ClientDisconnect):
+            raise
+        except Exception:
+            await audit.failed(endpoint.action, ask.request, ask.caller, target, asked)
+            raise
+        # A run tells by itself who submitted it, and thousands a second are accepted: they need not wait for another commit.
+        await audit.changed(endpoint.action, ask.request, ask.caller, target, asked, result, wait=endpoint.rate != "submissions")
+        return result
 
     def _count(self, endpoint: Endpoint[Any, Any], caller: Caller, request: Request) -> None:
         """Raises TooManyRequests."""
@@ -202,8 +255,8 @@ class Resource:
         elif endpoint.rate == "upload_bytes":
             rates.take(caller.user, "upload_bytes", _announced(request))
 
-    async def _caller(self, endpoint: Endpoint[Any, Any], request: Request, path: Mapping[str, str]) -> Caller:
-        caller = await self._tokens.caller(request.headers.get("authorization"))
+    async def _check(self, endpoint: Endpoint[Any, Any], caller: Caller, path: Mapping[str, str]) -> None:
+        """Raises Forbidden unless the caller may ask this."""
         caller.require_scope(endpoint.needs)
         if caller.run is not None:
             if endpoint.who not in ("run", "study"):
@@ -214,7 +267,6 @@ class Resource:
                 caller.require_run(path["id"])
             if "attempt" in path:
                 caller.require_attempt(path["attempt"])
-        return caller
 
 
 _NOBODY = Caller("")

@@ -10,6 +10,7 @@ from hopyard.controller.controller import Controller
 from hopyard.controller.sweep import Sweeper
 from hopyard.domain.run import Run
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.dataset_store import DatasetStore
@@ -47,6 +48,7 @@ class Parts:
     queues: Queues
     reservations: ReservationStore
     usage: UsageStore
+    audit: AuditStore
     controller: Controller
     sweeper: Sweeper
     ingest: Ingest

@@ -18,7 +18,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from hopyard.server.answers import JSON, encode_error, plain_error
-from hopyard.server.connections import RETRY_AFTER_S, Connections, Peer, PeerNames
+from hopyard.server.audit import PEER
+from hopyard.server.connections import RETRY_AFTER_S, Connections, Peer, PeerNames, unix_peer
 
 URL_BYTES = 65_535  # httptools takes no more; long lists of cursors come close
 HEADER_BYTES = 64 * 1024
@@ -73,6 +74,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._all, self._hosts, self._names = connections, hosts, names
         self._peer: Peer | None = None
         self._counted = False  # among the refused
+        self._from = ""  # a Unix user of this machine, or an address
         self._refused, self._thrown_away = False, 0
         self._in_head = self._in_body = False
         self._head_bytes = 0
@@ -85,8 +87,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._deadline = self.loop.time() + self._all.limits.header_timeout_s
-        if self.client is not None:  # else it came by the Unix socket, which only the owner's processes can open
-            self._peer = self._all.admit(self, self._names.of(self.client, self.server))
+        if self.client is None:  # it came by the Unix socket, which only the owner's processes can open
+            self._from = unix_peer(transport)
+        else:
+            self._from = self._names.of(self.client, self.server)
+            self._peer = self._all.admit(self, self._from)
             if self._peer is None:
                 if not self._all.refuse():
                     transport.abort()
@@ -169,6 +174,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"][PEER] = self._from
         self._in_head, self._in_body, self._head_bytes = True, False, 0
         self._deadline = self.loop.time() + self._all.limits.header_timeout_s
 

@@ -171,7 +171,7 @@ class ProgressOut(Struct, frozen=True):
 
 class RunOut(Struct, frozen=True, kw_only=True):
     """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given where the address says so.
-    trials: of a study, how many of its trials' runs are in each phase that has any.
+    stopped_by: the user who asked it to end, where the audit log tells. trials: of a study, how many of its trials' runs are in each phase that has any.
 
     unstored: sentences about what of it could not be stored and was given up: what, why, and where it is kept.
     events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
@@ -205,6 +205,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     attempts: Sequence[Attempt] | UnsetType = UNSET
     events: Sequence[RunEvent] | UnsetType = UNSET
     progress: ProgressOut | UnsetType | None = UNSET
+    stopped_by: str | UnsetType | None = UNSET
 
 
 _RUN_FIELDS = tuple(field for field in Run.__dataclass_fields__ if field != "name")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hopyard.testing.audit_store_cases import AuditCases
 from hopyard.testing.cluster_store_cases import LifeCases, LossCases, PlanCases, StopCases
 from hopyard.testing.dataset_store_cases import AccessCases, DatasetCases
 from hopyard.testing.learning_cases import LearningCases
@@ -50,5 +51,5 @@ class ClusterStoreContract(
         return "asyncio"
 
 
-class StoreContract(ClusterStoreContract, DatasetCases, AccessCases):
+class StoreContract(ClusterStoreContract, DatasetCases, AccessCases, AuditCases):
     """A whole database. Its fixture `stores` is a `testing.stores.Stores`."""

@@ -15,6 +15,7 @@ from hopyard.domain.ids import AttemptId, Digest, GangId, NodeId, RunId, new_run
 from hopyard.domain.resources import Gpu
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.queue_store import QueueStore
@@ -50,6 +51,7 @@ class Stores(ClusterStores):
 
     datasets: DatasetStore
     access: AccessStore
+    audit: AuditStore
 
 
 def at(seconds: float) -> datetime:

@@ -77,6 +77,7 @@ class LockIn(In):
     packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
 
 
+_REPORT = "what a run reports of itself"
 _HEAD = msgspec.json.Decoder(SyncIn)
 
 
@@ -162,10 +163,10 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     body = Raw("one line of JSON, a line feed, then the segments' bytes")
     at = "/attempts/{attempt}"
     return [
-        Endpoint("POST", at + "/replicas/{rank}/sync", sync, body=body, returns=SyncOut, who="run", errors=(400, 507), limit=SYNC_LIMIT),
-        Endpoint("POST", at + "/checkpoints", checkpoint, body=CheckpointIn, returns=Checkpoint, status=201, who="run", errors=(400, 409)),
-        Endpoint("POST", at + "/artifact", artifact, body=ArtifactIn, who="run", errors=(400, 409)),
-        Endpoint("POST", at + "/lock", lock, body=LockIn, who="run", errors=(400, 409)),
+        Endpoint("POST", at + "/replicas/{rank}/sync", sync, body=body, returns=SyncOut, who="run", errors=(400, 507), limit=SYNC_LIMIT, unaudited=_REPORT),
+        Endpoint("POST", at + "/checkpoints", checkpoint, body=CheckpointIn, returns=Checkpoint, status=201, who="run", errors=(400, 409), unaudited=_REPORT),
+        Endpoint("POST", at + "/artifact", artifact, body=ArtifactIn, who="run", errors=(400, 409), unaudited=_REPORT),
+        Endpoint("POST", at + "/lock", lock, body=LockIn, who="run", errors=(400, 409), unaudited=_REPORT),
     ]
 
 

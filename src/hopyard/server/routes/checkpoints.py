@@ -96,7 +96,7 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     return [
         Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, returns=CheckpointsOut, who="study"),
-        Endpoint("POST", "/runs/{id}/checkpoints/{step}/keep", keep, KeepQuery, returns=CheckpointsOut),
+        Endpoint("POST", "/runs/{id}/checkpoints/{step}/keep", keep, KeepQuery, returns=CheckpointsOut, audit="checkpoint.keep"),
         Endpoint("POST", "/runs/{id}/fork", fork, SubmitQuery, ForkIn, RunOut, 201, errors=(400, 404, 409, 507)),
     ]
 

@@ -113,7 +113,7 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("PATCH", "/datasets/{name}", set_metric, body=MetricIn, returns=Dataset),
         Endpoint("DELETE", "/datasets/{name}", delete, DeleteVersionsQuery, returns=DeletedOut, errors=(409,)),
         Endpoint("GET", "/datasets/{name}/versions", versions, returns=VersionsOut),
-        Endpoint("POST", "/datasets/{name}/versions", push, body=PushIn, returns=PushOut, status=201, errors=(400, 409, 507)),
+        Endpoint("POST", "/datasets/{name}/versions", push, body=PushIn, returns=PushOut, status=201, errors=(400, 409, 507), audit="dataset.push"),
         Endpoint("GET", "/datasets/{name}/versions/{version}", version, returns=DatasetVersion),
     ]
 

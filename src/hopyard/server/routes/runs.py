@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType
 
 from hopyard.config.home import Home
+from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.brief import brief_values
 from hopyard.domain.ids import RunId, RunName, check_name
 from hopyard.domain.run import Run, RunPhase
@@ -200,10 +201,10 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return Nothing()
 
     return [
-        Endpoint("POST", "/runs", submit, SubmitQuery, SubmitIn, RunOut, 201, who="run", errors=(400, 404, 409, 507), rate="submissions"),
+        Endpoint("POST", "/runs", submit, SubmitQuery, SubmitIn, RunOut, 201, who="run", errors=(400, 404, 409, 507), rate="submissions", audit="run.submit"),
         Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, who="run"),
         Endpoint("GET", "/runs/resolve", find, RefQuery, returns=RunOut, errors=(400, 404)),
-        Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507)),
+        Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507), audit="run.record"),
         Endpoint("GET", "/runs/by-name/{user}/{project}/{number}", by_name, returns=RunOut, errors=(400,)),
         Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="study"),
         Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Nothing, errors=(409,)),
@@ -247,7 +248,14 @@ async def whole(parts: Parts, run: Run) -> RunOut:
         attempts=list(named.values()),
         events=[replace(one, detail=text) for one, text in zip(events, texts[len(attempts) :], strict=True)],
         progress=progress,
+        stopped_by=await _stopped_by(parts, run) if run.stop_requested else None,
     )
+
+
+async def _stopped_by(parts: Parts, run: Run) -> str | None:
+    """Who asked the run to end, first."""
+    asked = await parts.audit.list(AuditFilter(action="run.stop", target=run.id, outcome=Outcome.DONE))
+    return asked[-1].user if asked else None
 
 
 def _phases(text: str | None) -> frozenset[RunPhase] | None:

@@ -104,8 +104,8 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("GET", "/health", health, returns=HealthOut, who="anyone"),
         Endpoint("GET", "/status", status, returns=StatusOut),
-        Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN),
-        Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,), scope=Scope.ADMIN),
+        Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN, audit="server.sweep"),
+        Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,), scope=Scope.ADMIN, audit="server.shutdown"),
     ]
 
 

@@ -130,8 +130,8 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     length = {"X-Length": "how many bytes the journal has"}
     return [
         Endpoint("GET", "/runs/{id}/journal", journal, JournalQuery, returns=Raw("lines of JSON", "application/x-ndjson", length), who="study"),
-        Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400, 404), scope=Scope.READ),
-        Endpoint("POST", "/runs/{id}/continue", go_on, SubmitQuery, ContinueIn, RunOut, 201, errors=(400, 404, 409, 507)),
+        Endpoint("POST", "/runs/{id}/trials", look, body=LookIn, returns=bytes_out, who="run", errors=(400, 404), scope=Scope.READ, unaudited="it changes nothing"),
+        Endpoint("POST", "/runs/{id}/continue", go_on, SubmitQuery, ContinueIn, RunOut, 201, errors=(400, 404, 409, 507), audit="study.continue"),
     ]
 
 

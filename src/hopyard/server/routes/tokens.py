@@ -109,7 +109,7 @@ def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/tokens", list_tokens, TokensQuery, returns=TokensOut, errors=(403, 404)),
         Endpoint("POST", "/tokens", create, body=TokenIn, returns=NewTokenOut, status=201, errors=(400, 403, 404, 409), scope=Scope.ADMIN),
         Endpoint("POST", at + "/rotate", rotate, body=RotateIn, returns=NewTokenOut, errors=(400, 403, 404), scope=Scope.ADMIN),
-        Endpoint("DELETE", at, revoke, returns=TokenOut, errors=(403, 404, 409), scope=Scope.ADMIN),
+        Endpoint("DELETE", at, revoke, returns=TokenOut, errors=(403, 404, 409), scope=Scope.ADMIN, audit="token.revoke"),
     ]
 
 

@@ -100,8 +100,8 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     return [
         Endpoint("GET", "/users", list_users, returns=UsersOut, errors=(403,)),
-        Endpoint("POST", "/users", add, body=UserIn, returns=NewUserOut, status=201, errors=(400, 403, 409), scope=Scope.ADMIN),
-        Endpoint("DELETE", "/users/{user}", remove, RemoveQuery, returns=RemovedUserOut, errors=(403, 404), scope=Scope.ADMIN),
+        Endpoint("POST", "/users", add, body=UserIn, returns=NewUserOut, status=201, errors=(400, 403, 409), scope=Scope.ADMIN, audit="user.add"),
+        Endpoint("DELETE", "/users/{user}", remove, RemoveQuery, returns=RemovedUserOut, errors=(403, 404), scope=Scope.ADMIN, audit="user.remove"),
     ]
 
 

@@ -354,6 +354,26 @@ marks = Table(
     Column("removed", BigInteger, nullable=False),
 )
 
+# Who changed what. Rows are added, and go when they are older than what is kept; nothing refers to them.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Serial, primary_key=True),  # in the order in which they came
+    Column("at", BigInteger, nullable=False),
+    Column("user_name", _Key, nullable=False),
+    Column("action", _Key, nullable=False),
+    Column("target", _Key, nullable=False),
+    Column("target_id", _Key, nullable=False),
+    Column("outcome", _Key, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("token", _Key, nullable=False),
+    Column("detail", Text, nullable=False),  # JSON
+    Index("audit_at", "at"),
+    Index("audit_target", "target"),
+    Index("audit_target_id", "target_id"),
+    Index("audit_user", "user_name", "id"),
+)
+
 # One row: who decides. No holder: nobody does.
 lease = Table(
     "lease",

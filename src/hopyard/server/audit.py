@@ -1,0 +1,143 @@
+"""Writing down who changed what: for every endpoint that changes something, and for whatever is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from hopyard.domain.audit import AuditRecord, Outcome
+from hopyard.domain.ids import RunId
+from hopyard.errors import HopyardError, NotFound
+from hopyard.interfaces.audit_store import AuditStore
+from hopyard.interfaces.run_store import RunStore
+from hopyard.server.answers import log
+from hopyard.server.auth import Caller
+from hopyard.server.rates import TokenBucket
+from hopyard.server.wire import RunOut
+
+PEER = "peer"  # in the state of a request: who its connection came from, where the protocol knows more than the address
+_LETTERS, _NAMES = 200, 50
+# What is kept of queries and bodies: names, amounts and switches. Everything else may hold a secret: env, parameters, commands, tokens.
+_KEPT = frozenset(
+    ["project", "label", "queue", "priority", "preemptible", "time_limit_s", "max_attempts", "forked_from", "parent", "id", "name", "user", "users", "runs", "grace_s", "at_safe_point", "force", "version", "manifest", "message", "metric", "higher_is_better", "kept", "keep", "note", "hold", "reason", "scope", "scopes", "expires_at", "expires_s", "stop_runs", "step", "epochs", "trials", "gpus", "cpu_milli", "memory_bytes", "replicas", "tags", "start_at", "end_at", "nodes", "pools", "dry_run", "overlap", "started_at"]
+)
+_NAMED = frozenset({"env", "queues", "secrets"})  # mappings of which the names are kept
+_OPENED = frozenset({"spec", "tree", "changes"})
+_REFUSALS_PER_S, _REFUSALS_AT_ONCE = 0.5, 50.0  # of one user that are written down; strangers count as one
+_REMEMBERED = 1024
+
+
+class Auditor:
+    """runs: for the names of runs, which are told also when the run is deleted."""
+
+    def __init__(self, store: AuditStore, runs: RunStore, *, now: Callable[[], datetime]) -> None:
+        self._store, self._runs, self._now = store, runs, now
+        self._refusals: dict[str, TokenBucket] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def target(self, path: Mapping[str, str]) -> tuple[str, str]:
+        """Name and id of what an address is about, before it is changed."""
+        if "id" in path:
+            try:
+                return str((await self._runs.get(RunId(path["id"]))).name), path["id"]
+            except NotFound:
+                return path["id"], path["id"]
+        return " ".join(path.values()), ""
+
+    async def changed(
+        self, action: str, request: Request, caller: Caller, target: tuple[str, str], asked: Sequence[Any], result: Any, *, wait: bool = True
+    ) -> None:
+        """A change was made. wait: the record is durable when this returns; else it is queued, and shares the next commit."""
+        detail = _detail(asked)
+        if isinstance(result, RunOut) and not target[1]:
+            target = result.name, result.id
+        elif isinstance(result, RunOut) and result.id != target[1]:
+            detail["made"] = result.name
+        if not target[0]:
+            target = str(detail.get("name", "")), ""
+        record = self._record(action, request, caller, target, Outcome.DONE, detail)
+        if wait:
+            await self._store.record(record)
+            return
+        task = asyncio.get_running_loop().create_task(self._write(record))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def failed(self, action: str, request: Request, caller: Caller, target: tuple[str, str], asked: Sequence[Any]) -> None:
+        """The server failed at a change, which may be made in part."""
+        await self._store.record(self._record(action, request, caller, target, Outcome.FAILED, _detail(asked)))
+
+    async def refused(self, action: str, request: Request, caller: Caller, path: Mapping[str, str], error: HopyardError) -> None:
+        """Somebody asked for what they may not do. Of very many only some are written down, or strangers could fill the database."""
+        bucket = self._refusals.get(caller.user)
+        now = time.monotonic()
+        if bucket is None:
+            if len(self._refusals) >= _REMEMBERED:
+                self._refusals.clear()
+            bucket = self._refusals[caller.user] = TokenBucket(_REFUSALS_PER_S, _REFUSALS_AT_ONCE, now)
+        if bucket.take(1, now):
+            return
+        target = (await self.target(path)) if caller.user else (" ".join(path.values())[:_LETTERS], "")
+        record = self._record(action, request, caller, target, Outcome.REFUSED, {"why": error.message[:_LETTERS]})
+        await self._write(record)
+
+    async def _write(self, record: AuditRecord) -> None:
+        """Of what stands whether or not it can be recorded."""
+        try:
+            await self._store.record(record)
+        except HopyardError as full:
+            log.warning("%s of %s by %s was not recorded: %s", record.action, record.target, record.user, full.message)
+
+    def _record(self, action: str, request: Request, caller: Caller, target: tuple[str, str], outcome: Outcome, detail: Mapping[str, Any]) -> AuditRecord:
+        return AuditRecord(self._now(), caller.user, action, *target, outcome, _origin(request), caller.token, detail)
+
+
+def _origin(request: Request) -> str:
+    state = request.scope.get("state")
+    known = state.get(PEER) if state else None
+    return known or (request.client.host if request.client else "")
+
+
+def _detail(asked: Sequence[Any]) -> dict[str, Any]:
+    """What was asked for in query and body, as far as it can hold no secret."""
+    found: dict[str, Any] = {}
+    for part in asked:
+        if isinstance(part, msgspec.Struct):
+            _keep(found, msgspec.structs.asdict(part), part)
+    return found
+
+
+def _keep(found: dict[str, Any], given: Mapping[str, Any], part: Any) -> None:
+    defaults = {field.encode_name: field.default for field in msgspec.structs.fields(part)} if isinstance(part, msgspec.Struct) else {}
+    for name, value in given.items():
+        if name in _OPENED and value is not None:
+            inner = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+            if isinstance(inner, Mapping):
+                _keep(found, inner, value)
+        elif name in _NAMED and isinstance(value, Mapping) and value:
+            found[name] = [str(one)[:_LETTERS] for one in list(value)[:_NAMES]]
+        elif name in _KEPT and value is not None and value is not msgspec.UNSET and defaults.get(name, msgspec.UNSET) != value:
+            kept = _plain(value)
+            if kept is not None:
+                found[name] = kept
+
+
+def _plain(value: Any) -> Any:
+    """Single values, short lists and short mappings of them; None for all else."""
+    value = msgspec.to_builtins(value)
+    if isinstance(value, str):
+        return value[:_LETTERS]
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value[:_NAMES] if isinstance(one, (str, bool, int, float))] or None
+    if isinstance(value, Mapping):
+        plain = {str(name)[:_LETTERS]: _plain(one) for name, one in list(value.items())[:_NAMES] if isinstance(one, (str, bool, int, float))}
+        return plain or None
+    return None

@@ -1,0 +1,80 @@
+"""The audit log: who changed what, and what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from hopyard.domain.audit import AuditFilter, AuditRecord, Outcome
+from hopyard.errors import Forbidden
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import TEXT, In, Time
+from hopyard.server.parts import Parts
+
+_Word = Annotated[str, Meta(max_length=400, pattern=TEXT)]
+
+
+class AuditQuery(In):
+    user: Annotated[_Word, Meta(description="only what this user did; without it everything, for those who may see that")] | None = None
+    action: Annotated[_Word, Meta(description="an action, as `run.stop`, or a noun for all of its actions, as `run`")] | None = None
+    target: Annotated[_Word, Meta(description="a name or an id")] | None = None
+    outcome: Outcome | None = None
+    since: Time | None = None
+    until: Time | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    before: Annotated[int, Meta(ge=0, le=2**62, description="only records older than the one with this id")] | None = None
+
+
+class AuditOut(Struct, frozen=True):
+    """detail: what was asked for, without secrets. token: the id of the user's token. origin: an address, or `uid N` of a user of the machine."""
+
+    id: int
+    at: datetime
+    user: str
+    action: str
+    target: str
+    target_id: str
+    outcome: Outcome
+    origin: str
+    token: str
+    detail: Mapping[str, Any]
+
+
+class AuditsOut(Struct, frozen=True):
+    """Newest first. next: `before` of the next page; null at the end."""
+
+    records: list[AuditOut]
+    next: int | None
+
+
+def audit_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def audit(ask: Ask[AuditQuery, Nothing]) -> AuditsOut:
+        """List who changed what, and what was refused, newest first; also of what is deleted.
+
+        The server's owner sees everything; every other user what they did themselves.
+        """
+        query, user = ask.query, ask.caller.require_user()
+        if user != parts.queues.owner and query.user not in (None, user):
+            raise Forbidden(f"only {parts.queues.owner}, who owns this server, sees what others did", hints=("leave `user` out for what you did",))
+        where = AuditFilter(
+            user=query.user if user == parts.queues.owner else user,
+            action=query.action,
+            target=query.target,
+            outcome=query.outcome,
+            since=query.since,
+            until=query.until,
+            before=query.before,
+            limit=query.limit + 1,
+        )
+        found = await parts.audit.list(where)
+        page = found[: query.limit]
+        return AuditsOut([_out(one) for one in page], page[-1].id if len(found) > len(page) else None)
+
+    return [Endpoint("GET", "/audit", audit, AuditQuery, returns=AuditsOut, errors=(403,), tag="audit")]
+
+
+def _out(one: AuditRecord) -> AuditOut:
+    return AuditOut(one.id, one.at, one.user, one.action, one.target, one.target_id, one.outcome, one.origin, one.token, one.detail)

@@ -1,0 +1,87 @@
+"""The audit log, in SQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, or_, select
+
+from hopyard.domain.audit import AuditFilter, AuditRecord, Outcome
+from hopyard.stores.sql.codec import from_us, to_us
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.tables import audit
+
+
+class SqlAuditStore:
+    """AuditStore over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record(self, entry: AuditRecord, /) -> None:
+        await self._database.write_together(_insert, entry)
+
+    async def list(self, where: AuditFilter, /) -> Sequence[AuditRecord]:
+        query = select(audit).order_by(audit.c.id.desc()).limit(max(0, where.limit))
+        if where.user is not None:
+            query = query.where(audit.c.user_name == where.user)
+        if where.action is not None:
+            query = query.where(or_(audit.c.action == where.action, audit.c.action.startswith(where.action + ".", autoescape=True)))
+        if where.target is not None:
+            query = query.where(or_(audit.c.target == where.target, audit.c.target_id == where.target))
+        if where.outcome is not None:
+            query = query.where(audit.c.outcome == str(where.outcome))
+        if where.since is not None:
+            query = query.where(audit.c.at >= to_us(where.since))
+        if where.until is not None:
+            query = query.where(audit.c.at < to_us(where.until))
+        if where.before is not None:
+            query = query.where(audit.c.id < where.before)
+
+        def read(conn: Connection) -> list[AuditRecord]:
+            return [_record(row) for row in conn.execute(query)]
+
+        return await self._database.read(read)
+
+    async def prune(self, before: datetime, /) -> int:
+        def write(conn: Connection) -> int:
+            return conn.execute(delete(audit).where(audit.c.at < to_us(before))).rowcount
+
+        return await self._database.write(write)
+
+
+def _insert(conn: Connection, entries: Sequence[AuditRecord]) -> list[None]:
+    rows = [
+        {
+            "at": to_us(entry.at),
+            "user_name": entry.user,
+            "action": entry.action,
+            "target": entry.target,
+            "target_id": entry.target_id,
+            "outcome": str(entry.outcome),
+            "origin": entry.origin,
+            "token": entry.token,
+            "detail": json.dumps(dict(entry.detail), separators=(",", ":")),
+        }
+        for entry in entries
+    ]
+    conn.execute(insert(audit), rows)
+    return [None] * len(rows)
+
+
+def _record(row: Row[Any]) -> AuditRecord:
+    return AuditRecord(
+        at=from_us(row.at),
+        user=row.user_name,
+        action=row.action,
+        target=row.target,
+        target_id=row.target_id,
+        outcome=Outcome(row.outcome),
+        origin=row.origin,
+        token=row.token,
+        detail=json.loads(row.detail),
+        id=row.id,
+    )

@@ -1,0 +1,151 @@
+"""Who changed what is written down with the change, outlives it, and holds no secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from hopyard.domain.access import Scope
+from hopyard.domain.audit import AuditFilter
+from hopyard.server.api import endpoints
+from hopyard.server.auth import hash_token
+from hopyard.server.describe import _Unused
+from hopyard.server.endpoint import Endpoint
+from hopyard.server.parts import Parts
+from tests.server.stage import API, TOKEN, Stage, play
+from tests.server.test_http import listening
+from tests.server.test_limits import ask
+
+ENDPOINTS = endpoints(cast(Parts, _Unused()))
+READS = {"/blobs/missing", "/blobs/fetch", "/blobs/locate", "/blobs/{digest}/verify", "/runs/{id}/trials"}
+DATA = {"/blobs/pack", "/blobs/{digest}", *(f"/attempts/{{attempt}}/{part}" for part in ("checkpoints", "artifact", "lock", "replicas/{rank}/sync"))}
+
+
+@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.method not in ("GET", "HEAD")], ids=lambda one: f"{one.method} {one.path}")
+def test_every_endpoint_that_changes_something_is_audited(endpoint: Endpoint[Any, Any]) -> None:
+    """Others are named here, so that a new one is a decision."""
+    assert endpoint.changes is (endpoint.path not in READS | DATA)
+    assert re.fullmatch(r"[a-z]+\.[a-z_]+", endpoint.action)
+
+
+async def records(stage: Stage, **query: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await stage.ask("GET", "/audit", **query))["records"]
+    return found
+
+
+async def user(stage: Stage, name: str) -> str:
+    made: dict[str, str] = await stage.ask("POST", "/users", {"name": name})
+    return made["token"]
+
+
+def test_a_change_is_told_with_user_target_origin_and_token_also_after_the_run_is_deleted(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        bob = await user(stage, "bob")
+        made = await stage.ask("POST", "/runs", {"spec": {"project": "p", "label": "x", "roles": [{"command": ["true"]}], "env": {"KEY": "SECRET1"}, "params": {"lr": "SECRET2"}}}, token=bob)
+        await stage.ask("POST", f"/runs/{made['id']}/stop", {"grace_s": 3}, token=bob)
+        assert (await stage.ask("GET", f"/runs/{made['id']}"))["stopped_by"] == "bob"
+        await stage.ask("DELETE", f"/runs/{made['id']}")
+        found = await records(stage, target=made["id"])
+        assert [(one["action"], one["user"], one["target"], one["outcome"]) for one in found] == [
+            ("run.delete", "alice", "bob/p/1", "done"),
+            ("run.stop", "bob", "bob/p/1", "done"),
+            ("run.submit", "bob", "bob/p/1", "done"),
+        ]
+        assert found == await records(stage, target="bob/p/1")
+        submitted = found[-1]
+        assert submitted["origin"] == "127.0.0.1"
+        assert submitted["token"] == hash_token(bob)[: len(submitted["token"])]
+        assert (submitted["detail"]["label"], submitted["detail"]["env"]) == ("x", ["KEY"])
+        assert found[1]["detail"] == {"grace_s": 3.0}
+        everything = json.dumps(await records(stage))
+        assert "SECRET" not in everything
+        assert bob not in everything
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_refusals_are_told_and_are_bounded(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        bob = await user(stage, "bob")
+        run = await stage.submit(plan=0)
+        await stage.ask("POST", f"/runs/{run['id']}/stop", {}, token=bob, status=403)
+        await stage.ask("POST", "/users", {"name": "eve"}, token=bob, status=403)
+        await stage.ask("GET", "/datasets", token="hop_wrong", status=401)
+        refused = await records(stage, outcome="refused")
+        assert [(one["user"], one["action"], one["target"]) for one in refused] == [
+            ("", "dataset.read", ""),
+            ("bob", "user.add", ""),
+            ("bob", "run.stop", str(run["name"])),
+        ]
+        assert "who may" in refused[-1]["detail"]["why"]
+        for _ in range(200):
+            await stage.ask("GET", "/datasets", token="hop_wrong", status=401)
+        assert len(await stage.parts.audit.list(AuditFilter(limit=1000))) < 120
+        await stage.ask("POST", "/runs/rnone-here/stop", {}, status=404)
+        assert not await records(stage, target="rnone-here")
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_users_see_what_they_did_and_the_owner_sees_everything(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        bob = await user(stage, "bob")
+        for _ in range(3):
+            await stage.submit(plan=0)
+        await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}, token=bob)
+        await stage.ask("GET", "/audit", token=bob, user="alice", status=403)
+
+        async def all_recorded() -> bool:
+            return len(await records(stage, action="run")) == 4
+
+        await stage.until(all_recorded)
+        seen = await stage.ask("GET", "/audit", token=bob)
+        assert {one["user"] for one in seen["records"]} == {"bob"}
+        first = await stage.ask("GET", "/audit", limit=2, action="run")
+        rest = await stage.ask("GET", "/audit", limit=2, action="run", before=first["next"])
+        assert [one["action"] for one in [*first["records"], *rest["records"]]] == ["run.submit"] * 4
+        assert rest["next"] is None
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_record_tells_the_unix_user_of_a_connection(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        async with listening(stage) as port:
+            request = f"POST {API}/sweep HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n\r\n"
+            assert (await ask(port, request.encode()))[0] == 200
+        (found,) = await records(stage, action="server.sweep")
+        assert found["origin"] in (f"uid {os.getuid()}", "127.0.0.1")  # the kernel may not tell
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_fault_of_the_server_at_a_change_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.submit(plan=0)
+
+        async def broken(*_: object, **__: object) -> None:
+            raise RuntimeError("out of order")
+
+        monkeypatch.setattr(stage.parts.controller, "stop", broken)
+        await stage.ask("POST", f"/runs/{run['id']}/stop", {}, status=500)
+        (found,) = await records(stage, outcome="failed")
+        assert (found["action"], found["target"]) == ("run.stop", run["name"])
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_token_that_may_only_read_is_told_when_it_tries_to_change(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        made = await stage.ask("POST", "/tokens", {"name": "reader", "scopes": [Scope.READ]})
+        run = await stage.submit(plan=0)
+        await stage.ask("DELETE", f"/runs/{run['id']}", token=made["secret"], status=403)
+        (found,) = await records(stage, outcome="refused")
+        assert (found["user"], found["action"], found["target"]) == ("alice", "run.delete", run["name"])
+
+    play(tmp_path, scene, loops=False)
