@@ -31,7 +31,7 @@ from starlette.types import ASGIApp
 
 from hopyard import __version__
 from hopyard.config.allocator import set_allocator
-from hopyard.config.descriptors import raise_limit
+from hopyard.config.descriptors import count_allowed, raise_limit
 from hopyard.config.home import Home
 from hopyard.config.node_checks import disk_trouble, gpu_trouble
 from hopyard.config.settings import NodeSettings as DeclaredNode
@@ -52,7 +52,7 @@ from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
 from hopyard.server.auth import hash_token, new_user_token
-from hopyard.server.connections import Connections, raise_descriptors
+from hopyard.server.connections import Connections
 from hopyard.server.parts import Parts
 from hopyard.server.protocol import Hosts, protocol_factory
 from hopyard.stores.blobs.folder import FolderBlobs
@@ -158,7 +158,7 @@ class HttpServer(uvicorn.Server):
     """uvicorn without its ten wake-ups a second and its own idea of signals."""
 
     def __init__(self, app: ASGIApp, parts: Parts, end: asyncio.Event, *, settings: ServerSettings, leave: Callable[[], None]) -> None:
-        connections = Connections(settings.limits, descriptors=raise_descriptors())
+        connections = Connections(settings.limits, descriptors=count_allowed())
         super().__init__(
             uvicorn.Config(
                 app,

@@ -14,3 +14,9 @@ def raise_limit() -> None:
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def count_allowed() -> int:
+    """How many this process may have open now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return WANTED if soft == resource.RLIM_INFINITY else soft

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-import resource
 import socket
 import struct
 from contextlib import suppress
@@ -16,7 +15,6 @@ from hopyard.config.limits import LimitSettings
 RETRY_AFTER_S = 1
 _REFUSED_AT_ONCE = 64  # connections that are kept open only to tell their clients to come back
 _OWN_RESERVE = 64  # connections over the limit that the server's own Unix user may have
-_DESCRIPTORS = 65_536
 _DESCRIPTORS_KEPT = 256  # for the database, streams, blobs and engines
 
 
@@ -115,18 +113,6 @@ class Connections:
         for held in list(self._held):
             held.expire(now)
         self._sweep = loop.call_later(self._every_s, self._look, loop) if self._held else None
-
-
-def raise_descriptors() -> int:
-    """Let this process open as many files as it may, up to 65,536; returns how many that is. Many systems begin with 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return _DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft
 
 
 # -- who is at the other end -----------------------------------------------------------------------------------------
