@@ -221,6 +221,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, scr
             name=name,
             umask=scripts_umask,
             checks=Checks(disk_trouble, gpu_trouble),
+            pass_environment=settings.runs.pass_environment,
         )
         closing.push_async_callback(engine.close)
         parts = await assemble(

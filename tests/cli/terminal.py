@@ -157,6 +157,7 @@ def normal(text: str) -> str:
     text = re.sub(r"(?<=[ (])[\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?(?!\w)", "SPAN", text)
     text = re.sub(r"[\w.-]+/study/\d+", "USER/study/N", text)
     text = re.sub(r"[\d.]+ KiB", "SIZE", text)
+    text = re.sub(r"(?m)^(machine env +).*", r"\1NAMES", text)
     text = text.replace(sys.executable, "PYTHON")
     text = re.sub(r"\d+(?=; `--json` lists them)", "N", text)
     return re.sub(r"  +", "  ", text)

@@ -75,6 +75,45 @@ def test_changes_too_large_for_a_diff_are_told(repository: Path, monkeypatch: py
     assert "too large to be kept as a diff" in capsys.readouterr().err
 
 
+def test_the_diff_is_of_the_folder_and_lacks_what_is_not_packed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exp = repository / "exp"
+    (exp / "conf").mkdir(parents=True)
+    files = ("secrets.yaml", "exp/main.py", "exp/local.env", "exp/conf/key.pem", "exp/gone.env", "exp/kept.env")
+    for name in files:
+        (repository / name).write_text("before\n")
+    (exp / ".hopignore").write_text("*.env\n!kept.env\nconf/\n")
+    git(repository, "add", "-f", ".")
+    git(repository, "commit", "-qm", "second")
+    for name in files:
+        (repository / name).write_text(f"changed {name}\n")
+    (exp / "gone.env").unlink()
+    state, diff = GitProbe(exp).collect()
+    assert state is not None and state["dirty"]
+    assert [name for name in files if f"b/{name}".encode() in diff] == ["exp/main.py", "exp/kept.env"]
+    assert "lacks what ignore files name: conf/key.pem, gone.env, local.env" in capsys.readouterr().err
+    git(repository, "checkout", "-q", "exp/main.py", "exp/kept.env")
+    state, diff = GitProbe(exp).collect()
+    assert state is not None and (state["dirty"], diff) == (False, b"")
+
+
+def test_nothing_that_a_repository_names_is_started(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trap = repository / "trap.sh"
+    trap.write_text(f"#!/bin/sh\ntouch {repository}/CAUGHT\n")
+    trap.chmod(0o755)
+    hooks = repository / "hooks"
+    hooks.mkdir()
+    (hooks / "post-index-change").symlink_to(trap)
+    for key, value in (("core.fsmonitor", str(trap)), ("core.hooksPath", str(hooks)), ("diff.external", str(trap)), ("diff.x.textconv", str(trap))):
+        git(repository, "config", key, value)
+    (repository / ".gitattributes").write_text("*.py diff=x\n")
+    monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    (repository / "a.py").write_text("two\n")
+    state, diff = GitProbe(repository).collect()
+    assert state is not None and b"+two" in diff
+    assert not (repository / "CAUGHT").exists()
+
+
 def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()

@@ -68,6 +68,7 @@ def test_a_script_with_everything() -> None:
         "datasets": [{"name": "mnist", "version": 2}, {"name": "labels", "version": 0}],
         "params": {"lr": 0.1, "amp": True},
         "env": {"A": "1"},
+        "secrets": [],
         "tags": {"k": "v"},
         "environment": {"interpreter": "/p"},
         "git": None,

@@ -27,11 +27,18 @@ SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 class LocalBench(EngineBench):
     home: Home = Home(Path("/nonexistent"))
     use_cgroups: bool = True
+    pass_environment: tuple[str, ...] = ()
 
     def new_engine(self, *, adopt: bool = True, node: NodeSettings | None = None) -> LocalEngine:
         """Another engine on the same home."""
         return LocalEngine(
-            self.home, server_url=lambda: self.sink.url, spawner_command=SPAWNER, use_cgroups=self.use_cgroups, adopt=adopt, node=node
+            self.home,
+            server_url=lambda: self.sink.url,
+            spawner_command=SPAWNER,
+            use_cgroups=self.use_cgroups,
+            adopt=adopt,
+            node=node,
+            pass_environment=self.pass_environment,
         )
 
     def folder(self, attempt: str, rank: int = 0) -> Path:
@@ -54,11 +61,13 @@ class LocalBench(EngineBench):
 
 
 @asynccontextmanager
-async def local_bench(folder: Path, *, use_cgroups: bool = True, node: NodeSettings | None = None) -> AsyncIterator[LocalBench]:
+async def local_bench(
+    folder: Path, *, use_cgroups: bool = True, node: NodeSettings | None = None, pass_environment: tuple[str, ...] = ()
+) -> AsyncIterator[LocalBench]:
     home = Home(folder / "home").create()
     with ReplicaSink() as sink:
         sink.write_server_file(home.server_file)
-        bench = LocalBench(None, sink, lambda: sink.write_server_file(home.server_file), home=home, use_cgroups=use_cgroups)  # type: ignore[arg-type]
+        bench = LocalBench(None, sink, lambda: sink.write_server_file(home.server_file), home=home, use_cgroups=use_cgroups, pass_environment=pass_environment)  # type: ignore[arg-type]
         bench.engine = engine = bench.new_engine(node=node)
         try:
             yield bench

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import os
 import shutil
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -77,6 +80,86 @@ def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -
         await bench.until(lambda seen: not seen.nodes[0].holds)
 
     play(scenario)
+
+
+class Index(ThreadingHTTPServer):
+    """A package index that wants a password, over the folder of wheels."""
+
+    def __init__(self, wheels: Path) -> None:
+        self.wheels, self.refused = wheels, 0
+        super().__init__(("127.0.0.1", 0), _Asked)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://owner:INDEXPASSWORD@127.0.0.1:{self.server_port}/simple/"
+
+
+class _Asked(BaseHTTPRequestHandler):
+    server: Index
+
+    def do_GET(self) -> None:
+        wanted = "Basic " + base64.b64encode(b"owner:INDEXPASSWORD").decode()
+        found = self.server.wheels / self.path.rsplit("/", 1)[-1]
+        if self.headers.get("Authorization") != wanted:
+            self.server.refused += 1
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Basic")
+            data = b""
+        elif self.path == "/simple/probe/":
+            data = "".join(f'<a href="/files/{wheel.name}">{wheel.name}</a>' for wheel in self.server.wheels.iterdir()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+        else:
+            data = found.read_bytes() if found.is_file() else b""
+            self.send_response(200 if data else 404)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.mark.parametrize("named_in", ["settings", "requirements"])
+def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
+    play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named_in: str
+) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    index = Index(tmp_path / "wheels")
+    first = f"--index-url {index.address}\n" if named_in == "requirements" else ""
+    if named_in == "settings":
+        monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
+
+    async def scenario(bench: LocalBench) -> None:
+        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(f"{first}probe\n".encode())))
+        await bench.launch("a.1", SHOWS)
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        lock = Digest(bench.sink.locks["a.1"]["lock"])
+        assert b"probe==1.5" in bench.sink.blobs[lock]
+        shutil.rmtree(bench.home.envs)
+        shutil.rmtree(tmp_path / "uv", ignore_errors=True)
+        bench.environment = dataclasses.replace(bench.environment, lock=lock)  # as a fork
+        await bench.launch("b.1", SHOWS)
+        assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
+        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(f"{first}probe==99\nnothere\n".encode())))
+        await bench.launch("c.1", SHOWS)
+        (ended,) = await bench.exits("c.1")
+        assert ended.kind is ExitKind.PREPARE_FAILED
+        said = [ended.reason.encode(), bench.sink.blobs[lock], *(bench.sink.stream(f"{name}.1", 0, "events") for name in "abc")]
+        said += [file.read_bytes() for file in bench.home.root.rglob("*") if file.is_file() and file.suffix in (".txt", ".log")]
+        assert not [text for text in said if b"INDEXPASSWORD" in text or b"owner" in text]
+
+    try:
+        play(scenario)
+    finally:
+        index.shutdown()
+        index.server_close()
 
 
 def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ OF_A_RUN = {
 
 def address(path: str, run: str, attempt: str) -> str:
     filled = {"id": run, "attempt": attempt, "rank": "0", "stream": "stdout", "step": "1", "digest": "0" * 64, "name": "mnist"}
-    filled |= {"token": "0" * 12, "version": "1", "user": "alice", "project": "p", "number": "1"}
+    filled |= {"token": "0" * 12, "secret": "KEY", "version": "1", "user": "alice", "project": "p", "number": "1"}
     for part, value in filled.items():
         path = path.replace("{" + part + "}", value)
     return path

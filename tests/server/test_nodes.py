@@ -67,7 +67,7 @@ def test_draining_asks_runs_to_make_room_except_those_that_never_do(tmp_path: Pa
 
 def test_only_the_owner_takes_nodes_out_of_service(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC))
+        await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC), name="first")
         for method, path, body in (("POST", "/cordon", {}), ("POST", "/uncordon", None), ("POST", "/drain", {}), ("DELETE", "", None)):
             refused = await stage.ask(method, f"/nodes/box{path}", body, token=BOB, status=403)
             assert refused["error"]["code"] == "forbidden" and "only alice" in refused["error"]["message"]

@@ -32,7 +32,7 @@ async def reserve(stage: Stage, *given: Any, status: int = 201, token: str | Non
 
 async def let_in(stage: Stage, **tokens: str) -> None:
     for user, token in tokens.items():
-        await stage.parts.access.add_token(user, hash_token(token), now=datetime.now(UTC))
+        await stage.parts.access.add_token(user, hash_token(token), now=datetime.now(UTC), name="first")
 
 
 def test_it_is_granted_listed_and_given_up(tmp_path: Path) -> None:

@@ -384,7 +384,7 @@ def test_where_there_is_no_run_at_all_that_is_said(tmp_path: Path) -> None:
             assert unnamed["message"] == "a run has to be named" and "USER/PROJECT/NUMBER" in unnamed["hints"][0]
         await stage.submit()
         bob = "hop_" + "b" * 43
-        await stage.parts.access.add_token("bob", hash_token(bob), now=datetime.now(UTC))
+        await stage.parts.access.add_token("bob", hash_token(bob), now=datetime.now(UTC), name="first")
         others = (await stage.ask("GET", "/runs/resolve", ref="last", token=bob, status=404))["error"]
         assert (others["message"], others["hints"][1]) == ("you have no runs yet", "`hop ps --all` lists those of others")
 

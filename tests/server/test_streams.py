@@ -13,6 +13,7 @@ import pytest
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
 from hopyard.interfaces.streams import StreamKey
+from hopyard.server.auth import Caller
 from hopyard.server.routes import server
 from hopyard.server.routes.streams import follower_of
 from hopyard.tracking.follow import Wish
@@ -395,7 +396,7 @@ def test_what_was_just_taken_in_is_not_read_again_for_who_keeps_up(tmp_path: Pat
         heard: set[bytes] = set()
 
         async def follow() -> None:
-            async for piece in follower_of(stage.parts).frames(run["id"], Wish()):
+            async for piece in follower_of(stage.parts, Caller("alice")).frames(run["id"], Wish()):
                 heard.add(piece[-5:])
 
         async def running() -> bool:
@@ -423,7 +424,7 @@ def test_a_follower_reads_the_names_of_others(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run, other = await stage.started(), await stage.started()
         await stage.parts.controller.preempt(run["id"], f"run {other['id']} has priority 90")
-        told = json.loads(await anext(follower_of(stage.parts).frames(run["id"], Wish())))["run"]
+        told = json.loads(await anext(follower_of(stage.parts, Caller("alice")).frames(run["id"], Wish())))["run"]
         assert told["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
 
     play(tmp_path, scene)
@@ -433,7 +434,7 @@ def test_a_follower_who_is_behind_misses_nothing(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
         await stage.sync(run, [("stdout", 0, b"begin\n")])
-        frames = follower_of(stage.parts).frames(run["id"], Wish())
+        frames = follower_of(stage.parts, Caller("alice")).frames(run["id"], Wish())
         given = b""
 
         async def take_until(end: bytes) -> None:

@@ -46,10 +46,11 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("up", SERVER, "server:up", "Start the server of this machine."),
     Entry("down", SERVER, "server:down", "End the server of this machine."),
     Entry("status", SERVER, "server:status", "Tell what the server holds and does."),
-    Entry("token", SERVER, "token:token", "Show how other programs reach the API; list, make, replace and revoke tokens."),
+    Entry("token", SERVER, "token:token", "Show how programs reach the API; manage tokens."),
     Entry("service", SERVER, "service:service", "Let systemd start the server of this machine at boot."),
     Entry("backup", SERVER, "backup:backup", "Copy the home of this machine while its server runs."),
     Entry("restore", SERVER, "backup:restore", "Make the home of this machine of a backup."),
+    Entry("secret", SERVER, "secret:secret", "Keep secrets by name, for runs that ask for them."),
     Entry("doctor", SERVER, "doctor:doctor", "Check this machine and say what to mend."),
     Entry("help", SERVER, "main:help_command", "Show the help of a command."),
 )

@@ -63,6 +63,9 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     yield from _listed("dataset", [f"{d['name']}:{d['version'] or 'newest'}" for d in spec.get("datasets") or ()])
     yield from _listed("params", [f"{key} = {format_value(value)}" for key, value in sorted((run.get("params") or {}).items())])
     yield from _listed("env", [f"{key}={value}" for key, value in sorted((spec.get("env") or {}).items())])
+    yield from _listed("secrets", [", ".join(spec["secrets"])] if spec.get("secrets") else [])
+    if run.get("machine_env"):
+        yield "machine env", ", ".join(run["machine_env"])
     yield from _listed("tags", [f"{key}={value}" for key, value in sorted((spec.get("tags") or {}).items())])
     yield "queue", _standing(spec)
     if spec.get("topology"):

@@ -17,6 +17,7 @@ from hopyard.config.params import format_value
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.sdk.client import Client
 
+HIDDEN = "***"  # what the server tells of another user's values
 _LARGEST_SHOWN = 1024 * 1024  # of a file whose lines are compared
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SECTIONS = ("params", "study", "packages", "datasets", "resources", "environment", "results")
@@ -33,10 +34,12 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`sections[name][key]` holds both sides; None where a side has nothing."""
+    """`sections[name][key]` holds both sides; None where a side has nothing. hidden: variables whose values are
+    both another user's, so that it is not known whether they differ."""
 
     files: tuple[FileChange, ...]
     sections: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
 
 
 @click.command("diff")
@@ -53,7 +56,7 @@ def diff(left: str, right: str, as_json: bool) -> None:
     if as_json:
         files = [{"path": change.path, "kind": change.kind, "diff": change.diff} for change in found.files]
         sections = {name: {key: list(pair) for key, pair in rows.items()} for name, rows in found.sections.items()}
-        console.out_json({"left": one["name"], "right": two["name"], "code": files, **sections})
+        console.out_json({"left": one["name"], "right": two["name"], "code": files, **sections, "hidden": list(found.hidden)})
         return
     console.out_lines(_lines(run_title(one), run_title(two), found))
 
@@ -62,7 +65,8 @@ def compare(client: Client, one: Run, two: Run) -> Difference:
     """All that differs between two runs."""
     sides = [_facts(run) for run in (one, two)]
     sections = {name: _unequal(sides[0][name], sides[1][name]) for name in _SECTIONS}
-    return Difference(tuple(_files(client, one["spec"].get("code"), two["spec"].get("code"))), sections)
+    hidden = [name for name, value in (one["spec"].get("env") or {}).items() if value == (two["spec"].get("env") or {}).get(name) == HIDDEN]
+    return Difference(tuple(_files(client, one["spec"].get("code"), two["spec"].get("code"))), sections, tuple(hidden))
 
 
 def _facts(run: Run) -> dict[str, dict[str, Any]]:
@@ -88,6 +92,8 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
             "requirements": environment.get("requirements"),
             "lock": environment.get("lock"),
             **{f"env {key}": value for key, value in (spec.get("env") or {}).items()},
+            **{f"machine env {key}": value for key, value in (run.get("machine_env") or {}).items()},
+            "secrets": ", ".join(spec.get("secrets") or ()) or None,
         },
         "results": {"phase": run["phase"], **latest, **(run.get("summary") or {})},
     }
@@ -180,7 +186,8 @@ def _lines(left: str, right: str, found: Difference) -> Iterator[str]:
     yield console.paint(f"{left}  ->  {right}", "bold")
     if not found.files and not any(found.sections.values()):
         yield "no difference"
-        return
+    if found.hidden:
+        yield f"not compared, since others' values are hidden: env {', '.join(found.hidden)}"
     for name, rows in found.sections.items():
         if rows:
             yield ""

@@ -11,6 +11,7 @@ import click
 from hopyard.cli import console
 from hopyard.cli.address import Run, begun_with, get_run
 from hopyard.cli.options import (
+    env_option,
     extras_option,
     gpu_memory_option,
     json_option,
@@ -19,6 +20,7 @@ from hopyard.cli.options import (
     priority_option,
     queue_option,
     run_argument,
+    secret_option,
     topology_option,
     where_option,
 )
@@ -31,7 +33,8 @@ BEST = "best"
 @click.command("fork")
 @run_argument(metavar="RUN[@CHECKPOINT]")
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that changes (repeatable).")
-@click.option("-e", "--env", multiple=True, metavar="K[=V]", help="An environment variable that changes (repeatable).")
+@env_option
+@secret_option
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag that changes (repeatable).")
 @click.option("--cpus", metavar="N", help="CPUs of each replica.")
@@ -141,6 +144,7 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {
         "params": params.parse_params(options["params"]),
         "env": params.parse_env(options["env"], os.environ),
+        "secrets": params.parse_secrets(options["secrets"]),
         "tags": params.parse_tags(options["tags"]),
     }
     if options["label"]:

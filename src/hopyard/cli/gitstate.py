@@ -1,65 +1,103 @@
-"""Where the code stands in git, asked while the code is being packed."""
+"""Where the code stands in git, asked while the code is being packed.
+
+Only the run's folder is looked at, and nothing that the repository's configuration names is started for it: no hooks, no file system
+monitor, no external diff.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopyard.cli.console import bytes_text, say
+from hopyard.datasets.ignore import CODE, leaves_out
 
 if TYPE_CHECKING:
     import subprocess
 
 _MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
 _TIMEOUT_S = 20.0
+_MOST_LEFT_OUT = 1000  # changed files that git is told to leave out, one by one
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+_DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv")
+# These name another repository than the folder's, or programs to start.
+_NOT_PASSED = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR",
+    "GIT_NAMESPACE", "GIT_PREFIX", "GIT_EXTERNAL_DIFF", "GIT_PAGER",
+)  # fmt: skip
 
 
 class GitProbe:
     """Starts `git` at once and collects what it said later. Without git, or outside a repository, there is nothing to say."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._children: list[subprocess.Popen[bytes]] = []
         if not in_repository(folder):
             return
-        import subprocess  # only here: outside a repository its import would be for nothing
-
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
         try:
             for words in (
-                ("status", "--porcelain=v2", "--branch", "--untracked-files=no"),
-                ("diff", "--no-color", "--no-ext-diff", "--binary", "HEAD"),
+                ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "."),
+                (*_DIFF, "--name-only", "--no-renames", "--relative", "-z", "HEAD", "--", "."),
+                (*_DIFF, "--binary", "HEAD", "--", "."),
                 ("config", "--get", "remote.origin.url"),
             ):
-                command = ("git", "-C", str(folder), *words)
-                self._children.append(
-                    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
-                )
+                self._children.append(self._start(*words))
         except OSError:
             self.close()
 
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        import subprocess  # only here: outside a repository its import would be for nothing
+
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED} | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+        command = (*_GIT, "-C", str(self._folder), *words)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+
     def collect(self) -> tuple[dict[str, Any] | None, bytes]:
-        """The GitState as JSON without its diff (None where there is none to tell), and the diff; one that is too large is told."""
+        """The GitState as JSON without its diff (None where there is none to tell), and the diff of the folder, without the files that are
+        not packed either; what it lacks is told."""
         if not self._children:
             return None, b""
         from subprocess import TimeoutExpired
 
         try:
-            status, diff, remote = (child.communicate(timeout=_TIMEOUT_S)[0] for child in self._children)
+            status, names, diff, remote = (child.communicate(timeout=_TIMEOUT_S)[0] for child in self._children)
         except (OSError, TimeoutExpired):
             self.close()
             return None, b""
         if self._children[0].returncode != 0:
             return None, b""
-        head, dirty = _read_status(status.decode(errors="replace"))
+        head = _read_status(status.decode(errors="replace"))
         if head["oid"] == "(initial)":
             return None, b""
+        changed = [name for name in os.fsdecode(names).split("\0") if name]
+        left_out = leaves_out(CODE, self._folder, changed) if changed else []
+        dirty = len(changed) > len(left_out)
+        if dirty and left_out:
+            diff = self._diff_without(left_out)
         branch = "" if head["head"] == "(detached)" else head["head"]
         state = {"commit": head["oid"], "branch": branch, "dirty": dirty, "remote": without_secret(remote.decode(errors="replace").strip())}
         if dirty and len(diff) > _MAX_DIFF_BYTES:
             say(f"note: uncommitted changes of {bytes_text(len(diff))} are too large to be kept as a diff; the code itself is kept whole")
             diff = b""
         return state, diff if dirty else b""
+
+    def _diff_without(self, left_out: Sequence[str]) -> bytes:
+        from subprocess import TimeoutExpired
+
+        if len(left_out) > _MOST_LEFT_OUT:
+            say(f"note: no diff is kept: ignore files name {len(left_out)} of the changed files")
+            return b""
+        say(f"note: the diff that is kept lacks what ignore files name: {', '.join(left_out[:3])}{' …' if len(left_out) > 3 else ''}")
+        child = self._start(*_DIFF, "--binary", "HEAD", "--", ".", *(f":(exclude,literal){name}" for name in left_out))
+        self._children.append(child)
+        try:
+            return child.communicate(timeout=_TIMEOUT_S)[0]
+        except TimeoutExpired:
+            self.close()
+            return b""
 
     def close(self) -> None:
         """End what still runs."""
@@ -74,16 +112,13 @@ def in_repository(folder: Path) -> bool:
     return any((place / ".git").exists() for place in (folder.absolute(), *folder.absolute().parents))
 
 
-def _read_status(text: str) -> tuple[dict[str, str], bool]:
+def _read_status(text: str) -> dict[str, str]:
     head = {"oid": "(initial)", "head": ""}
-    dirty = False
     for line in text.splitlines():
         if line.startswith("# branch."):
             key, _, value = line.removeprefix("# branch.").partition(" ")
             head[key] = value
-        elif not line.startswith("#"):
-            dirty = True
-    return head, dirty
+    return head
 
 
 def without_secret(url: str) -> str:

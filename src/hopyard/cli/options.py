@@ -14,6 +14,12 @@ from hopyard.errors import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+env_option = click.option(
+    "-e", "--env", multiple=True, metavar="K[=V]", help="An environment variable; K alone passes on the one set here (repeatable)."
+)
+secret_option = click.option(
+    "--secret", "secrets", multiple=True, metavar="NAME", help="A secret kept by `hop secret set NAME`, as the variable NAME (repeatable)."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 gpu_memory_option = click.option("--gpu-memory", metavar="20G", help="So much memory of one GPU; the rest of it is for others.")

@@ -14,6 +14,7 @@ from hopyard.cli.console import say
 from hopyard.cli.failures import meant_by
 from hopyard.cli.options import (
     complete_dataset,
+    env_option,
     extras_option,
     gpu_memory_option,
     json_option,
@@ -21,6 +22,7 @@ from hopyard.cli.options import (
     preempt_option,
     priority_option,
     queue_option,
+    secret_option,
     topology_option,
     where_option,
 )
@@ -78,7 +80,8 @@ def _with_dashes(words: list[str], at: int) -> str:
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
 @click.option("-d", "--dataset", "datasets", multiple=True, metavar="NAME[:VERSION]", shell_complete=complete_dataset, help="A dataset that the script reads (repeatable).")
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter for `hop.params` (repeatable).")
-@click.option("-e", "--env", multiple=True, metavar="K[=V]", help="An environment variable; K alone passes on the one set here (repeatable).")
+@env_option
+@secret_option
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")
 @click.option("--cpus", metavar="N", help="CPUs of each replica, also fractions; also the most it may use.  [default: 1, more while nobody else wants them]")
@@ -163,6 +166,8 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
         changes["params"] = {**request.params, **pairs.parse_params(options["params"])}
     if options.get("env"):
         changes["env"] = {**request.env, **pairs.parse_env(options["env"], os.environ)}
+    if options.get("secrets"):
+        changes["secrets"] = tuple(dict.fromkeys([*request.secrets, *pairs.parse_secrets(options["secrets"])]))
     if options.get("tags"):
         changes["tags"] = {**request.tags, **pairs.parse_tags(options["tags"])}
     if options.get("requirements") is not None:

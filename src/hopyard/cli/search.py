@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,16 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.options import PngFile, json_option, last_study_argument, priority_option, queue_option
+from hopyard.cli.options import (
+    PngFile,
+    env_option,
+    json_option,
+    last_study_argument,
+    priority_option,
+    queue_option,
+    secret_option,
+)
+from hopyard.config import params
 from hopyard.domain.suggest import closest
 from hopyard.errors import SpecError
 
@@ -151,9 +161,11 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
 @click.option("--code", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER", help="Take the code of this folder in place of the study's.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Where it waits now, and whose share it uses.  [default: the study's]")
 @click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the study's]")
+@env_option
+@secret_option
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
-def resume(ref: str, code: Path | None, detach: bool, as_json: bool, **changed: Any) -> int:
+def resume(ref: str, code: Path | None, env: tuple[str, ...], secrets: tuple[str, ...], detach: bool, as_json: bool, **changed: Any) -> int:
     """Go on with a study that was stopped, has failed, or has finished and is asked for more trials.
 
     It goes on in a run of its own, with the journal, the trials and the trained states of the one that ended; what was under way then is
@@ -164,8 +176,9 @@ def resume(ref: str, code: Path | None, detach: bool, as_json: bool, **changed: 
     from hopyard.cli.studyshow import get_study
     from hopyard.sdk.connect import connect
 
+    variables, names = params.parse_env(env, os.environ), params.parse_secrets(secrets)
     client = connect()
-    client, run = go_on(client, get_study(client, ref), code=None if code is None else code.resolve(), **changed)
+    client, run = go_on(client, get_study(client, ref), code=None if code is None else code.resolve(), env=variables, secrets=names, **changed)
     return finish(client, run, detach=detach, as_json=as_json)
 
 

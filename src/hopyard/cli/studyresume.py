@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,10 +26,18 @@ _LOOK_EVERY_S = 0.2
 
 
 def resume(
-    client: Client, study: Run, *, trials: int | None = None, code: Path | None = None, queue: str | None = None, priority: int | None = None
+    client: Client,
+    study: Run,
+    *,
+    trials: int | None = None,
+    code: Path | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    env: Mapping[str, str] | None = None,
+    secrets: Sequence[str] = (),
 ) -> tuple[Client, Run]:
     """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place of the study's code. queue,
-    priority: others than the study's.
+    priority: others than the study's. env, secrets: variables, and names of secrets, that are added.
 
     One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no more trials are asked for; SpecError where its searcher cannot
     propose more.
@@ -48,6 +56,7 @@ def resume(
     if trials is not None:
         _check_grows(study_of_json(study["spec"]["study"]), read_journal(client, study), trials)
     body: dict[str, Any] = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "trials": trials, "queue": queue, "priority": priority}
+    body |= {"env": dict(env or {}), "secrets": list(secrets)}
     path = f"/runs/{study['id']}/continue"
     if code is None:
         return client, client.post(path, body, plan=1)

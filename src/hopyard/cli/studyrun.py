@@ -11,6 +11,7 @@ from typing import Any
 
 from hopyard.cli import console
 from hopyard.cli.address import address, exit_code, standing
+from hopyard.cli.remarks import tell_remarks
 from hopyard.cli.studyshow import as_line, get_study, read_journal
 from hopyard.cli.studytable import heading, params_line, table_of, why_failed
 from hopyard.config import params as pairs
@@ -93,6 +94,7 @@ def start(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool
 
 def finish(client: Client, run: dict[str, Any], *, detach: bool, as_json: bool) -> int:
     """Announce a study that was submitted and, unless `detach`, follow it to its end. The exit code of the command."""
+    tell_remarks(run)
     console.say(f"study {run['name']}  {address(client, run)}  {standing(run)}")
     if detach:
         if as_json:

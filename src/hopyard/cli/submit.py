@@ -17,6 +17,7 @@ from hopyard.config.home import Home
 from hopyard.config.runspec import RunRequest
 from hopyard.datasets.pack import CODE, pack
 from hopyard.domain.ids import new_run_id
+from hopyard.domain.urls import credentials
 from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
 from hopyard.sdk.client import Client
 from hopyard.sdk.connect import connect
@@ -91,6 +92,9 @@ def _environment(request: RunRequest, interpreter: str | None, extras: dict[str,
         data = request.requirements.read_bytes()
     except OSError as broken:
         raise SpecError(f"--requirements: {request.requirements} cannot be read: {broken.strerror}") from broken
+    for address in credentials([data.decode(errors="replace")]):
+        console.say(f"note: {request.requirements} holds a user name or password for {address}, and every user of the server can read that file")
+        console.say("hint: leave it out there, and set UV_DEFAULT_INDEX or UV_INDEX where the server is started")
     return {"interpreter": interpreter or "", "requirements": _keep(data, extras), "python": request.python}
 
 

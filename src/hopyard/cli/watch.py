@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.cli import console
 from hopyard.cli.address import Run, address, ending, exit_code, final, standing, values_line
+from hopyard.cli.remarks import tell_remarks
 from hopyard.errors import HopyardError
 from hopyard.sdk.client import Client
 
@@ -21,6 +22,7 @@ _SECOND_CHANCE_S = 2.0
 
 def finish(client: Client, run: Run, *, detach: bool, as_json: bool) -> int:
     """Announce a submitted run and, unless `detach`, follow it to its end. The exit code of the command."""
+    tell_remarks(run)
     console.say(f"run {run['name']}  {address(client, run)}  {standing(run)}")
     if detach:
         if as_json:

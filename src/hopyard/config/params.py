@@ -89,6 +89,17 @@ def check_variable(key: str, *, what: str) -> str:
     return key
 
 
+def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str, ...]:
+    """Names of secrets, each once. Raises SpecError, for a value too: on a command line all users of the machine could read it."""
+    found: dict[str, None] = {}
+    for name in names:
+        if "=" in name:
+            key = name.partition("=")[0]
+            raise SpecError(f"{what}: the name alone is given here, never the value", hints=(f"`hop secret set {key}` asks for the value; then: {what} {key}",))
+        found[check_variable(name, what=what)] = None
+    return tuple(found)
+
+
 def parse_tags(pairs: Iterable[str], *, what: str = "--tag") -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:

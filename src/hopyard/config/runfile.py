@@ -6,6 +6,7 @@ project: mnist
 datasets: [mnist, labels:3]
 params: {lr: 0.1}
 env: {NCCL_DEBUG: INFO}
+secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` has kept the values
 tags: {team: vision}
 requirements: requirements.txt  # relative to this file
 python: "3.11"
@@ -39,7 +40,7 @@ from hopyard.config.runspec import RoleRequest, RunRequest, parse_dataset, proje
 from hopyard.config.values import read_flag, read_name, read_param
 
 RUN_KEYS = (
-    "name", "project", "datasets", "params", "env", "tags", "requirements", "python", "queue", "priority", "preemptible", "topology", "time",
+    "name", "project", "datasets", "params", "env", "secrets", "tags", "requirements", "python", "queue", "priority", "preemptible", "topology", "time",
 )  # fmt: skip
 TOP_KEYS = (*RUN_KEYS, "roles")
 
@@ -59,6 +60,7 @@ def read_request(top: Section, roles: tuple[RoleRequest, ...], *, base: Path, fo
         datasets=_datasets(top),
         params=_params(top.section("params")),
         env=_texts(top.section("env"), variable=True),
+        secrets=_secrets(top),
         tags=_texts(top.section("tags"), variable=False),
         queue=read_name(top, "queue") or None,
         priority=top.whole("priority", 0, low=0, high=100) if top.has("priority") else None,
@@ -95,6 +97,15 @@ def _texts(given: Section, *, variable: bool) -> dict[str, str]:
             raise given.fail(key, f"{shown(value)} is not a text", f'write it in quotes: "{value}"')
         found[key] = str(value)
     return found
+
+
+def _secrets(top: Section) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for i, value in top.items("secrets"):
+        if not isinstance(value, str):
+            raise top.fail(f"secrets.{i}", f"{shown(value)} is not the name of a secret", "names only; the value comes from `hop secret set NAME`")
+        found[top.checked(f"secrets.{i}", lambda name=value: check_variable(name, what="secrets"))] = None  # type: ignore[misc]
+    return tuple(found)
 
 
 def _requirements(top: Section, base: Path) -> Path | None:

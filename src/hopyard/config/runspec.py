@@ -84,6 +84,7 @@ class RunRequest:
     time_limit_s: float | None = None
     requirements: Path | None = None
     python: str = ""
+    secrets: tuple[str, ...] = ()
 
     def spec(self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]) -> dict[str, Any]:
         """The RunSpec as JSON."""
@@ -95,6 +96,7 @@ class RunRequest:
             "datasets": [{"name": name, "version": version} for name, version in self.datasets],
             "params": dict(self.params),
             "env": dict(self.env),
+            "secrets": list(self.secrets),
             "tags": dict(self.tags),
             "environment": dict(environment),
             "git": None if git is None else dict(git),

@@ -6,6 +6,7 @@ node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fp
 server: {port: 8765, hosts: [hop.example.org], limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
+runs: {pass_environment: [HF_HOME, "NCCL_*"]}
 database: postgresql://hopyard@db.example/hopyard
 ```
 """
@@ -27,6 +28,7 @@ from hopyard.domain.ids import check_name
 # Beyond these a machine's word is not believed.
 _MOST_CPU_MILLI, _MOST_MEMORY_BYTES, _MOST_GPUS, _MOST_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 _LONGEST_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
 
 
@@ -76,27 +78,36 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSettings:
+    """pass_environment: variables of the server's own environment that runs get beside the usual ones, `*` stands for anything."""
+
+    pass_environment: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """database: the address of a PostgreSQL database; None for the SQLite file of the home folder."""
+    """runs: what every run gets. database: the address of a PostgreSQL database; None for the SQLite file of the home folder."""
 
     node: NodeSettings = field(default_factory=NodeSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     database: str | None = None
+    runs: RunSettings = field(default_factory=RunSettings)
 
 
 def read_settings(file: Path) -> Settings:
     """The settings in `file`, defaults where it does not exist. Raises SpecError for anything it does not know."""
     if not file.exists():
         return Settings()
-    top = read_yaml(file).only("node", "server", "retention", "scheduler", "database")
+    top = read_yaml(file).only("node", "server", "retention", "scheduler", "database", "runs")
     return Settings(
         _node(top.section("node")),
         _server(top.section("server")),
         _retention(top.section("retention")),
         _scheduler(top.section("scheduler")),
         _database(top),
+        _runs(top.section("runs")),
     )
 
 
@@ -157,6 +168,15 @@ def _scheduler(given: Section) -> SchedulerSettings:
     if grace > _LONGEST_GRACE_S:
         raise given.fail("preempt_grace", f"`{given.values['preempt_grace']}` is more than a day", "whoever is to have the room waits that long; 60s is the default")
     return SchedulerSettings(grace)
+
+
+def _runs(given: Section) -> RunSettings:
+    found: dict[str, None] = {}
+    for at, value in given.only("pass_environment").items("pass_environment"):
+        if not isinstance(value, str) or not _VARIABLES.fullmatch(value):
+            raise given.fail(f"pass_environment.{at}", f"{shown(value)} is not the name of a variable", "a name, or the beginning of names and `*`: HF_HOME, NCCL_*")
+        found[value] = None
+    return RunSettings(tuple(found))
 
 
 def _database(top: Section) -> str | None:

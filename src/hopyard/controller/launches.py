@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.launch import Launch, ReplicaLaunch, Restore
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.study import Parallel
+from hopyard.errors import NotFound
 from hopyard.interfaces.run_store import RunStore
 
 
 class Composer:
     """server_url: where replicas find the server. sign: makes an attempt's own token. secret: what replicas of a study prove to
-    each other, the same whenever it is asked for."""
+    each other, the same whenever it is asked for. secrets: the values of those of the names that a user has secrets for."""
 
     def __init__(
-        self, runs: RunStore, *, server_url: str, sign: Callable[[AttemptId], str], secret: Callable[[AttemptId], str] = lambda _: ""
+        self,
+        runs: RunStore,
+        *,
+        server_url: str,
+        sign: Callable[[AttemptId], str],
+        secret: Callable[[AttemptId], str] = lambda _: "",
+        secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]] | None = None,
     ) -> None:
-        self._runs, self._url, self._sign, self._secret = runs, server_url, sign, secret
+        self._runs, self._url, self._sign, self._secret, self._secrets = runs, server_url, sign, secret, secrets
 
     async def compose(self, run: Run, attempt: AttemptId, placement: Placement) -> Launch:
         """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore. A gang that was placed
         with fewer replicas than it may have is as large as it was placed."""
-        restore = await self._restore(run)
+        restore, values = await self._restore(run), await self._secret_values(run)
         spec, token = run.spec, self._sign(attempt)
         secret = "" if spec.study is None else self._secret(attempt)
         replicas: list[ReplicaLaunch] = []
@@ -54,10 +61,22 @@ class Composer:
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,
                         study=spec.study,
+                        secrets=values,
                         secret=secret,
                     )
                 )
         return Launch(attempt, placement, tuple(replicas))
+
+    async def _secret_values(self, run: Run) -> Mapping[str, str]:
+        """Raises NotFound where one that the run names was removed."""
+        names = run.spec.secrets
+        if not names:
+            return {}
+        values = {} if self._secrets is None else await self._secrets(run.name.user, names)
+        gone = [name for name in names if name not in values]
+        if gone:
+            raise NotFound(f"{run.name.user} has no secret `{gone[0]}` any more", hints=(f"`hop secret set {gone[0]}`, and run it again",))
+        return values
 
     async def _restore(self, run: Run) -> Restore | None:
         """The checkpoint that the store decided on when it made the attempt: the run's own, else the forked run's."""

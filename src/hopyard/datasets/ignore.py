@@ -7,6 +7,7 @@ leaving it out silently would be worse than sending a file too many.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,6 +89,30 @@ class Ignored:
             if verdict is not None:
                 return verdict
         return self._rules.default(name)
+
+
+def leaves_out(rules: Rules, root: Path, paths: Iterable[str]) -> list[str]:
+    """Those of the files (relative to `root`, whether they are there or not) that are not part of its tree. Raises SpecError for an ignore
+    file that cannot be read."""
+    entered: dict[str, Ignored | None] = {}  # None: left out whole
+
+    def enter(prefix: str) -> Ignored | None:
+        if prefix not in entered:
+            above, _, name = prefix[:-1].rpartition("/")
+            outer = enter(above + "/" if above else "") if prefix else Ignored.at_root(rules, root)
+            if outer is None or (prefix and outer.leaves_out(prefix, name)):
+                entered[prefix] = None
+            else:
+                folder = root / prefix
+                entered[prefix] = outer.enter(folder, prefix, {name for name in rules.files if (folder / name).is_file()})
+        return entered[prefix]
+
+    def is_left_out(path: str) -> bool:
+        above, slash, name = path.rpartition("/")
+        ignored = enter(above + slash)
+        return ignored is None or ignored.leaves_out(path, name)
+
+    return [path for path in paths if is_left_out(path)]
 
 
 def _load(path: Path) -> GitIgnoreSpec:

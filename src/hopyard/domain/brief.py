@@ -21,7 +21,7 @@ _OF_SEARCHER, _OF_BEGINNING = ("name",), ("study",)
 
 
 def brief_spec(spec: RunSpec) -> RunSpec:
-    """Without `env` and `environment.packages`; with the first params, tags and words of commands; of a study only what it is about
+    """Without `env`, `secrets` and `environment.packages`; with the first params, tags and words of commands; of a study only what it is about
     (single values, `searcher.name`, `beginning.study`). Equal to `spec` where nothing is left out."""
     share = _COMMAND_LETTERS // max(1, len(spec.roles))
     return replace(
@@ -29,6 +29,7 @@ def brief_spec(spec: RunSpec) -> RunSpec:
         roles=tuple(_brief_role(role, max(32, share), few=len(spec.roles) <= _MANY_ROLES) for role in spec.roles),
         params=brief_values(spec.params),
         env={},
+        secrets=(),
         tags=brief_values(spec.tags),
         environment=replace(spec.environment, packages={}),
         study=None if spec.study is None else _brief_study(spec.study),

@@ -46,6 +46,7 @@ class ReplicaLaunch:
     essential: bool = True  # as of `domain.gang.Role`
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`
     foreign: bool = False  # as of `domain.run.ResumeFrom`, where this attempt starts from that checkpoint
+    secrets: Mapping[str, str] = field(default_factory=dict)  # values of the secrets that the run names
     secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits
 
 

@@ -23,6 +23,7 @@ class NodeShare:
     gang_folder: one that all replicas of the gang on this node see.
     nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of each of
     `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is not limited.
+    pass_environment: as of `domain.run_environment.for_runs`.
     grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (at most, before a time limit; at the server's word
     without a grace).
     """
@@ -43,6 +44,7 @@ class NodeShare:
     local_world_size: int = 1
     grace_s: float = 10.0
     nvml: bool = False
+    pass_environment: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,7 @@ class RunSpec:
     queue, priority: None asks for none; what the tree of queues says then is filled in when the run is accepted.
     topology: of all replicas together, beside what each role asks for itself.
     study: of a run that is a study, its StudySpec as JSON (`config.studyjson`). parent: the study that a trial's run belongs to.
+    secrets: names of secrets of the run's user, whose values its processes get as variables of these names.
     """
 
     project: str
@@ -154,6 +155,7 @@ class RunSpec:
     resume: ResumeFrom | None = None
     study: Mapping[str, Any] | None = None
     parent: RunId | None = None
+    secrets: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

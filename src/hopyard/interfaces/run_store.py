@@ -116,6 +116,14 @@ class RunStore(Protocol):
         """The latest (step, value) of each metric, merged name by name. anew: these are all that there are."""
 
     async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]: ...
+    async def record_machine_env(self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None) -> None:
+        """Variables of the machine that the run's processes got, in the place of what was known; None hides a value."""
+        ...
+
+    async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
+        """What was recorded last; empty where nothing was, or there is no such run."""
+        ...
+
     async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
         """What of it could not be stored, each sentence once; of very many the first `MOST_UNSTORED`."""
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from blake3 import blake3
 
 from hopyard.domain.ids import Digest
 from hopyard.domain.run import Environment
+from hopyard.domain.urls import credentials, with_credentials, without_credentials
 from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.replica.failure import NodeFault, PrepareFailed
 
@@ -72,9 +73,10 @@ class Environments:
         else:
             assert wanted.requirements is not None
             lock = self._resolve(wanted.requirements, base, version, kind, cwd)
+        lock = without_credentials(lock.decode(errors="surrogateescape")).encode(errors="surrogateescape")  # of one that an older replica made
         key = blake3(lock + f"\n{version}\n{kind}".encode()).hexdigest()[:32]
         folder = self.root / key
-        self._use(folder, lock, base, stack)
+        self._use(folder, lock, base, stack, asked_for=wanted.requirements)
         for digest in (wanted.requirements, Digest(blake3(lock).hexdigest())):
             if digest is not None:
                 self.hold(digest, folder / _READY)
@@ -91,15 +93,16 @@ class Environments:
             if not known.exists():
                 self.say("resolving requirements")
                 argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", "-q", "--python", base]
-                lock = _uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met")
-                _refuse_local(lock.decode(errors="replace"))
-                write_atomically(known, lock)
+                resolved = _uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met")
+                lock = without_credentials(resolved.decode(errors="surrogateescape"))  # it is kept with the run, for everybody to read
+                _refuse_local(lock)
+                write_atomically(known, lock.encode(errors="surrogateescape"))
         return known.read_bytes()
 
-    def _use(self, folder: Path, lock: bytes, python: str, stack: ExitStack) -> None:
+    def _use(self, folder: Path, lock: bytes, python: str, stack: ExitStack, *, asked_for: Digest | None) -> None:
         """Have it built and in use; again from the start where another run evicted it in between."""
         while True:
-            self._build(folder, lock, python)
+            self._build(folder, lock, python, asked_for)
             with ExitStack() as using:
                 using.enter_context(_held(folder.with_name(f"{folder.name}.use"), fcntl.LOCK_SH))
                 if (folder / _READY).exists():
@@ -107,7 +110,7 @@ class Environments:
                     stack.enter_context(using.pop_all())
                     return
 
-    def _build(self, folder: Path, lock: bytes, python: str) -> None:
+    def _build(self, folder: Path, lock: bytes, python: str, asked_for: Digest | None) -> None:
         if (folder / _READY).exists():
             return
         make_folder(self.root)
@@ -118,9 +121,17 @@ class Environments:
             shutil.rmtree(folder, ignore_errors=True)  # what a build that was killed left
             _uv(["venv", "-q", "--python", python, str(folder)], held, doing="no environment can be made")
             target = folder / "bin" / "python"
-            _uv(["pip", "sync", "-q", "--allow-empty-requirements", "--python", str(target), "-"], held, given=lock, doing="the requirements cannot be installed")
+            _uv(["pip", "sync", "-q", "--allow-empty-requirements", "--python", str(target), "-"], held, given=self._with_credentials(lock, asked_for), doing="the requirements cannot be installed")
             write_atomically(folder / _READY, json.dumps({"built_at": time.time()}).encode())
         self._evict()
+
+    def _with_credentials(self, lock: bytes, asked_for: Digest | None) -> bytes:
+        """The lock as uv gets it: with user names and passwords of this machine's settings, and of the file that it was made of."""
+        texts = list(_index_settings().values())
+        if asked_for is not None and b"://" in lock:
+            texts.append(self.fetch(asked_for).decode(errors="replace"))
+        known = credentials(texts)
+        return with_credentials(lock.decode(errors="surrogateescape"), known).encode(errors="surrogateescape") if known else lock
 
     def _evict(self) -> None:
         """Remove environments that nobody uses, the least recently used first, until `KEEP` are left."""
@@ -188,11 +199,7 @@ def _uv(argv: Sequence[str], held: int | None, *, doing: str, given: bytes = b""
     """Run uv; its output. `held`: a lock's descriptor that uv keeps, too, so that it outlives us if we are killed beside it."""
     import uv  # late: only runs with requirements need it
 
-    env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "UV_PYTHON")}
-    for ours, theirs in _FROM_PIP.items():
-        if ours not in env and env.get(theirs):
-            # pip separates by white space, uv find-links by commas and indexes by white space
-            env[ours] = env[theirs].replace(" ", ",") if ours == "UV_FIND_LINKS" else env[theirs]
+    env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "UV_PYTHON")} | _index_settings()
     try:
         done = subprocess.run(
             [uv.find_uv_bin(), *argv], input=given, capture_output=True, check=False, env=env, cwd=cwd, pass_fds=() if held is None else (held,)
@@ -201,7 +208,7 @@ def _uv(argv: Sequence[str], held: int | None, *, doing: str, given: bytes = b""
         raise NodeFault(f"{doing}: uv could not be started: {failed}") from failed
     if done.returncode:
         said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        words = "\n".join(said[-_TOLD_LINES:]).removeprefix("error: ")
+        words = _hide("\n".join(said[-_TOLD_LINES:]), [*env.values(), given.decode(errors="replace")]).removeprefix("error: ")
         reason = f"{doing}: " + (words.replace("in `-` at", "in the file at") if given else words)
         raise NodeFault(reason) if _of_the_node(done.returncode, words) else PrepareFailed(reason)
     return done.stdout
@@ -217,3 +224,23 @@ _TROUBLE = re.compile(
 def _of_the_node(code: int, words: str) -> bool:
     """Whether uv failed for a reason of this node or its network, and not of the requirements. code: negative where it was killed."""
     return code < 0 or _TROUBLE.search(words) is not None
+
+
+def _hide(words: str, known: Iterable[str]) -> str:
+    """What uv said, without the user names and passwords of package indexes: everybody may read why a run failed."""
+    words = without_credentials(words)
+    for userinfo in credentials(known).values():
+        for part in (userinfo, userinfo.partition(":")[2]):
+            words = words.replace(part, "***") if part else words
+    return words
+
+
+def _index_settings() -> dict[str, str]:
+    """This machine's settings of uv, and those of pip under uv's names."""
+    env = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
+    for ours, theirs in _FROM_PIP.items():
+        given = os.environ.get(theirs)
+        if ours not in env and given:
+            # pip separates by white space, uv find-links by commas and indexes by white space
+            env[ours] = given.replace(" ", ",") if ours == "UV_FIND_LINKS" else given
+    return env

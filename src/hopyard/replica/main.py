@@ -12,6 +12,7 @@ from pathlib import Path
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
+from hopyard.domain.run_environment import as_told, for_runs
 from hopyard.domain.study import GOES_ON
 from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, StorageFull
 from hopyard.private_files import open_file
@@ -131,6 +132,8 @@ class Replica:
             restored=prepared.restored,
             virtual_env=prepared.interpreter.virtual_env,
         )
+        if spec.launch.rank == 0:
+            self._tell_machine_env()
         argv = list(spec.launch.command)
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
@@ -286,6 +289,12 @@ class Replica:
             return paths
         with tree_cache(self._spec).use(code, self._server.client.fetch) as tree:
             return [path for path in paths if differs(work / path, tree / path)]
+
+    def _tell_machine_env(self) -> None:
+        """What the run's processes get of the machine's variables is recorded with the run. On a full disk it goes unrecorded."""
+        passed = self._spec.node.pass_environment
+        with suppress(OSError):
+            self._folder.append_json("events", kind="environment", values=as_told(for_runs(os.environ, passed), passed))
 
     def _tell_of_loss(self, ended: Exit) -> None:
         """The run goes on without a replica that is not essential, so nobody reads why in the run's own end."""

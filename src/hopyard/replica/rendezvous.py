@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
+from hopyard.domain.run_environment import for_runs
 from hopyard.private_files import make_folder
 from hopyard.replica.folder import Folder
 
 _OWN_PART = 0.9  # of a share of a GPU, for what a framework allocates; the rest is the driver's, for the process
-_NOT_INHERITED = ("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__")
 
 
 def variables(
@@ -26,15 +26,15 @@ def variables(
     restored: bool,
     virtual_env: Path | None = None,
 ) -> dict[str, str]:
-    """The whole environment of the user's process. The user's own `--env` wins over what is inherited and over defaults, never
+    """The whole environment of the user's process. The user's own `--env` and secrets win over what is inherited and over defaults, never
     over what names the run and its place."""
     launch, node = spec.launch, spec.node
-    env = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_") and k not in _NOT_INHERITED}
+    env = for_runs(os.environ, node.pass_environment)
     env |= {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if launch.resources.cpu_limited:  # more threads than cores wait for each other; without a limit the library's own guess is right
         env["OMP_NUM_THREADS"] = str(max(1, launch.resources.cpu_milli // 1000))
     env |= _gpu_share(spec)
-    env |= launch.env
+    env |= {**launch.env, **launch.secrets}
     bin_folder = str(Path(interpreter).parent)
     env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"
     if virtual_env is not None:

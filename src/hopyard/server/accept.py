@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from hopyard.config.suggest import closest
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, check_name, check_run_id, new_run_id
@@ -46,6 +47,7 @@ async def accept(
     new_id = check_run_id(run_id) if run_id is not None else new_run_id(now, _NOISE.randbytes(7))
     asked = spec
     if not offline:
+        await check_secrets(parts, spec, user)
         nodes = await parts.nodes.get()
         spec = in_queue(await parts.queues.tree(), asked, user=user, owner=parts.queues.owner)
         await _check_may_start(parts, spec, user, nodes)
@@ -67,6 +69,24 @@ async def accept(
     if not offline:
         parts.controller.submitted([run])
     return run
+
+
+async def check_secrets(parts: Parts, spec: RunSpec, user: str) -> None:
+    """Raises NotFound for a secret that the user does not have, SpecError for one that is a variable as well."""
+    trial = (spec.study or {}).get("trial") or {}
+    wanted = [(name, spec.env) for name in spec.secrets] + [(name, trial.get("env") or {}) for name in trial.get("secrets") or ()]
+    if not wanted:
+        return
+    known = await parts.access.secret_names(user)
+    for name, env in wanted:
+        if name in env:
+            raise SpecError(f"secrets: `{name}` is a secret and a variable of `env`", hints=("name it in one of the two",))
+        if name.startswith("HOPYARD_"):
+            raise SpecError(f"secrets: `{name}` is set by Hopyard itself", hints=("choose a name that does not begin with HOPYARD_",))
+        if name not in known:
+            near = closest(name, known)
+            hint = f"did you mean `{near}`?" if near else f"`hop secret set {name}` asks for its value"
+            raise NotFound(f"{user} has no secret `{name}`", hints=(hint, "`hop secret ls` lists them"))
 
 
 def check_spec(spec: RunSpec) -> None:

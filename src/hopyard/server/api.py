@@ -27,6 +27,7 @@ from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
 from hopyard.server.routes.runs import run_endpoints
+from hopyard.server.routes.secrets import secret_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.streams import stream_endpoints
 from hopyard.server.routes.studies import study_endpoints
@@ -57,6 +58,7 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
         *audit_endpoints(parts),
         *user_endpoints(parts),
         *token_endpoints(parts),
+        *secret_endpoints(parts),
         *server_endpoints(parts),
     ]
 

@@ -96,7 +96,7 @@ async def assemble(
         engine=engine,
         policy=policy,
         clock=clock,
-        composer=Composer(runs, server_url=url, sign=tokens.sign, secret=tokens.secret),
+        composer=Composer(runs, server_url=url, sign=tokens.sign, secret=tokens.secret, secrets=access.secret_values),
         changed=changed,
         ended=run_ended,
         preempt_grace=preempt_grace,

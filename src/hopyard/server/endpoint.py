@@ -28,6 +28,7 @@ from hopyard.server.answers import Malformed, answer, error_answer, log, plain_e
 from hopyard.server.audit import Auditor
 from hopyard.server.auth import Caller, Tokens
 from hopyard.server.bodies import BodyMemory, Lease
+from hopyard.server.fields import SECRET_NAME
 from hopyard.server.rates import Kind, Rates
 
 Q = TypeVar("Q")
@@ -142,6 +143,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "node": (NAME_PATTERN, "a node's name"),
     "queue": (NAME_PATTERN, "a queue's name"),
     "reservation": (NAME_PATTERN, "a reservation's name"),
+    "secret": (SECRET_NAME, "a secret's name"),
     "token": (r"[0-9a-f]{12}", "a token's id"),
     "user": (NAME_PATTERN, "a user's name"),
     "project": (NAME_PATTERN, "a project's name"),

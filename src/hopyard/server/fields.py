@@ -22,6 +22,7 @@ TEXT = entire(r"[^\x00]*")  # what a person or program wrote, with line breaks: 
 LINE = entire(LINE_PATTERN)
 DIGEST = entire(DIGEST_PATTERN)
 RUN_ID = entire(RUN_ID_PATTERN)
+SECRET_NAME = r"[A-Za-z_][A-Za-z0-9_]*"  # it becomes the name of a variable
 MAX_NAMES = 1000  # parameters, tags … of one run
 MAX_SECONDS = 10 * 365 * 86400.0
 
@@ -33,6 +34,7 @@ Id = Annotated[str, Meta(pattern=RUN_ID)]
 Label = Annotated[str, Meta(max_length=128, pattern=LINE)]
 Key = Annotated[str, Meta(min_length=1, max_length=256, pattern=LINE)]
 EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=entire(f"[^={CONTROLS}]+"))]
+SecretName = Annotated[str, Meta(max_length=256, pattern=entire(SECRET_NAME))]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]

@@ -21,6 +21,7 @@ from hopyard.domain.run import MAX_REPLICAS, Attempt, Run, RunEvent, RunPhase, R
 from hopyard.domain.text import CONTROLS
 from hopyard.errors import SpecError
 from hopyard.server.answers import readable
+from hopyard.server.auth import Caller
 from hopyard.server.fields import (
     LINE,
     MAX_NAMES,
@@ -34,10 +35,12 @@ from hopyard.server.fields import (
     Name,
     Param,
     Seconds,
+    SecretName,
     Text,
     Whole,
     entire,
 )
+from hopyard.server.masking import seen_by
 from hopyard.server.study_wire import StudyIn, to_study
 
 MAX_ROLES, MAX_DATASETS = 64, 64
@@ -139,6 +142,7 @@ class SpecIn(In):
     resume: ResumeIn | None = None
     study: StudyIn | None = None
     parent: Id | None = None
+    secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
 
 
 def to_spec(given: SpecIn) -> RunSpec:
@@ -169,10 +173,22 @@ class ProgressOut(Struct, frozen=True):
     unit: str
 
 
+class PinnedOut(Struct, frozen=True):
+    """The version that was the newest one of a dataset when the run was submitted, pushed by somebody else."""
+
+    dataset: str
+    version: int
+    created_by: str
+    created_at: datetime
+
+
 class RunOut(Struct, frozen=True, kw_only=True):
     """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given where the address says so.
     stopped_by: the user who asked it to end, where the audit log tells. trials: of a study, how many of its trials' runs are in each phase that has any.
 
+    spec: values of `env` are `***` for everybody but the run's user. machine_env: variables of the machine that its processes got; null in the
+    place of a value that may be secret. pinned, not_inherited: in the answer to a submission: data of others that it found as the newest,
+    names of variables and secrets of the forked run that another user's fork does not take over.
     unstored: sentences about what of it could not be stored and was given up: what, why, and where it is kept.
     events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
     """
@@ -206,14 +222,18 @@ class RunOut(Struct, frozen=True, kw_only=True):
     events: Sequence[RunEvent] | UnsetType = UNSET
     progress: ProgressOut | UnsetType | None = UNSET
     stopped_by: str | UnsetType | None = UNSET
+    machine_env: Mapping[str, str | None] | UnsetType = UNSET
+    pinned: Sequence[PinnedOut] | UnsetType = UNSET
+    not_inherited: Sequence[str] | UnsetType = UNSET
 
 
 _RUN_FIELDS = tuple(field for field in Run.__dataclass_fields__ if field != "name")
 
 
-def run_out(run: Run, **more: Any) -> RunOut:
-    """A run as it goes out; `more` gives latest, attempts, events or progress."""
-    return RunOut(name=str(run.name), **{field: getattr(run, field) for field in _RUN_FIELDS}, **more)
+def run_out(run: Run, caller: Caller, **more: Any) -> RunOut:
+    """A run as it goes out to this caller; `more` gives the fields that not every address tells."""
+    seen = seen_by(caller, run)
+    return RunOut(name=str(run.name), **{field: getattr(seen, field) for field in _RUN_FIELDS}, **more)
 
 
 class RunsOut(Struct, frozen=True):

@@ -216,6 +216,13 @@ class RecordCases:
         assert found.spec.params == {"lr": 0.1, "epochs": 3}
         assert found.summary == {"a": 1.0, "b": -math.inf, "c": 3.0}
 
+    async def test_the_machines_variables_that_a_run_got(self, stores: ClusterStores) -> None:
+        run = (await submit(stores)).id
+        assert await stores.runs.machine_env(run) == await stores.runs.machine_env(GONE) == {}
+        await stores.runs.record_machine_env(run, {"PATH": "/bin", "TZ": "UTC"})
+        await stores.runs.record_machine_env(run, {"PATH": "/usr/bin", "HF_HOME": None})
+        assert await stores.runs.machine_env(run) == {"PATH": "/usr/bin", "HF_HOME": None}
+
     async def test_latest_metrics(self, stores: ClusterStores) -> None:
         one, two = (await submit(stores)).id, (await submit(stores)).id
         await stores.runs.record_metrics(one, {"loss": (1, 0.5), "acc": (1, 0.1)})
@@ -272,6 +279,7 @@ class RecordCases:
     async def test_recording_of_a_run_that_is_gone_is_refused(self, stores: ClusterStores) -> None:
         for record in (
             stores.runs.record_params(GONE, {"a": 1}),
+            stores.runs.record_machine_env(GONE, {}),
             stores.runs.record_summary(GONE, {"a": 1.0}),
             stores.runs.record_metrics(GONE, {"a": (1, 1.0)}),
             stores.runs.record_artifact(GONE, digest("x")),

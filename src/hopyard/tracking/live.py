@@ -18,6 +18,7 @@ NAME_LIMIT = 1024  # characters of a metric's or parameter's name
 NAMES_LIMIT = 10_000  # metrics, parameters … of one run that are kept in memory
 TEXT_LIMIT = 16 * 1024
 _LATEST = 2.0**33  # unix seconds: no clock says more
+_MACHINE_ENV_LIMIT = 1000  # variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class LiveRun:
     _metrics: dict[str, tuple[int, float]] = field(default_factory=dict)  # not yet in the store
     _summary: dict[str, float] = field(default_factory=dict)
     _params: dict[str, ParamValue] = field(default_factory=dict)
+    _machine_env: Mapping[str, str | None] | None = None
     _unstored: list[str] = field(default_factory=list)
     _limit: RunEvent | None = None  # that its time limit comes soon
 
@@ -72,6 +74,8 @@ class LiveRun:
         match event.get("kind"):
             case "params" if isinstance(values, dict) and rank == 0:
                 return self._take_params(values)
+            case "environment" if isinstance(values, dict) and rank == 0:
+                return self._take_machine_env(values)
             case "summary" if isinstance(values, dict):
                 return self._take_summary(values)
             case "progress" if rank == 0:
@@ -118,9 +122,15 @@ class LiveRun:
         self._limit = RunEvent(datetime.fromtimestamp(at, UTC), RunEventKind.TIME_LIMIT, _printable(text))
         return True
 
+    def _take_machine_env(self, values: Mapping[str, Any]) -> bool:
+        known = {name: value for name, value in values.items() if _is_name(name) and (value is None or (isinstance(value, str) and len(value) <= TEXT_LIMIT))}
+        self._machine_env = dict(list(known.items())[:_MACHINE_ENV_LIMIT])
+        return True
+
     @property
     def dirty(self) -> bool:
-        return bool(self._metrics or self._summary or self._params or self._unstored or self._limit or self.anew)
+        told = self._metrics or self._summary or self._params or self._unstored or self._limit or self._machine_env is not None
+        return bool(told or self.anew)
 
     async def write(self, runs: RunStore) -> None:
         """Bring the store up to date. What the store refuses is kept for the next time, unless a later attempt began meanwhile."""
@@ -130,7 +140,10 @@ class LiveRun:
         params, self._params = self._params, {}
         unstored, self._unstored = self._unstored, []
         limit, self._limit = self._limit, None
+        machine_env, self._machine_env = self._machine_env, None
         try:
+            if machine_env is not None:
+                await runs.record_machine_env(self.run, machine_env, attempt=self.attempt)
             if params:
                 await runs.record_params(self.run, params, attempt=self.attempt)
             if summary:
@@ -148,6 +161,7 @@ class LiveRun:
             self._metrics, self._summary, self._params = metrics | self._metrics, summary | self._summary, params | self._params
             self._unstored = unstored + self._unstored
             self._limit = self._limit or limit
+            self._machine_env = machine_env if self._machine_env is None else self._machine_env
             raise
 
 

@@ -25,6 +25,7 @@ from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch
 from hopyard.domain.replica import NodeShare, ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.resources import WHOLE_GPU
+from hopyard.domain.run_environment import for_replicas
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.folder import ReplicaFolder, replica_folders
@@ -32,7 +33,7 @@ from hopyard.engines.local.health import Checks, Health
 from hopyard.engines.local.held import Held
 from hopyard.engines.local.node import NodeSettings, find_node
 from hopyard.engines.local.ports import choose_port
-from hopyard.engines.local.spawner import SpawnerLink, spawner_environment
+from hopyard.engines.local.spawner import SpawnerLink
 from hopyard.errors import HopyardError, LaunchFailed
 
 ADOPT_EVERY_S = 2.0  # between two adoptions of one folder
@@ -75,6 +76,7 @@ class LocalEngine:
     use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
     each of several servers on one database. umask: of the scripts; None is this process's. checks: what keeps this node from starting
     anything.
+    pass_environment: patterns of variables of this process that runs get beside the usual ones.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class LocalEngine:
         name: str = "local",
         umask: int | None = None,
         checks: Checks | None = None,
+        pass_environment: Sequence[str] = (),
     ) -> None:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
         self._node, self._nvml = find_node(node, engine=name)
@@ -97,7 +100,8 @@ class LocalEngine:
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
         self._health = Health(checks or Checks(), home.root, home.attempts, [gpu.index for gpu in self._node.gpus] if self._nvml else [])
         self._held = Held(home.root / "cache")
-        self._spawner = SpawnerLink(spawner_command, env=spawner_environment(), umask=umask)
+        self._spawner = SpawnerLink(spawner_command, env=for_replicas(os.environ, pass_environment), umask=umask)
+        self._pass_environment = tuple(pass_environment)
         self._adopts = adopt
         self._adoptions: dict[Path, _Adoption] = {}
         self._shares: dict[AttemptId, _Share] | None = None
@@ -190,6 +194,7 @@ class LocalEngine:
                 local_world_size=len(launch.replicas),
                 grace_s=self._grace.total_seconds(),
                 nvml=self._nvml,
+                pass_environment=self._pass_environment,
             ),
         )
 

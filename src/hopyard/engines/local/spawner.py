@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -114,8 +113,3 @@ class SpawnerLink:
         except subprocess.TimeoutExpired:
             process.kill()
             await asyncio.to_thread(process.wait)
-
-
-def spawner_environment() -> dict[str, str]:
-    """What the spawner, and so every replica, inherits: this process's variables without those of a run it may be part of."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_") or k == "HOPYARD_HOME"}

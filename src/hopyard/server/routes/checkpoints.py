@@ -13,17 +13,17 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import QueueName, RunId
 from hopyard.domain.run import ResumeFrom as Resume
-from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
+from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.errors import NotFound, SpecError
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import MAX_NAMES, EnvKey, Id, In, Key, Label, LongText, Name, Param, Seconds, Text, Whole
-from hopyard.server.names import readable_one
+from hopyard.server.fields import MAX_NAMES, EnvKey, Id, In, Key, Label, LongText, Name, Param, Seconds, SecretName, Text, Whole
+from hopyard.server.masking import taken_over, with_env
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
-from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
+from hopyard.server.routes.runs import SubmitQuery, submitted
 from hopyard.server.studyfork import BEST, fork_study
-from hopyard.server.wire import MAX_ROLES, RoleIn, RunOut, TopologyIn, run_out
+from hopyard.server.wire import MAX_ROLES, RoleIn, RunOut, TopologyIn
 
 
 class CheckpointsOut(Struct, frozen=True):
@@ -35,7 +35,8 @@ class KeepQuery(In):
 
 
 class ForkIn(In):
-    """What the fork changes; everything else is the run's. params, env and tags are merged in; null keeps what is there.
+    """What the fork changes; everything else is the run's. params, env, secrets and tags are merged in; null keeps what is there.
+    Another user's fork takes over no values of `env`, and of `secrets` the names that its user has secrets for.
 
     checkpoint: null starts afresh, "newest" or a step goes on from there. Of a study whose trials hop, "best" trains its best model on, in a
     study of one trial: params change that of its trial, and it is trained for `epochs` more (null: as many as the study's); null does the study
@@ -45,6 +46,7 @@ class ForkIn(In):
 
     params: Annotated[dict[Key, Param], Meta(max_length=MAX_NAMES)] | None = None
     env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] | None = None
+    secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
     label: Label | None = None
     time_limit_s: Seconds | None = None
@@ -81,6 +83,7 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         source, change = await parts.runs.get(RunId(ask.path["id"])), ask.body
         if change.epochs is not None and change.checkpoint != BEST:
             raise SpecError("epochs: only a study's best model is trained for so many more", hints=('say `checkpoint: "best"` too, or of a script change its parameter: `-p epochs=N`',))
+        source, dropped = await taken_over(parts, source, ask.caller)
         if source.spec.study is None:
             spec = _forked(source, change, await _resume(parts, source, change.checkpoint), user=ask.caller.user)
         else:
@@ -88,11 +91,10 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             spec = replace(_forked(source, msgspec.structs.replace(change, params=None), fork.resume, user=ask.caller.user), study=fork.study)
             if change.checkpoint == BEST:  # by its label the study is found, whose best others train on, too
                 spec = replace(spec, label=change.label or "")
+        spec = with_env(spec, change.env or {}, change.secrets)
         run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, trust=change.trust)
-        if ask.query.plan and run.phase is RunPhase.QUEUED:
-            await parts.controller.wait_planned(PLAN_WAIT_S)
-            run = await parts.runs.get(run.id)
-        return run_out(await readable_one(parts.runs, run))
+        given = {*(change.env or ()), *spec.secrets}
+        return await submitted(parts, ask, run, spec, not_inherited=[name for name in dropped if name not in given])
 
     return [
         Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, returns=CheckpointsOut, who="study"),
@@ -109,7 +111,6 @@ def _forked(source: Run, change: ForkIn, resume: Resume | None, *, user: str) ->
     return replace(
         spec,
         params={**spec.params, **(change.params or {})},
-        env={**spec.env, **(change.env or {})},
         tags={**spec.tags, **(change.tags or {})},
         label=spec.label if change.label is None else change.label,
         time_limit_s=spec.time_limit_s if change.time_limit_s is None else change.time_limit_s,

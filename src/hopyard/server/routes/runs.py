@@ -16,10 +16,11 @@ from hopyard.config.home import Home
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.brief import brief_values
 from hopyard.domain.ids import RunId, RunName, check_name
-from hopyard.domain.run import Run, RunPhase
+from hopyard.domain.run import Run, RunPhase, RunSpec
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
+from hopyard.server.auth import Caller
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
 from hopyard.server.fields import RUN_ID, TEXT, Id, In, Name, Time, entire, some_of
@@ -27,7 +28,7 @@ from hopyard.server.names import readable, readable_one, with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.rights import check_live_study, check_may_end
-from hopyard.server.wire import ProgressOut, RunOut, RunsOut, SpecIn, run_out, to_spec
+from hopyard.server.wire import PinnedOut, ProgressOut, RunOut, RunsOut, SpecIn, run_out, to_spec
 
 PLAN_WAIT_S = 1.0
 _STOP_WAIT_S = 60.0
@@ -101,10 +102,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         run = await accept(parts, spec, user=user, run_id=ask.body.id)
         if spec.parent is not None and (await parts.runs.get(spec.parent)).phase.final:  # it ended meanwhile, and looked for its trials
             await parts.controller.stop(run.id)
-        if ask.query.plan and run.phase is RunPhase.QUEUED:
-            await parts.controller.wait_planned(PLAN_WAIT_S)
-            run = await parts.runs.get(run.id)
-        return run_out(await readable_one(parts.runs, run))
+        return await submitted(parts, ask, run, spec)
 
     async def record_offline(ask: Ask[Nothing, OfflineIn]) -> RunOut:
         """Record a run that ended without a server."""
@@ -114,7 +112,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         spec = to_spec(ask.body.spec)
         if spec.parent is not None or spec.study is not None:
             raise SpecError("spec: a study and its trials are never recorded offline")
-        return run_out(await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at))
+        return run_out(await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at), ask.caller)
 
     async def list_runs(ask: Ask[ListQuery, Nothing]) -> RunsOut:
         """List runs, newest first, with the latest values of the first metrics.
@@ -146,7 +144,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         page = await readable(parts.runs, found[: where.limit])
         latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id for run in page]))
         counts = await parts.runs.count_trials([run.id for run in page if run.spec.study is not None])
-        rows = [run_out(run, latest=brief_values(latest[run.id]), trials=_trials(run, counts)) for run in page]
+        rows = [run_out(run, ask.caller, latest=brief_values(latest[run.id]), trials=_trials(run, counts)) for run in page]
         return RunsOut(rows, page[-1].id if len(found) > len(page) else None)
 
     async def find(ask: Ask[RefQuery, Nothing]) -> RunOut:
@@ -155,11 +153,11 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         An id or a part of one (6 characters or more), a name `user/project/12`, `project/12` or `12` of the caller's own, a
         label (the newest), or `last`. 404 comes with close names.
         """
-        return await whole(parts, await resolve(parts.runs, ask.query.ref, user=ask.caller.user))
+        return await whole(parts, ask.caller, await resolve(parts.runs, ask.query.ref, user=ask.caller.user))
 
     async def get(ask: Ask[Nothing, Nothing]) -> RunOut:
         """Get a run with its attempts, what was decided about it, latest metrics and progress."""
-        return await whole(parts, await parts.runs.get(RunId(ask.path["id"])))
+        return await whole(parts, ask.caller, await parts.runs.get(RunId(ask.path["id"])))
 
     async def by_name(ask: Ask[Nothing, Nothing]) -> RunOut:
         """Get a run by its name: the address that `hop run` prints."""
@@ -167,7 +165,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         run = await parts.runs.find_by_name(name)
         if run is None:
             raise NotFound(f"there is no run {name}", hints=("`hop ps --all` lists the runs",))
-        return await whole(parts, run)
+        return await whole(parts, ask.caller, run)
 
     async def stop(ask: Ask[Nothing, StopIn]) -> RunOut:
         """End a run: at once while it waits, else its processes get SIGTERM and, after the grace, SIGKILL.
@@ -179,7 +177,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         await check_live_study(ask.caller, parts.runs)
         grace = timedelta(seconds=ask.body.grace_s)
         await parts.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
-        return run_out(await readable_one(parts.runs, await parts.runs.get(run_id)))
+        return run_out(await readable_one(parts.runs, await parts.runs.get(run_id)), ask.caller)
 
     async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
         """Delete a run that is over, with its streams and checkpoints, and with those of its trials. 403 as for ending it."""
@@ -229,7 +227,29 @@ def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping
     return UNSET if run.spec.study is None else counts.get(run.id, {})
 
 
-async def whole(parts: Parts, run: Run) -> RunOut:
+async def submitted(parts: Parts, ask: Ask[SubmitQuery, Any], run: Run, asked: RunSpec, *, not_inherited: Sequence[str] = ()) -> RunOut:
+    """The answer to a submission: the run, after its first scheduling turn where that is asked for, and what its user should know."""
+    if ask.query.plan and run.phase is RunPhase.QUEUED:
+        await parts.controller.wait_planned(PLAN_WAIT_S)
+        run = await parts.runs.get(run.id)
+    more = {"not_inherited": not_inherited} if not_inherited else {}
+    pinned = await _pushed_by_others(parts, run, asked)
+    return run_out(await readable_one(parts.runs, run), ask.caller, **more, **({"pinned": pinned} if pinned else {}))
+
+
+async def _pushed_by_others(parts: Parts, run: Run, asked: RunSpec) -> list[PinnedOut]:
+    """Of the datasets that were asked for without a version: those whose newest one somebody else pushed."""
+    unnamed = {ref.name for ref in asked.datasets if not ref.version}
+    found: list[PinnedOut] = []
+    for ref in run.spec.datasets:
+        if ref.name in unnamed:
+            version = await parts.datasets.version(ref.name, ref.version)
+            if version.created_by != run.name.user:
+                found.append(PinnedOut(ref.name, version.number, version.created_by, version.created_at))
+    return found
+
+
+async def whole(parts: Parts, caller: Caller, run: Run) -> RunOut:
     """A run with everything that `GET /runs/{id}` tells."""
     run = await readable_one(parts.runs, run)
     latest = parts.ingest.latest(await parts.runs.latest_metrics([run.id]))[run.id]
@@ -243,12 +263,14 @@ async def whole(parts: Parts, run: Run) -> RunOut:
     trials = _trials(run, await parts.runs.count_trials(studies) if studies else {})
     return run_out(
         run,
+        caller,
         latest=latest,
         trials=trials,
         attempts=list(named.values()),
         events=[replace(one, detail=text) for one, text in zip(events, texts[len(attempts) :], strict=True)],
         progress=progress,
         stopped_by=await _stopped_by(parts, run) if run.stop_requested else None,
+        machine_env=await parts.runs.machine_env(run.id),
     )
 
 

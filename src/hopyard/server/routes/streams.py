@@ -14,6 +14,7 @@ from hopyard.domain.run import Run
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.answers import encode
+from hopyard.server.auth import Caller
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import TEXT, In, entire, one_of, some_of
 from hopyard.server.names import readable_one
@@ -100,16 +101,14 @@ class StreamsOut(Struct, frozen=True):
     streams: list[StreamOut]
 
 
-def follower_of(parts: Parts) -> Follower:
-    """One that tells runs as people read them."""
+def follower_of(parts: Parts, caller: Caller) -> Follower:
+    """One that tells runs as this caller may see them and people read them."""
     return Follower(
-        parts.runs, parts.streams, parts.ingest, parts.hub, frame=frame, readable=lambda run: readable_one(parts.runs, run)
+        parts.runs, parts.streams, parts.ingest, parts.hub, frame=lambda head: frame(head, caller), readable=lambda run: readable_one(parts.runs, run)
     )
 
 
 def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    follower = follower_of(parts)
-
     async def follow(ask: Ask[FollowQuery, Nothing]) -> Response:
         """Follow a run until it is final.
 
@@ -118,7 +117,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         run = RunId(ask.path["id"])
         wish = Wish(tuple(dict.fromkeys(ask.query.streams.split(","))), _ranks(ask.query.ranks), _cursors(ask.query.cursors, run))
-        frames = follower.frames(run, wish)
+        frames = follower_of(parts, ask.caller).frames(run, wish)
         first = await anext(frames)  # raises NotFound before an answer begins
         return StreamingResponse(_joined(first, frames), media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
 
@@ -179,10 +178,10 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-def frame(head: Mapping[str, Any]) -> bytes:
+def frame(head: Mapping[str, Any], caller: Caller) -> bytes:
     """One frame's line of JSON."""
     run = head.get("run")
-    return encode({**head, "run": run_out(run)} if isinstance(run, Run) else head) + b"\n"
+    return encode({**head, "run": run_out(run, caller)} if isinstance(run, Run) else head) + b"\n"
 
 
 async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -22,12 +22,12 @@ from hopyard.interfaces.streams import StreamKey
 from hopyard.server.accept import accept
 from hopyard.server.answers import encode
 from hopyard.server.endpoint import Ask, Endpoint, Raw
-from hopyard.server.fields import RUN_ID, Hex, Id, In, Name
-from hopyard.server.names import readable_one
+from hopyard.server.fields import MAX_NAMES, RUN_ID, EnvKey, Hex, Id, In, LongText, Name, SecretName
+from hopyard.server.masking import taken_over, with_env
 from hopyard.server.parts import Parts
-from hopyard.server.routes.runs import PLAN_WAIT_S, SubmitQuery
+from hopyard.server.routes.runs import SubmitQuery, submitted
 from hopyard.server.study_wire import MAX_TRIALS
-from hopyard.server.wire import RunOut, run_out
+from hopyard.server.wire import RunOut
 
 JOURNAL_LIMIT = 16 * 1024 * 1024
 LOOK_BYTES = 4 * 1024 * 1024
@@ -60,6 +60,8 @@ class ContinueIn(In):
     queue: Name | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None
     trust: bool = False
+    env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] | None = None
+    secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
     id: Id | None = None
 
 
@@ -120,11 +122,10 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         source = await parts.runs.get(RunId(ask.path["id"]))
         saved = await parts.runs.checkpoints(source.id)
         resume = ResumeFrom(source.id, saved[-1].step, saved[-1].manifest) if saved else source.spec.resume
-        run = await accept(parts, _continued(source, ask.body, resume), user=ask.caller.user, run_id=ask.body.id, trust=ask.body.trust)
-        if ask.query.plan and run.phase is RunPhase.QUEUED:
-            await parts.controller.wait_planned(PLAN_WAIT_S)
-            run = await parts.runs.get(run.id)
-        return run_out(await readable_one(parts.runs, run))
+        source, dropped = await taken_over(parts, source, ask.caller)
+        spec = with_env(_continued(source, ask.body, resume), ask.body.env or {}, ask.body.secrets)
+        run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, trust=ask.body.trust)
+        return await submitted(parts, ask, run, spec, not_inherited=[name for name in dropped if name not in {*(ask.body.env or ()), *spec.secrets}])
 
     bytes_out = Raw("a line of JSON, a line feed, then the segments' bytes")
     length = {"X-Length": "how many bytes the journal has"}

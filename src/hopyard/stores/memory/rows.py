@@ -81,6 +81,7 @@ class RunRow:
     stop_requested: bool = False
     offline: bool = False
     unstored: tuple[str, ...] = ()
+    machine_env: Mapping[str, str | None] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
 

@@ -128,6 +128,13 @@ class MemoryRunStore:
         known = self._state.runs
         return {run: known[run].latest if run in known else {} for run in runs}
 
+    async def record_machine_env(self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None) -> None:
+        self._newest_says(run, attempt).machine_env = dict(values)
+
+    async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
+        row = self._state.runs.get(run)
+        return {} if row is None else row.machine_env
+
     async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
         row = self._existing(run)
         row.unstored = tuple(dict.fromkeys((*row.unstored, *sentences)))[:MOST_UNSTORED]

@@ -186,6 +186,18 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
+    async def record_machine_env(self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None) -> None:
+        def write(conn: Connection) -> None:
+            _check_newest(conn, run, attempt)
+            conn.execute(update(run_contents).where(run_contents.c.run == run).values(machine_env=encode_map(values)))
+
+        await self._database.write(write)
+
+    async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
+        asked = select(run_contents.c.machine_env).where(run_contents.c.run == run)
+        text = await self._database.read(lambda conn: conn.execute(asked).scalar())
+        return {} if text is None else decode_map(text)
+
     async def record_unstored(self, run: RunId, sentences: Sequence[str], /) -> None:
         def write(conn: Connection) -> None:
             before = conn.execute(select(run_contents.c.unstored).where(run_contents.c.run == run)).scalar()

@@ -104,7 +104,7 @@ run_contents = Table(
     Column("requirements", _Key),
     Column("lock", _Key),
     Column("git_diff", _Key),
-    Column("inherited", Text),  # JSON: variables of the machine that its processes got, as of `Run.inherited`
+    Column("machine_env", Text),  # JSON: as of `RunStore.machine_env`
     Column("brief", Text),  # JSON: the spec as listings carry it, where that is less
 )
 

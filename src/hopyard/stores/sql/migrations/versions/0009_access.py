@@ -25,4 +25,4 @@ def upgrade() -> None:
         sa.Column("value", sa.LargeBinary(), nullable=False),
         sa.Column("set_at", sa.BigInteger(), nullable=False),
     )
-    op.add_column("run_contents", sa.Column("inherited", sa.Text()))
+    op.add_column("run_contents", sa.Column("machine_env", sa.Text()))

@@ -1,0 +1,23 @@
+"""What the user of a run that was submitted just now should know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hopyard.cli.address import Run
+from hopyard.cli.console import age, say, seconds_since
+
+
+def tell_remarks(run: Run) -> None:
+    """Name data that others pushed, and what a fork of another user's run lacks."""
+    for line in remarks(run):
+        say(line)
+
+
+def remarks(run: Run) -> Iterator[str]:
+    for one in run.get("pinned") or ():
+        yield f"note: {one['dataset']} version {one['version']}, pushed by {one['created_by']} {age(seconds_since(one['created_at']))} ago"
+    names = run.get("not_inherited") or ()
+    if names:
+        yield f"note: not taken over from the other user's run: {', '.join(names)}"
+        yield f"hint: give them yourself: -e {names[0]}=…, or `hop secret set {names[0]}` and --secret {names[0]}"

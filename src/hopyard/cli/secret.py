@@ -1,0 +1,94 @@
+"""`hop secret …`: values that runs get by name, and that nothing shows again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.options import json_option
+from hopyard.config.params import parse_secrets
+from hopyard.errors import SpecError
+
+
+@click.group("secret", no_args_is_help=False, invoke_without_command=True)
+@click.pass_context
+def secret(ctx: click.Context) -> None:
+    """Keep secrets by name for your runs: `hop run --secret NAME` gives one to a run as the variable NAME.
+
+    A value can be set and removed, and is never shown again: not by a command, not by the API, not in what a run was asked for.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@secret.command("set")
+@click.argument("name", metavar="NAME")
+@click.option("--from-file", "file", type=click.Path(path_type=Path), help="Take the value from a file, whole.")
+@json_option
+def set_secret(name: str, file: Path | None, as_json: bool) -> None:
+    """Keep the value of NAME, read from the terminal without echo, from standard input, or from a file.
+
+    \b
+    hop secret set HF_TOKEN                     asks for the value
+    pass show hf | hop secret set HF_TOKEN      one line feed at the end is left out
+    """
+    from hopyard.sdk.connect import connect
+
+    (name,) = parse_secrets([name], what="NAME")
+    value = _value(name, file)
+    kept = connect().call("PUT", f"/secrets/{name}", json_body={"value": value})
+    if as_json:
+        console.out_json(kept)
+    else:
+        console.say(f"secret {name} is kept; a run gets it by `hop run --secret {name}`")
+
+
+@secret.command("ls")
+@json_option
+def ls(as_json: bool) -> None:
+    """List the names of your secrets, and when each was set."""
+    from hopyard.cli.times import clock
+    from hopyard.sdk.connect import connect
+
+    found = connect().get("/secrets")["secrets"]
+    if as_json:
+        console.out_json(found)
+    else:
+        console.out("\n".join(console.table(["NAME", "SET"], [[one["name"], clock(one["set_at"])] for one in found])))
+
+
+@secret.command("rm")
+@click.argument("name", metavar="NAME")
+@json_option
+def remove(name: str, as_json: bool) -> None:
+    """Remove a secret. Runs that have started keep what they got."""
+    from hopyard.sdk.connect import connect
+
+    (name,) = parse_secrets([name], what="NAME")
+    connect().delete(f"/secrets/{name}")
+    if as_json:
+        console.out_json({"name": name})
+    else:
+        console.say(f"secret {name} is removed")
+
+
+def _value(name: str, file: Path | None) -> str:
+    """Raises SpecError."""
+    if file is None and sys.stdin.isatty():
+        value: str = click.prompt(f"value of {name}", hide_input=True, err=True)
+    else:
+        try:
+            data = sys.stdin.buffer.read() if file is None else file.read_bytes()
+            value = data.decode()
+        except OSError as bad:
+            raise SpecError(f"--from-file: {file} cannot be read: {bad.strerror}") from bad
+        except UnicodeDecodeError as bad:
+            raise SpecError(f"the value of {name} is not UTF-8 text", hints=("a variable holds text: encode it, for example with base64",)) from bad
+        if file is None:
+            value = value.removesuffix("\n")
+    if not value or "\0" in value:
+        raise SpecError(f"the value of {name} is empty" if not value else f"the value of {name} holds a zero byte", hints=("a variable holds text",))
+    return value

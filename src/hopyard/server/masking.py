@@ -1,0 +1,79 @@
+"""What of a run is its user's alone: the values of its environment variables. Others are told the names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hopyard.domain.access import Scope
+from hopyard.domain.run import Run, RunSpec
+from hopyard.server.auth import Caller
+from hopyard.server.parts import Parts
+
+HIDDEN = "***"
+
+
+def may_see(caller: Caller, run: Run) -> bool:
+    """Whether it is the run's user, with a token that is good for more than reading, the run itself, or its study."""
+    if caller.run is not None:
+        return caller.run in (run.id, run.spec.parent)
+    return caller.user == run.name.user and Scope.SUBMIT in caller.scopes
+
+
+def seen_by(caller: Caller, run: Run) -> Run:
+    """The run as this caller may see it."""
+    return run if may_see(caller, run) else replace(run, spec=_hidden(run.spec))
+
+
+def _hidden(spec: RunSpec) -> RunSpec:
+    env = dict.fromkeys(spec.env, HIDDEN)
+    trial = _trial(spec)
+    if not trial.get("env"):
+        return replace(spec, env=env) if env else spec
+    return replace(spec, env=env, study={**(spec.study or {}), "trial": {**trial, "env": dict.fromkeys(trial["env"], HIDDEN)}})
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """spec: of a run whose fork is another user's. dropped: names of variables and secrets that are not taken over."""
+
+    spec: RunSpec
+    dropped: tuple[str, ...] = ()
+
+
+def inherited(spec: RunSpec, secrets: Collection[str]) -> Inherited:
+    """What another user's fork takes over. Values belong to the user who gave them; a secret is the forking user's own of that name,
+    where there is one among `secrets`."""
+    trial = _trial(spec)
+    names = [*spec.env, *trial.get("env", ()), *(name for name in (*spec.secrets, *trial.get("secrets", ())) if name not in secrets)]
+    kept = tuple(name for name in spec.secrets if name in secrets)
+    plain = replace(spec, env={}, secrets=kept)
+    if trial:
+        own = [name for name in trial.get("secrets", ()) if name in secrets]
+        plain = replace(plain, study={**(spec.study or {}), "trial": {**trial, "env": {}, "secrets": own}})
+    return Inherited(plain, tuple(dict.fromkeys(names)))
+
+
+def with_env(spec: RunSpec, env: Mapping[str, str], secrets: Collection[str]) -> RunSpec:
+    """With these variables and secrets added, to the trials of a study, too."""
+    added = replace(spec, env={**spec.env, **env}, secrets=tuple(dict.fromkeys([*spec.secrets, *secrets])))
+    trial = _trial(spec)
+    if not trial or not (env or secrets):
+        return added
+    more = {"env": {**trial.get("env", {}), **env}, "secrets": list(dict.fromkeys([*trial.get("secrets", ()), *secrets]))}
+    return replace(added, study={**(spec.study or {}), "trial": {**trial, **more}})
+
+
+def _trial(spec: RunSpec) -> Mapping[str, Any]:
+    """What each trial of a study runs; empty where it is none, or its trials share workers."""
+    return (spec.study or {}).get("trial") or {}
+
+
+async def taken_over(parts: Parts, source: Run, caller: Caller) -> tuple[Run, tuple[str, ...]]:
+    """A run as a fork of it by this caller begins, and the names of variables and secrets that the fork does not take over."""
+    user = caller.require_user()
+    if user == source.name.user:
+        return source, ()
+    found = inherited(source.spec, await parts.access.secret_names(user))
+    return replace(source, spec=found.spec), found.dropped

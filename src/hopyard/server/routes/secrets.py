@@ -1,0 +1,62 @@
+"""Secrets of users: set, listed by name, removed. No address answers a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from hopyard.domain.access import Scope
+from hopyard.errors import Conflict, SpecError
+from hopyard.server.endpoint import Ask, Endpoint, Nothing
+from hopyard.server.fields import In, LongText
+from hopyard.server.parts import Parts
+
+_MOST = 1000  # secrets of one user
+
+
+class SecretIn(In):
+    """value: what processes of runs that name the secret get as a variable. It is never answered."""
+
+    value: Annotated[LongText, Meta(min_length=1)]
+
+
+class SecretOut(Struct, frozen=True):
+    name: str
+    set_at: datetime
+
+
+class SecretsOut(Struct, frozen=True):
+    secrets: list[SecretOut]
+
+
+def secret_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+    async def list_secrets(ask: Ask[Nothing, Nothing]) -> SecretsOut:
+        """List the names of the caller's secrets, and when each was set last."""
+        found = await parts.access.secret_names(ask.caller.require_user())
+        return SecretsOut([SecretOut(name, set_at) for name, set_at in found.items()])
+
+    async def put(ask: Ask[Nothing, SecretIn]) -> SecretOut:
+        """Keep a secret of the caller, in the place of an earlier one of this name. Runs that start from now on get it."""
+        user, name, now = ask.caller.require_user(), ask.path["secret"], parts.now()
+        if name.startswith("HOPYARD_"):
+            raise SpecError(f"`{name}` is set by Hopyard itself", hints=("choose a name that does not begin with HOPYARD_",))
+        known = await parts.access.secret_names(user)
+        if name not in known and len(known) >= _MOST:
+            raise Conflict(f"{user} has {_MOST} secrets already", hints=("remove one: `hop secret rm NAME`",))
+        await parts.access.put_secret(user, name, ask.body.value, now=now)
+        return SecretOut(name, now)
+
+    async def remove(ask: Ask[Nothing, Nothing]) -> Nothing:
+        """Remove a secret of the caller. Runs that have started keep what they got; those that wait for their start will fail."""
+        await parts.access.remove_secret(ask.caller.require_user(), ask.path["secret"])
+        return Nothing()
+
+    at = "/secrets/{secret}"
+    return [
+        Endpoint("GET", "/secrets", list_secrets, returns=SecretsOut),
+        Endpoint("PUT", at, put, body=SecretIn, returns=SecretOut, errors=(400, 409), scope=Scope.ADMIN),
+        Endpoint("DELETE", at, remove, errors=(404,), scope=Scope.ADMIN),
+    ]

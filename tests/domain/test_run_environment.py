@@ -1,0 +1,30 @@
+"""Which variables of the machine runs get."""
+
+from __future__ import annotations
+
+from hopyard.domain.run_environment import as_told, for_replicas, for_runs
+
+SHELL = {
+    "PATH": "/bin", "LC_ALL": "C", "TZ": "UTC", "PWD": "/tut", "OLDPWD": "/", "OMP_NUM_THREADS": "7", "HF_TOKEN": "hf", "WANDB_MODE": "offline",
+    "AWS_SECRET_ACCESS_KEY": "x", "PYTHONPATH": "/src", "VIRTUAL_ENV": "/venv", "HOPYARD_TOKEN": "hop_x", "HOPYARD_HOME": "/h", "UV_DEFAULT_INDEX": "http://u:p@i/",
+    "HTTP_PROXY": "http://proxy:1", "https_proxy": "http://me:secret@proxy:1", "NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring",
+}  # fmt: skip
+
+
+def test_a_run_gets_the_list_and_what_an_administrator_adds() -> None:
+    usual = {"PATH": "/bin", "LC_ALL": "C", "TZ": "UTC", "HTTP_PROXY": "http://proxy:1"}
+    assert for_runs(SHELL, ()) == usual
+    assert for_runs(SHELL, ("NCCL_*", "https_proxy", "GONE")) == usual | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "https_proxy": SHELL["https_proxy"]}
+    assert not {name for name in for_runs(SHELL, ("*", "HOPYARD_*")) if name.startswith("HOPYARD_")}
+
+
+def test_a_replica_gets_what_building_needs_and_nobodys_secrets() -> None:
+    found = for_replicas(SHELL, ("NCCL_DEBUG",))
+    extra = {"HOPYARD_HOME", "UV_DEFAULT_INDEX", "https_proxy", "PYTHONPATH", "NCCL_DEBUG"}
+    assert found == {name: SHELL[name] for name in {*for_runs(SHELL, ()), *extra}}
+
+
+def test_values_that_an_administrator_let_in_are_told_by_name_only() -> None:
+    got = for_runs(SHELL, ("NCCL_*",))
+    told = as_told(got, ("NCCL_*",))
+    assert told == {**got, "NCCL_DEBUG": None, "NCCL_ALGO": None} and list(told) == sorted(told)
