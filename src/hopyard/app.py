@@ -10,20 +10,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
-import getpass
 import json
 import logging
 import math
 import os
+import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import uvicorn
 import uvloop
@@ -32,7 +31,8 @@ from starlette.types import ASGIApp
 from hopyard import __version__
 from hopyard.config.allocator import set_allocator
 from hopyard.config.descriptors import count_allowed, raise_limit
-from hopyard.config.home import Home
+from hopyard.config.home import AS_ROOT, Home, user_name
+from hopyard.config.identity import Identity, place_of, proof, read_identity, write_identity
 from hopyard.config.node_checks import disk_trouble, gpu_trouble
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import ServerSettings, Settings, read_settings
@@ -49,10 +49,12 @@ from hopyard.errors import HopyardError, SpecError
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.private_files import OTHERS, open_file, write_atomically
 from hopyard.scheduler.cycle.planner import Planner
+from hopyard.sdk.home_link import BACKLOG, HOST, listen, port_of
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
 from hopyard.server.auth import hash_token, new_user_token
 from hopyard.server.connections import Connections
+from hopyard.server.local import OwnersOnly, listener_of
 from hopyard.server.parts import Parts
 from hopyard.server.protocol import Hosts, protocol_factory
 from hopyard.stores.blobs.folder import FolderBlobs
@@ -67,9 +69,10 @@ from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.sql.usage_rows import SqlUsageStore
 from hopyard.stores.streams import FolderStreams
 
-HOST = "127.0.0.1"
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
+PRESENCE_S = 1.0  # between two looks whether the server can still be found
+SECRET_BYTES = 32
 CLOSED_AT_ONCE = 10_000  # files of an old home whose modes are mended before the server answers; the others meanwhile
 FIRST_LOOK_S = 5.0  # that a start waits for its engine to say what it has
 log = logging.getLogger("hopyard.app")
@@ -97,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for _ in islice(entries, CLOSED_AT_ONCE):
             pass
         settings = read_settings(home.settings_file)
-        with bind(home, settings, given.port) as listening:
-            uvloop.run(serve(home, settings, listening, scripts_umask=scripts_umask, entries=entries))
+        listening, warning = bind(home, settings, given.port)
+        with listening:
+            uvloop.run(serve(home, settings, listening, warning=warning, scripts_umask=scripts_umask, entries=entries))
     except HopyardError as error:
         print("\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]), file=sys.stderr)
         return 1
@@ -115,30 +119,39 @@ def give_memory_back() -> None:
 
 
 def take_lock(home: Home) -> int | None:
-    """Hold `server.lock` as long as this process lives; None when another one holds it."""
+    """Hold `server.lock` as long as this process lives, and write its number there; None when another one holds it."""
     descriptor = open_file(home.server_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return descriptor
 
 
-def bind(home: Home, settings: Settings, port: int | None) -> socket.socket:
-    """A listening socket on loopback. A port that was asked for must be free; that of the last time is only preferred."""
+def bind(home: Home, settings: Settings, port: int | None) -> tuple[socket.socket, str]:
+    """A listening socket on loopback, and what its owner must know of it. A port that was asked for must be free; that of the last time is
+    only preferred."""
     wanted = port if port is not None else settings.server.port
     if wanted:
         try:
-            return _listen(wanted)
+            return _listen(wanted), ""
         except OSError as taken:
             hint = f"end what listens there, or name another one: `server: {{port: …}}` in {home.settings_file}"
             raise SpecError(f"port {wanted} cannot be used: {taken.strerror}", hints=(hint,)) from taken
-    last = home.read_server()
-    with suppress(OSError, ValueError, TypeError):
-        if last is not None and (before := urlsplit(str(last["url"])).port):
-            return _listen(before)
-    return _listen(0)
+    before = port_of((home.read_server() or {}).get("url"))
+    try:
+        return _listen(before), ""
+    except OSError:
+        found = _listen(0)
+    uid = listener_of(before)
+    holder = "another program" if uid is None else f"a program of {user_name(uid)} (uid {uid})"
+    return found, (
+        f"port {before}, where the last server of this home was, is taken by {holder}; this one listens on port {found.getsockname()[1]}. "
+        f"Users who still connect to port {before} send their tokens to that program"
+    )
 
 
 def _listen(port: int) -> socket.socket:
@@ -146,7 +159,7 @@ def _listen(port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((HOST, port))
-        found.listen(2048)
+        found.listen(BACKLOG)
         found.setblocking(False)
     except BaseException:
         found.close()
@@ -175,11 +188,19 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 timeout_keep_alive=math.ceil(settings.limits.idle_timeout_s),
                 timeout_graceful_shutdown=GRACEFUL_S,
-                backlog=2048,
+                backlog=BACKLOG,
             )
         )
         self._parts, self._end, self._leave = parts, end, leave
         self.answering = asyncio.Event()
+
+    async def add_local(self, listening: socket.socket) -> None:
+        """Serve the Unix socket of the home as well."""
+
+        def protocol() -> asyncio.Protocol:
+            return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]
+
+        self.servers.append(await asyncio.get_running_loop().create_unix_server(lambda: OwnersOnly(protocol), sock=listening))
 
     async def main_loop(self) -> None:
         self.server_state.default_headers = self.config.encoded_headers
@@ -192,10 +213,10 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def serve(home: Home, settings: Settings, listening: socket.socket, *, scripts_umask: int, entries: Iterator[str]) -> None:
+async def serve(home: Home, settings: Settings, listening: socket.socket, *, warning: str, scripts_umask: int, entries: Iterator[str]) -> None:
     """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything. Runs go on without us.
 
-    scripts_umask: of the runs' scripts. entries: what is left to do of `Home.close_entries`, done beside the serving.
+    warning: what the owner must know. scripts_umask: of the runs' scripts. entries: what is left to do of `Home.close_entries`, done beside the serving.
     """
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -211,7 +232,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, scr
         closing.push_async_callback(streams.close)
         access = SqlAccessStore(database)
         mark = ensure_mark(home)
-        await ensure_owner(home, access, mark, now=clock.now())
+        identity = await ensure_identity(home, access)
+        await ensure_token(home, access, identity.owner, mark, now=clock.now())
         name = "local" if settings.database is None else f"local-{mark}"
         engine = LocalEngine(
             home,
@@ -240,10 +262,12 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, scr
             clock=clock,
             url=url,
             home=str(home.root),
-            owner=owner_name(),
+            owner=identity.owner,
             version=__version__,
             end_server=end.set,
             started_at=started_at,
+            warnings=tuple(filter(None, (warning, AS_ROOT if os.geteuid() == 0 else ""))),
+            prove=lambda nonce: proof(identity, nonce=nonce, port=port_of(url), place=place_of(home)),
             keep_checkpoints=settings.retention.checkpoints,
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
             holder=f"{socket.gethostname()} {mark}",  # the lock on the home says that an earlier one has ended
@@ -255,7 +279,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, scr
             await cordon_restored(parts.cluster, engine, clock, created_at=restored)
             log.warning("this home was restored from the backup of %s: its nodes are cordoned", restored)
             home.restored_file.unlink()
-        server = HttpServer(create_api(parts, settings.server.limits), parts, end, settings=settings.server, leave=lambda: write_server_file(home, url, started_at, pid=0))
+        presence = Presence(home, url, started_at, warning)
+        server = HttpServer(create_api(parts, settings.server.limits), parts, end, settings=settings.server, leave=presence.leave)
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()
@@ -266,7 +291,10 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, scr
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):
                     await parts.controller.looked.wait()
-            write_server_file(home, url, started_at, pid=os.getpid())
+            await presence.tell(server.add_local)
+            others.append(loops.create_task(presence.keep(server.add_local)))
+            for told in parts.warnings:
+                log.warning("%s", told)
             log.info("hopyard %s answers at %s, home %s", __version__, url, home.root)
             try:
                 await engine.start()
@@ -310,14 +338,27 @@ def ensure_mark(home: Home) -> str:
         return mark
 
 
-async def ensure_owner(home: Home, access: AccessStore, mark: str, *, now: datetime) -> None:
+async def ensure_identity(home: Home, access: AccessStore) -> Identity:
+    """Who owns the home: written down at the first start. The name is that of the user of the owner's token where the store knows it, else
+    the login name of this process's user, by number: variables such as $USER decide nothing."""
+    identity = read_identity(home)
+    if identity is None:
+        token = home.read_token()
+        known = None if token is None else await access.find_token(hash_token(token))
+        owner = slug(user_name(os.geteuid()), fallback="owner") if known is None else known.user
+        identity = Identity(owner, secrets.token_hex(SECRET_BYTES))
+        write_identity(home, identity)
+    return identity
+
+
+async def ensure_token(home: Home, access: AccessStore, owner: str, mark: str, *, now: datetime) -> None:
     """The owner's token of this home, in a file that only the owner can read. Where the file is missing, or holds a token that the
     store does not know (any more), a new one is made, and the one that lay there before is revoked."""
     token = home.read_token()
     known = None if token is None else await access.find_token(hash_token(token))
     if known is not None and not known.expired(now):
         return
-    owner, name = owner_name(), f"home-{mark[:6]}"
+    name = f"home-{mark[:6]}"
     for old in await access.tokens(owner):
         if old.name in (name, ""):  # "": of a server that gave tokens no names
             await access.remove_token(old.id)
@@ -326,18 +367,54 @@ async def ensure_owner(home: Home, access: AccessStore, mark: str, *, now: datet
     await access.add_token(owner, hash_token(token), now=now, name=name)
 
 
-def owner_name() -> str:
-    """The user's login name as a legal name."""
+class Presence:
+    """How processes of this machine find the server: the socket in the home, and `server.json`. Both are made anew where they vanish."""
+
+    def __init__(self, home: Home, url: str, started_at: datetime, warning: str) -> None:
+        self._home, self._place = home, place_of(home)
+        self._said = {"url": url, "started_at": started_at.isoformat(), "version": __version__, "place": self._place, "warning": warning}
+        self._stamps: tuple[object, ...] = ()
+
+    async def tell(self, add_local: Callable[[socket.socket], Awaitable[None]]) -> None:
+        """From now on the server can be found."""
+        if not self._stamps or _stamp(self._home.socket_file) != self._stamps[1]:
+            listening = listen(self._home)
+            if listening is None:
+                log.warning("%s cannot be made; processes of this machine use the port", self._home.socket_file)
+            else:
+                await add_local(listening)
+        self._write(os.getpid())
+        self._stamps = self._look()
+
+    async def keep(self, add_local: Callable[[socket.socket], Awaitable[None]]) -> None:
+        """Make what vanishes anew, as long as the home is there."""
+        while True:
+            await asyncio.sleep(PRESENCE_S)
+            with suppress(OSError):
+                if self._look() != self._stamps and place_of(self._home) == self._place:
+                    await self.tell(add_local)
+
+    def leave(self) -> None:
+        """The server ends on purpose: pid 0 tells so."""
+        with suppress(OSError):
+            if place_of(self._home) == self._place:
+                self._home.socket_file.unlink(missing_ok=True)
+                self._write(0)
+
+    def _write(self, pid: int) -> None:
+        write_atomically(self._home.server_file, json.dumps({"pid": pid, **self._said}).encode() + b"\n")
+
+    def _look(self) -> tuple[object, ...]:
+        return tuple(_stamp(path) for path in (self._home.server_file, self._home.socket_file))
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes when the file is replaced, written or removed."""
     try:
-        return slug(getpass.getuser(), fallback="owner")
-    except (OSError, KeyError):
-        return "owner"
-
-
-def write_server_file(home: Home, url: str, started_at: datetime, *, pid: int) -> None:
-    """pid: 0 when the server ends on purpose; whoever waits for it then does not start another one."""
-    said = {"pid": pid, "url": url, "started_at": started_at.isoformat(), "version": __version__}
-    write_atomically(home.server_file, json.dumps(said).encode() + b"\n")
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_mtime_ns
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ async def local_bench(
 ) -> AsyncIterator[LocalBench]:
     home = Home(folder / "home").create()
     with ReplicaSink() as sink:
-        sink.write_server_file(home.server_file)
-        bench = LocalBench(None, sink, lambda: sink.write_server_file(home.server_file), home=home, use_cgroups=use_cgroups, pass_environment=pass_environment)  # type: ignore[arg-type]
+        sink.serve_home(home)
+        bench = LocalBench(None, sink, lambda: sink.serve_home(home), home=home, use_cgroups=use_cgroups, pass_environment=pass_environment)  # type: ignore[arg-type]
         bench.engine = engine = bench.new_engine(node=node)
         try:
             yield bench

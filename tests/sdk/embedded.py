@@ -8,15 +8,20 @@ import os
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+from hopyard.config.home import Home
+from hopyard.testing.home_server import HomeServer
+
+URL = "http://127.0.0.1:8"  # only told
 
 
 class Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer({"status": "ok", "version": "0.1.0", "pid": os.getpid(), "started_at": "2025-01-01T00:00:00Z"})
+        self._answer({"status": "ok", "version": "0.1.0", "pid": os.getpid(), "started_at": "2025-01-01T00:00:00Z", "url": URL})
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -49,12 +54,10 @@ def main() -> int:
         print("another server has this home", flush=True)
         return 0  # as hopyard.app does
     time.sleep(float(os.environ.get("SLOW_START", "0")))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    server.daemon_threads = True
+    server = HomeServer(Home(home), Answers)
     (home / "token").write_text("hop_test")
     scratch = home / f".server.{os.getpid()}"
-    url = f"http://127.0.0.1:{server.server_address[1]}"
-    scratch.write_text(json.dumps({"pid": os.getpid(), "url": url, "started_at": "2025-01-01T00:00:00Z", "version": "0.1.0"}))
+    scratch.write_text(json.dumps({"pid": os.getpid(), "url": URL, "started_at": "2025-01-01T00:00:00Z", "version": "0.1.0"}))
     scratch.replace(home / "server.json")
     server.serve_forever(poll_interval=0.02)
     return 0

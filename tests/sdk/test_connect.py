@@ -49,6 +49,8 @@ def test_starts_once_and_is_found_again(home: Home) -> None:
     client = connect(start=False)
     assert client.url == first.url and client.token == "hop_test"
     assert client.get("/health")["pid"] == first.pid
+    home.server_file.unlink()
+    assert find_server(home) == first and connect(start=False).url == first.url, "the socket tells as much"
     client.close()
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from hopyard.config.home import Home
 from hopyard.errors import (
     AuthError,
     Conflict,
@@ -22,21 +23,17 @@ from hopyard.errors import (
     SpecError,
 )
 from hopyard.studies.server import StudyServer
+from hopyard.testing.home_server import HomeServer
 
 
-class Answers(ThreadingHTTPServer):
+class Answers(HomeServer):
     """Gives the answers that it was told, one after another, and remembers with which token each was asked for."""
 
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answering)
+    def __init__(self, home: Home) -> None:
+        super().__init__(home, _Answering)
+        self.home = home
         self.answers: list[tuple[int, dict[str, object]]] = []
         self.tokens: list[str] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
 
 class _Answering(BaseHTTPRequestHandler):
@@ -57,8 +54,8 @@ class _Answering(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def answers() -> Iterator[Answers]:
-    with Answers() as server:
+def answers(tmp_path: Path) -> Iterator[Answers]:
+    with Answers(Home(tmp_path / "home")) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         yield server
@@ -70,8 +67,8 @@ def error(status: int, code: str) -> tuple[int, dict[str, object]]:
     return status, {"error": {"code": code, "message": f"{code}!", "hints": []}}
 
 
-def line_to(answers: Answers, folder: Path, *, url: str = "", said: list[str] | None = None, stop: list[bool] | None = None) -> StudyServer:
-    spec = {"launch": {"server_url": url or answers.url, "token": "first"}, "node": {"server_file": str(folder / "server.json")}}
+def line_to(answers: Answers, folder: Path, *, home: Path | None = None, said: list[str] | None = None, stop: list[bool] | None = None) -> StudyServer:
+    spec = {"launch": {"server_url": "http://127.0.0.1:9", "token": "first"}, "node": {"home": str(home or answers.home.root)}}
     (folder / "spec.json").write_text(json.dumps(spec))
     return StudyServer(folder, stopping=lambda: bool(stop and stop.pop(0)), say=(said if said is not None else []).append)
 
@@ -130,9 +127,8 @@ def test_a_server_that_only_fails_is_told_of(answers: Answers, tmp_path: Path, m
     line.close()
 
 
-def test_it_follows_a_server_to_its_new_address_and_takes_up_a_renewed_token(answers: Answers, tmp_path: Path) -> None:
-    line = line_to(answers, tmp_path, url="http://127.0.0.1:9")  # nobody answers there
-    (tmp_path / "server.json").write_text(json.dumps({"url": answers.url}))
+def test_it_takes_up_a_renewed_token(answers: Answers, tmp_path: Path) -> None:
+    line = line_to(answers, tmp_path)
     answers.answers = [(200, {"a": 1}), error(401, "not_authorised"), (200, {"a": 2})]
     assert line.get("/x") == {"a": 1}
     (tmp_path / "token").write_text("second\n")
@@ -142,7 +138,7 @@ def test_it_follows_a_server_to_its_new_address_and_takes_up_a_renewed_token(ans
 
 
 def test_who_is_to_leave_waits_for_nobody(answers: Answers, tmp_path: Path) -> None:
-    line = line_to(answers, tmp_path, url="http://127.0.0.1:9", stop=[False, True])
+    line = line_to(answers, tmp_path, home=tmp_path / "empty", stop=[False, True])
     with pytest.raises(ServerUnavailable):
         line.get("/x")
     line.close()

@@ -9,7 +9,7 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.home import Home
+from hopyard.config.home import AS_ROOT, ROOT_HINT, Home
 from hopyard.errors import Conflict, ServerUnavailable, UsageError
 
 
@@ -27,9 +27,16 @@ def up(as_json: bool) -> None:
     before = find_server(home)
     server = before or start_server(home)
     if as_json:
-        console.out_json({"url": server.url, "pid": server.pid, "started": before is None})
-    else:
-        console.say(f"{'runs already' if before else 'started'}: {server.url}  (pid {server.pid}, home {home.root})")
+        console.out_json({"url": server.url, "pid": server.pid, "started": before is None, "warnings": _warnings(server.warning)})
+        return
+    console.say(f"{'runs already' if before else 'started'}: {server.url}  (pid {server.pid}, home {home.root})")
+    for warning in _warnings(server.warning):
+        console.say(f"warning: {warning}")
+
+
+def _warnings(told: str) -> list[str]:
+    """What the owner of a server on this machine must know. A home's server runs as the user who uses the home, or not at all."""
+    return list(filter(None, [told, f"{AS_ROOT}; {ROOT_HINT}" if os.geteuid() == 0 else ""]))
 
 
 @click.command("down")
@@ -94,6 +101,7 @@ def status_lines(told: dict[str, Any]) -> list[str]:
         f"runs       {', '.join(f'{count} {phase}' for phase, count in runs.items()) or 'none yet'}",
         f"blobs      {told['blobs']['count']:,} in {console.bytes_text(told['blobs']['bytes'])}",
     ]
+    lines += [f"warning    {warning}" for warning in told.get("warnings", ())]
     return lines + [f"{'node' if i == 0 else '':<11}{_node(node)}" for i, node in enumerate(told["nodes"])]
 
 

@@ -35,6 +35,16 @@ class Home:
         return self.root / "server.json"
 
     @property
+    def socket_file(self) -> Path:
+        """Where processes of this machine reach the server, see `sdk.home_link`."""
+        return self.root / "server.sock"
+
+    @property
+    def identity_file(self) -> Path:
+        """See `config.identity`."""
+        return self.root / "identity.json"
+
+    @property
     def server_lock(self) -> Path:
         return self.root / "server.lock"
 
@@ -164,7 +174,7 @@ class Home:
     def check_entries(self) -> None:
         """Raises SpecError where one of Hopyard's own files or folders belongs to another user: a server of theirs has been at work here."""
         own = (
-            self.server_file, self.server_lock, self.start_lock, self.token_file, self.database, self.server_log.parent, self.server_log,
+            self.server_file, self.socket_file, self.server_lock, self.start_lock, self.token_file, self.identity_file, self.database, self.server_log.parent, self.server_log,
             self.blobs, self.streams, self.attempts, self.trees.parent, self.offline,
         )  # fmt: skip
         for path in own:

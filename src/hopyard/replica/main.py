@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from hopyard.config.home import Home
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
@@ -73,7 +74,7 @@ class Replica:
         self._is_adoption, self._adopted = is_adoption, adopted
         self._state = ReplicaState(ReplicaPhase.PREPARING, os.getpid(), boot=boot_id(), started_at=time.time())
         launch = spec.launch
-        self._server = ServerLine(folder, url=launch.server_url, token=launch.token, server_file=Path(spec.node.server_file))
+        self._server = ServerLine(folder, url=launch.server_url, token=launch.token, home=Home(Path(spec.node.home)))
         self._wakeup = Wakeup()
         self._left_behind = LeftBehind(folder, spec)
         self._before: Stamps | None = None  # what lay in the run's folder before its script began, where that is known

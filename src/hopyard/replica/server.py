@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from pathlib import Path
 
+from hopyard.config.home import Home
+from hopyard.errors import HopyardError
 from hopyard.replica.folder import Folder
 from hopyard.sdk.client import Client
+from hopyard.sdk.home_link import client_of, port_of
 
 
 class ServerLine:
-    """Makes clients for where the server is now. Each thread asks for its own `client()`.
+    """The client of the server of the home, wherever it is now: each connection is made to a process that has proven to be that server,
+    so nothing goes to another program on its last port, and what such a program acknowledges counts for nothing (see `sdk.home_link`).
 
-    url, token: what the spec says. server_file: where a later server of the same home writes its address.
+    url, token: what the spec says; the url is what scripts are told.
     """
 
-    def __init__(self, folder: Folder, *, url: str, token: str, server_file: Path) -> None:
-        self._folder, self._server_file = folder, server_file
+    def __init__(self, folder: Folder, *, url: str, token: str, home: Home) -> None:
+        self._folder, self._home = folder, home
         self._token = folder.read_token() or token
-        self._client = Client(self._read_url() or url, self._token)
+        self._client = client_of(home, self._token, url=self._read_url() or url)
 
     @property
     def client(self) -> Client:
@@ -31,11 +33,11 @@ class ServerLine:
         return self._client.url
 
     def look_again(self) -> bool:
-        """After a failure: whether the server has another address now."""
+        """After a failure: whether there is another server now."""
         url = self._read_url()
-        if url is None or url.rstrip("/") == self._client.url:
+        if url is None or url == self._client.url:
             return False
-        self._client = Client(url, self._token)
+        self._client = client_of(self._home, self._token, url=url)
         return True
 
     def renew(self, token: str) -> None:
@@ -45,8 +47,7 @@ class ServerLine:
             self._folder.write_token(token)
 
     def _read_url(self) -> str | None:
-        try:
-            url = json.loads(self._server_file.read_bytes())["url"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return url if isinstance(url, str) and url.startswith("http://") else None
+        with suppress(HopyardError):
+            url = str((self._home.read_server() or {}).get("url", "")).rstrip("/")
+            return url if port_of(url) else None
+        return None

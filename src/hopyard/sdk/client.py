@@ -6,11 +6,13 @@ Standard library only, because it also runs inside users' processes and because 
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -67,15 +69,26 @@ class Response:
 
 class Client:
     """Speaks to one server. `url` is the server's address without `/api/v1`. Safe to use from several threads. hint: what helps where
-    nobody answers."""
+    nobody answers. dial: connects in place of the address, to a server of this machine (see `home_link`)."""
 
-    def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, hint: str = "`hop status` tells whether one runs; `hop up` starts it") -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_s: float = 60.0,
+        hint: str = "`hop status` tells whether one runs; `hop up` starts it",
+        dial: Callable[[float], socket.socket] | None = None,
+    ) -> None:
         self._hint = hint
         split = urlsplit(url)
         if split.scheme != "http" or not split.hostname:
             raise errors.SpecError(f"`{url}` is not the address of a server", hints=("it looks like http://127.0.0.1:8765",))
         self.url, self.token = url.rstrip("/"), token
-        self._host, self._port, self._timeout = split.hostname, split.port or 80, timeout_s
+        host, port = split.hostname, split.port or 80
+        self._authority, self._timeout = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", timeout_s
+        self._dial = dial or partial(_dial, host, port)
+        self._near = dial is not None or host in _LOOPBACK
         self._local = threading.local()
 
     # -- one request ---------------------------------------------------------------------------------------------
@@ -137,7 +150,7 @@ class Client:
         while True:
             connection: Connection | None = getattr(self._local, "connection", None)
             if connection is None or connection.sock is None:
-                connection, fresh = Connection(self._host, self._port, timeout=timeout_s), True
+                connection, fresh = Connection(self._dial, self._authority, timeout=timeout_s), True
                 self._local.connection = connection
             else:
                 connection.sock.settimeout(timeout_s)
@@ -172,16 +185,11 @@ class Client:
     def delete(self, path: str, **query: str | int | float | None) -> Any:
         return self.call("DELETE", path, query=query)
 
-    def reach(self, *, timeout_s: float = 2.0) -> bool:
-        """Whether the server's port takes a connection. It is kept for this thread's first request, so asking costs nothing."""
+    def use(self, sock: socket.socket) -> None:
+        """Take a socket that is connected already for this thread's first request."""
         self.close()
-        connection = Connection(self._host, self._port, timeout=timeout_s)
-        try:
-            connection.connect()
-        except OSError:
-            return False
-        self._local.connection = connection
-        return True
+        self._local.connection = connection = Connection(lambda _: sock, self._authority, timeout=self._timeout)
+        connection.connect()
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -236,7 +244,7 @@ class Client:
 
     def locate(self, manifest: str, digests: Sequence[str]) -> list[str | None]:
         """For each blob a file that may hold it; all None where the server is another machine, or does not tell."""
-        if self._host not in _LOOPBACK:
+        if not self._near:
             return [None] * len(digests)
         return list(self.post("/blobs/locate", {"manifest": manifest, "digests": list(digests)})["paths"])
 
@@ -249,6 +257,12 @@ def _pause_s(raw: Answer) -> float | None:
     import random
 
     return int(said) * random.uniform(0.8, 1.2)
+
+
+def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    sock = socket.create_connection((host, port), timeout_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def rebuild(status: int, data: bytes) -> HopyardError:

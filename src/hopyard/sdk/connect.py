@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from hopyard.config.home import HOME_VARIABLE, Home
 from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError
 from hopyard.private_files import make_folder, open_file
 from hopyard.sdk.client import Client
+from hopyard.sdk.home_link import Stranger, client_of, dial, peer_of, port_of
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -35,17 +37,20 @@ _POLL_S = 0.01
 _TAIL_LINES = 12
 _KILLED_AT_MOST = 3  # servers, while they start, before that is told
 _SERVER_MODULE = "hopyard.app"
+_UNKNOWN_URL = "http://127.0.0.1:1"  # until the server has told its own; no request goes there
+_STRANGER_HINTS = ("no token was sent; find out whose program it is and end it, then `hop up`",)
 _started: list[Popen[bytes]] = []  # kept so that nothing complains about a child that is meant to outlive us
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running embedded server, as `server.json` tells it."""
+    """A running embedded server, as `server.json` or it itself tells. warning: what its owner must know, in a sentence; else empty."""
 
     pid: int
     url: str
     version: str
     started_at: str
+    warning: str = ""
 
 
 def connect(*, start: bool = True, home: Home | None = None) -> Client:
@@ -54,18 +59,26 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
     Raises ServerUnavailable when there is no server (or it does not come up), AuthError when an address has no token.
     """
     home = home or Home.default()
-    url = _named_url()
-    if url:
-        return Client(url, os.environ.get(TOKEN_VARIABLE) or _token_of(home, url), hint=_FAR.format(where=URL_VARIABLE))
-    login = read_login(home)
-    if login is not None:
+    home.check()
+    url, token, login = _named_url(), os.environ.get(TOKEN_VARIABLE), read_login(home)
+    if url and not token:
+        if login is not None and login[0] == url.rstrip("/"):
+            token = login[1]
+        elif not _is_own(home, url):
+            raise AuthError(f"{URL_VARIABLE} is set to {url}, but there is no token for it", hints=(f"set {TOKEN_VARIABLE}",))
+    if url and token:
+        return Client(url, token, hint=_FAR.format(where=URL_VARIABLE))
+    if login is not None and not url:
         return Client(*login, hint=_FAR.format(where=home.login_file))
     found = _find_fast(home)
     if found is not None:
         return found
     if not start:
         raise ServerUnavailable(f"no server runs for {home.root}", hints=("`hop up` starts it",))
-    return _client(home, start_server(home))
+    server = start_server(home)
+    if server.warning:
+        print(f"warning: {server.warning}", file=sys.stderr)
+    return _client(home, server)
 
 
 def far_url(home: Home) -> str | None:
@@ -81,15 +94,10 @@ def _named_url() -> str | None:
     return None if alone else os.environ.get(URL_VARIABLE)
 
 
-def _token_of(home: Home, url: str) -> str:
-    """The token that goes with an address given without one."""
-    login, embedded = read_login(home), home.read_server()
-    if login is not None and login[0] == url.rstrip("/"):
-        return login[1]
-    token = home.read_token()
-    if embedded is not None and str(embedded["url"]).rstrip("/") == url.rstrip("/") and token:
-        return token
-    raise AuthError(f"{URL_VARIABLE} is set to {url}, but there is no token for it", hints=(f"set {TOKEN_VARIABLE}",))
+def _is_own(home: Home, url: str) -> bool:
+    """Whether the address is that of the home's own server, which is then reached as without it."""
+    embedded = home.read_server()
+    return embedded is not None and str(embedded["url"]).rstrip("/") == url.rstrip("/") and home.token_file.exists()
 
 
 # -- the login file --------------------------------------------------------------------------------------------------
@@ -116,31 +124,46 @@ def read_login(home: Home) -> tuple[str, str] | None:
 
 
 def find_server(home: Home) -> Server | None:
-    """The embedded server of `home` if it answers and is the one that `server.json` speaks of."""
-    server = _read(home)
-    if server is None or not _exists(server.pid):
-        return None
-    client = Client(server.url, "", timeout_s=5.0)
+    """The embedded server of `home` if it answers. Raises ServerUnavailable where a stranger is in its place."""
+    client = client_of(home, "", url=_UNKNOWN_URL, timeout_s=5.0)
     try:
+        client.use(dial(home, 5.0))
         said = client.get("/health")
-    except (HopyardError, ValueError):  # nobody, or somebody else, who answers in his own way
+        return Server(int(said["pid"]), str(said["url"]), str(said["version"]), str(said["started_at"]), _warning(home))
+    except Stranger as stranger:
+        raise ServerUnavailable(str(stranger), hints=_STRANGER_HINTS) from stranger
+    except (HopyardError, OSError, ValueError, KeyError, TypeError):
         return None
     finally:
         client.close()
-    return server if isinstance(said, dict) and said.get("pid") == server.pid else None
+
+
+def _warning(home: Home) -> str:
+    """What the server has to tell its owner, in the home's own file alone: others need not know."""
+    return str((home.read_server() or {}).get("warning", ""))
 
 
 def _find_fast(home: Home) -> Client | None:
-    """As `find_server`, without a request where the process itself shows that it is this home's server."""
+    """As `find_server`, without a request where the socket and the home's own file agree on the process."""
+    try:
+        sock = dial(home, 2.0)
+    except Stranger as stranger:
+        raise ServerUnavailable(str(stranger), hints=_STRANGER_HINTS) from stranger
+    except OSError:
+        return None
     server = _read(home)
-    if server is None:
-        return None
-    if not _is_server(server.pid, home) and find_server(home) is None:
-        return None
-    client = _client(home, server)
-    if not client.reach():
-        return None
+    if server is None or (sock.family is socket.AF_UNIX and peer_of(sock).pid != server.pid):
+        server = find_server(home)
+        if server is None:
+            sock.close()
+            return None
     _tell_version(server)
+    try:
+        client = _client(home, server)
+    except BaseException:
+        sock.close()
+        raise
+    client.use(sock)
     return client
 
 
@@ -148,14 +171,14 @@ def _client(home: Home, server: Server) -> Client:
     token = home.read_token()
     if token is None:
         raise AuthError(f"the server's token is missing: {home.token_file}", hints=("`hop down` and `hop up` write it anew",))
-    return Client(server.url, token)
+    return client_of(home, token, url=server.url)
 
 
 def _read(home: Home) -> Server | None:
     said = home.read_server()
-    if said is None or not isinstance(said.get("pid"), int) or said["pid"] <= 0 or not str(said["url"]).startswith("http://"):
+    if said is None or not isinstance(said.get("pid"), int) or said["pid"] <= 0 or not port_of(said["url"]):
         return None
-    return Server(said["pid"], str(said["url"]), str(said.get("version", "")), str(said.get("started_at", "")))
+    return Server(said["pid"], str(said["url"]), str(said.get("version", "")), str(said.get("started_at", "")), str(said.get("warning", "")))
 
 
 def _exists(pid: int) -> bool:
@@ -219,14 +242,41 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
                 return server
             if child.poll() is None:
                 child.terminate()
-                raise ServerUnavailable(f"the server did not answer within {timeout_s:.0f} s", hints=_tail(home, seen))
+                late = ServerUnavailable(f"the server did not answer within {timeout_s:.0f} s", hints=_tail(home, seen))
+                raise _still_there(home, timeout_s) if contended else late
+            if contended:
+                _refuse_unreachable(home)
             # It left. Either it failed, or somebody killed it, or the home still belongs to another server: one that is ending, or
             # just beginning.
             killed += child.returncode < 0
             another = child.returncode == 0 or contended or _lock_is_held(home.server_lock)
             if not (another or (child.returncode < 0 and killed < _KILLED_AT_MOST)) or time.monotonic() > deadline:
-                raise _not_started(home, seen, child.returncode)
+                raise _still_there(home, timeout_s) if another else _not_started(home, seen, child.returncode)
             time.sleep(_POLL_S * 10)
+
+
+def _holder(home: Home) -> int:
+    """The process that holds the home, which writes its number into the lock; 0 where that is not known."""
+    try:
+        return int(home.server_lock.read_text() or 0)
+    except (OSError, ValueError):
+        return 0
+
+
+def _refuse_unreachable(home: Home) -> None:
+    """Raises ServerUnavailable where the server that holds the home is of a version that has no socket: it would never be found."""
+    server = _read(home)
+    said = home.read_server() or {}
+    if server is not None and "place" not in said and not _holder(home) and _is_server(server.pid, home):
+        hint = "`hop down --keep-runs` and `hop up` bring it up to date; its runs go on"
+        raise ServerUnavailable(f"the server (pid {server.pid}) is of an older version, hopyard {server.version}", hints=(hint,))
+
+
+def _still_there(home: Home, timeout_s: float) -> ServerUnavailable:
+    """The error of a home whose server neither answers nor ends."""
+    pid = _holder(home)
+    named = f" (pid {pid})" if pid else ""
+    return ServerUnavailable(f"the server{named} has not answered for {timeout_s:.0f} s", hints=(f"its log is {home.server_log}; `hop down` ends it",))
 
 
 def _make(home: Home) -> None:
@@ -351,23 +401,26 @@ def stop_server(home: Home, *, runs: Literal["refuse", "keep", "stop"] = "refuse
     runs: what becomes of live runs; `refuse` raises Conflict while there are any, `keep` leaves them to the next server.
     A server that no longer answers is ended by signal. Raises ServerUnavailable when it does not go.
     """
-    server = _read(home)
-    if server is None or not _exists(server.pid):
+    home.check()
+    found = find_server(home)
+    said = _read(home)
+    pid = found.pid if found is not None else _holder(home) or (0 if said is None else said.pid)
+    if not pid or not _exists(pid):
         return False
-    if find_server(home) is not None:
+    if found is not None:
         with suppress(ServerUnavailable):  # it may be gone before it has answered
-            _client(home, server).post("/shutdown", {"runs": runs})
-    elif _is_server(server.pid, home):
+            _client(home, found).post("/shutdown", {"runs": runs})
+    elif _is_server(pid, home):
         with suppress(ProcessLookupError):
-            os.kill(server.pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGTERM)
     else:
         return False
     deadline = time.monotonic() + timeout_s
-    while _exists(server.pid):
+    while _exists(pid):
         if time.monotonic() > deadline:
-            raise ServerUnavailable(f"the server (pid {server.pid}) does not end", hints=(f"see {home.server_log}",))
+            raise ServerUnavailable(f"the server (pid {pid}) does not end", hints=(f"see {home.server_log}",))
         time.sleep(_POLL_S)
-    _reap(server.pid)
+    _reap(pid)
     return True
 
 

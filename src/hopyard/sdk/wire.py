@@ -6,7 +6,7 @@ In place of `http.client`, whose import alone (mail parser and all) takes a tent
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BufferedReader
 from typing import cast
 
@@ -34,18 +34,26 @@ class Headers(dict[str, str]):
 
 
 class Connection:
-    """To one server. `sock` is None while it is not connected. Errors are OSErrors."""
+    """To one server. `sock` is None while it is not connected. Errors are OSErrors.
 
-    def __init__(self, host: str, port: int, *, timeout: float) -> None:
-        self._host, self._port, self._timeout = host, port, timeout
+    dial: connects, within so many seconds. authority: what the header `Host` says.
+    """
+
+    def __init__(self, dial: Callable[[float], socket.socket], authority: str, *, timeout: float) -> None:
+        self._dial, self._authority, self._timeout = dial, authority, timeout
         self.sock: socket.socket | None = None
         self._file: BufferedReader | None = None
         self._cut_short = False
 
     def connect(self) -> None:
-        self.sock = socket.create_connection((self._host, self._port), self._timeout)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = self._dial(self._timeout)
         self._file = cast(BufferedReader, self.sock.makefile("rb", _READ_BYTES))
+
+    def let_go(self) -> None:
+        """Forget the socket without closing it."""
+        file, self._file, self.sock = self._file, None, None
+        if file is not None:
+            file.close()
 
     def close(self) -> None:
         file, self._file = self._file, None
@@ -60,8 +68,7 @@ class Connection:
         if self.sock is None:
             self.connect()
         assert self.sock is not None
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {host}:{self._port}", "Accept-Encoding: identity"]
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._authority}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a line break in an address or header")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from hopyard.controller.controller import Controller
@@ -63,6 +63,8 @@ async def assemble(
     keep_checkpoints: int = 3,
     preempt_grace: timedelta = PREEMPT_GRACE,
     holder: str = "server",
+    warnings: Sequence[str] = (),
+    prove: Callable[[str], str] = lambda _: "",
 ) -> Parts:
     """`owner` is the user who may change everything; `holder` is this server among those on the same database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
 
@@ -131,4 +133,6 @@ async def assemble(
         pid=os.getpid(),
         started_at=started_at or clock.now(),
         keep_checkpoints=keep_checkpoints,
+        warnings=warnings,
+        prove=prove,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,6 +32,7 @@ class Parts:
     """url, home, pid, started_at, version: what `status` tells. keep_checkpoints: newest ones kept per run, 0 keeps all.
 
     run_ended: what follows when a run became final (its values written, its leaderboards looked at).
+    warnings: what the owner must know, sentence by sentence. prove: the answer to a nonce that only this server can give.
     end_server: asks the server to end; the answer of the request still goes out.
     """
 
@@ -63,3 +64,5 @@ class Parts:
     pid: int
     started_at: datetime
     keep_checkpoints: int = 3
+    warnings: Sequence[str] = ()
+    prove: Callable[[str], str] = lambda _: ""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hopyard.config.home import Home
 from hopyard.errors import (
     AuthError,
     Forbidden,
@@ -19,6 +20,7 @@ from hopyard.errors import (
     StorageFull,
 )
 from hopyard.sdk.client import Client
+from hopyard.sdk.home_link import client_of, port_of
 
 _RETRY_S = (0.05, 1.0)
 _FAULTS = 5  # of the server, one after another, before they are told
@@ -34,7 +36,7 @@ class StudyServer:
     def __init__(self, folder: Path, *, stopping: Callable[[], bool], say: Callable[[str], None]) -> None:
         try:
             spec = json.loads((folder / "spec.json").read_bytes())
-            self._first, self._file = str(spec["launch"]["server_url"]), Path(spec["node"]["server_file"])
+            self._first, self._home = str(spec["launch"]["server_url"]), Home(Path(spec["node"]["home"]))
             self._token = str(spec["launch"]["token"])
         except (OSError, ValueError, KeyError, TypeError) as bad:
             raise IntegrityError(f"{folder / 'spec.json'} cannot be read: {bad}") from bad
@@ -118,8 +120,5 @@ class StudyServer:
             token = (self._folder / "token").read_text().strip() or self._token
         except OSError:
             token = self._token
-        try:
-            url = json.loads(self._file.read_bytes())["url"]
-        except (OSError, ValueError, KeyError, TypeError):
-            url = self._first
-        return Client(url if isinstance(url, str) and url.startswith("http://") else self._first, token)
+        url = str((self._home.read_server() or {}).get("url", ""))
+        return client_of(self._home, token, url=url if port_of(url) else self._first)

@@ -7,6 +7,7 @@ what it received.
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import threading
 import time
@@ -17,8 +18,11 @@ from typing import Any
 
 from blake3 import blake3
 
+from hopyard.config.home import Home
 from hopyard.datasets.pack import EVERYTHING, pack
 from hopyard.errors import SpecError, StorageFull
+from hopyard.private_files import write_atomically
+from hopyard.testing.home_server import HomeServer
 
 _FRAME = struct.Struct("<32sQ")
 _API = "/api/v1"
@@ -45,8 +49,7 @@ class ReplicaSink:
         self.faults = 0  # how many more requests, but for syncs, end in a fault of the server
         self.refuses_checkpoints = False
         self._change = threading.Condition()
-        self._server: ThreadingHTTPServer | None = None
-        self._thread: threading.Thread | None = None
+        self._serving: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
         self.port = 0
         self.bring_back()
 
@@ -62,28 +65,29 @@ class ReplicaSink:
 
     def take_away(self) -> None:
         """Stop listening and break every connection, as a server that was killed."""
-        server, thread = self._server, self._thread
-        self._server = self._thread = None
-        if server is not None and thread is not None:
+        serving, self._serving = self._serving, []
+        for server, thread in serving:
             server.shutdown()
             server.server_close()
             thread.join()
 
     def bring_back(self) -> None:
         """Listen again, at another port, with all that was received."""
-        self._server = _Server(("127.0.0.1", 0), _routes(self))
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        self._thread.start()
+        server = _Server(("127.0.0.1", 0), _routes(self))
+        self.port = server.server_address[1]
+        self._serve(server)
+
+    def _serve(self, server: ThreadingHTTPServer) -> None:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        self._serving.append((server, thread))
 
     close = take_away
 
-    def write_server_file(self, path: Path) -> None:
-        """As a server does when it answers."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(".new")
-        scratch.write_text(json.dumps({"url": self.url}))
-        scratch.replace(path)
+    def serve_home(self, home: Home) -> None:
+        """Be the server of this home until it is taken away: on its Unix socket, with `server.json`."""
+        self._serve(_LocalServer(home, _routes(self)))
+        write_atomically(home.server_file, json.dumps({"url": self.url}).encode())
 
     def put_tree(self, folder: Path) -> str:
         """Take in a folder's content; its manifest's digest."""
@@ -156,7 +160,9 @@ class ReplicaSink:
         return {}
 
 
-class _Server(ThreadingHTTPServer):
+class _Breaking(ThreadingHTTPServer):
+    """Breaks its connections when it is closed."""
+
     daemon_threads = True
     request_queue_size = 64
 
@@ -181,11 +187,23 @@ class _Server(ThreadingHTTPServer):
                 continue
 
 
+class _Server(_Breaking):
+    """On a port."""
+
+
+class _LocalServer(_Breaking, HomeServer):
+    """On the socket of a home."""
+
+
 def _routes(sink: ReplicaSink) -> type[BaseHTTPRequestHandler]:
     class Routes(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
         wbufsize = 1 << 16
+
+        def setup(self) -> None:
+            super().setup()
+            if self.request.family == socket.AF_INET:
+                self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def log_message(self, *_: Any) -> None:
             return

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import RunId
@@ -33,6 +33,19 @@ class HealthOut(Struct, frozen=True):
     version: str
     pid: int
     started_at: datetime
+    url: str
+
+
+class ProveIn(In):
+    """nonce: 64 hexadecimal digits, drawn anew for each question."""
+
+    nonce: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class ProofOut(Struct, frozen=True):
+    """proof: a MAC of the nonce, the port that this server listens on and its home, by the home's secret."""
+
+    proof: str
 
 
 class BlobsOut(Struct, frozen=True):
@@ -41,7 +54,7 @@ class BlobsOut(Struct, frozen=True):
 
 
 class StatusOut(Struct, frozen=True, kw_only=True):
-    """runs: how many are in each phase that has any. user: the one who asks."""
+    """runs: how many are in each phase that has any. user: the one who asks. warnings: what the owner must know."""
 
     version: str
     user: str
@@ -53,6 +66,7 @@ class StatusOut(Struct, frozen=True, kw_only=True):
     runs: Mapping[str, int]
     engine: str
     blobs: BlobsOut
+    warnings: list[str]
 
 
 class SweptOut(Struct, frozen=True):
@@ -68,7 +82,11 @@ class ShutdownIn(In):
 def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def health(_ask: Ask[Nothing, Nothing]) -> HealthOut:
         """Tell that the server answers."""
-        return HealthOut("ok", parts.version, parts.pid, parts.started_at)
+        return HealthOut("ok", parts.version, parts.pid, parts.started_at, parts.url)
+
+    async def prove(ask: Ask[ProveIn, Nothing]) -> ProofOut:
+        """Prove to a process of the owner that this is the server of its home, before that sends a token."""
+        return ProofOut(parts.prove(ask.query.nonce))
 
     async def status(ask: Ask[Nothing, Nothing]) -> StatusOut:
         """Tell what the server has and does."""
@@ -84,6 +102,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             runs={phase.value: count for phase, count in sorted((await parts.runs.count()).items())},
             engine=parts.engine,
             blobs=BlobsOut(count, size),
+            warnings=list(parts.warnings),
         )
 
     async def sweep(ask: Ask[Nothing, Nothing]) -> SweptOut:
@@ -103,6 +122,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     return [
         Endpoint("GET", "/health", health, returns=HealthOut, who="anyone"),
+        Endpoint("GET", "/proof", prove, query=ProveIn, returns=ProofOut, who="anyone"),
         Endpoint("GET", "/status", status, returns=StatusOut),
         Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN, audit="server.sweep"),
         Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,), scope=Scope.ADMIN, audit="server.shutdown"),

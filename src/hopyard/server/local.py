@@ -1,0 +1,46 @@
+"""The server's end of the Unix socket in its home, and of its proof on a port; see `sdk.home_link`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from hopyard.sdk.home_link import peer_of
+
+_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+
+
+class OwnersOnly(asyncio.Protocol):
+    """A new connection by the Unix socket. A process of this server's user, or of root, gets the protocol that `make` makes; others, whom
+    the mode of the home should have kept out, get nothing."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._make = make
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        told: socket.socket = transport.get_extra_info("socket")
+        with socket.fromfd(told.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            peer = peer_of(sock)
+        if peer.uid not in (os.geteuid(), 0):
+            cast(asyncio.Transport, transport).abort()
+            return
+        protocol = self._make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+
+def listener_of(port: int) -> int | None:
+    """The uid of the process that listens on a port of this machine; None where it is not told."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as lines:
+                for line in lines:
+                    fields = line.split()
+                    if len(fields) > 7 and fields[3] == _LISTENS and fields[1].endswith(f":{port:04X}"):
+                        return int(fields[7])
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,22 @@
+"""An HTTP server of the standard library on the Unix socket of a home, as clients of this machine expect one there."""
+
+from __future__ import annotations
+
+import socket
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from hopyard.config.home import Home
+from hopyard.sdk.home_link import listen
+
+
+class HomeServer(ThreadingHTTPServer):
+    """Listens from construction until `server_close`."""
+
+    daemon_threads = True
+
+    def __init__(self, home: Home, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("", 0), handler, bind_and_activate=False)
+        self.socket.close()
+        listening = listen(home.create())
+        assert listening is not None, "this file system has no sockets"
+        self.socket: socket.socket = listening

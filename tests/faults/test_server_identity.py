@@ -1,0 +1,209 @@
+"""Tokens and output go to the server of the home and to no other program, wherever the server is and whatever became of its files."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hopyard.config.home import Home
+from hopyard.config.identity import Identity, place_of, write_identity
+from hopyard.errors import ServerUnavailable
+from hopyard.sdk.connect import find_server, start_server
+from hopyard.sdk.home_link import NoServer, Stranger, dial, listen
+
+from .world import World, kill, until
+
+COUNTS = "import os, sys, time\nprint('begun', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint('end')\n"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@contextmanager
+def stranger(port: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """A program on a port that says yes to everything, and the headers and targets that it was sent."""
+    seen: list[str] = []
+
+    class Yes(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(f"{self.path} {self.headers}")
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            offsets = dict.fromkeys(("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal"), 10**9)
+            data = json.dumps({"status": "ok", "pid": os.getpid(), "proof": "0" * 64, "offsets": offsets, "stop": False}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_PUT = do_GET
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Yes)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        yield server.server_address[1], seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_stranger_on_the_last_port_gets_nothing_and_is_told_of(world: World) -> None:
+    gate = world.root / "gate"
+    world.write("counts.py", COUNTS)
+    name = world.detach("counts.py", "--", str(gate))
+    run = world.reaches(name, "running")
+    world.says(run, "begun")
+    port = int(world.client().url.rpartition(":")[2])
+    world.ok("down", "--keep-runs")
+    with stranger(port) as (_, seen):
+        gate.touch()
+        until(lambda: json.loads((world.replica(run) / "status.json").read_bytes())["exit"], "the end of the script")
+        up = world.ok("up")
+        told = f"warning: port {port}, where the last server of this home was, is taken by a program of"
+        assert told in up.talk and "send their tokens to that program" in up.talk, up
+        assert world.reaches(name, "succeeded")["attempt"]["number"] == 1
+        assert world.log(run) == "begun\nend\n", "what a stranger acknowledged is not stored"
+        assert seen == []
+        assert f"warning    port {port}" in world.ok("status").out
+        assert f"port {port}" in world.home.server_log.read_text()
+        findings = world.hop("doctor", "--json").json
+        assert any(one["check"] == "server" and one["level"] == "warn" and f"port {port}" in one["text"] for one in findings)
+
+
+def test_a_copy_of_a_running_home_never_reaches_the_original(world: World) -> None:
+    world.ok("ps")
+    copy = World(world.root, home=world.root / "copy", settings="")
+    shutil.rmtree(copy.home.root, ignore_errors=True)
+    subprocess.run(["cp", "-a", world.home.root, copy.home.root], check=True)
+    try:
+        assert copy.hop("status").out == f"no server runs for {copy.home.root}\n"
+        assert copy.hop("down").talk == "no server runs\n"
+        assert copy.ok("ps", "--json").json == []
+        assert copy.ok("status", "--json").json["home"] == str(copy.home.root)
+        assert copy.server_pid() != world.server_pid()
+        copy.ok("down")
+        assert world.ok("status", "--json").json["home"] == str(world.home.root)
+    finally:
+        copy.end()
+
+
+@pytest.mark.parametrize("content", [None, "", "{", '{"pid": 1, "url": 7}', '{"pid": 4194000, "url": "http://127.0.0.1:9"}'])
+def test_a_server_file_that_is_removed_or_damaged_is_written_again(calm: World, content: str | None) -> None:
+    before = calm.ok("status", "--json").json["pid"]
+    if content is None:
+        calm.home.server_file.unlink()
+    else:
+        calm.home.server_file.write_text(content)
+    assert calm.ok("status", "--json").json["pid"] == before, "the socket is there"
+    until(lambda: (calm.home.read_server() or {}).get("pid") == before, "server.json as it was")
+
+
+def test_a_socket_that_is_removed_is_made_again_and_the_port_serves_meanwhile(calm: World) -> None:
+    before = calm.ok("status", "--json").json["pid"]
+    calm.home.socket_file.unlink()
+    assert calm.ok("status", "--json").json["pid"] == before
+    until(calm.home.socket_file.is_socket, "a new socket")
+    assert calm.ok("status", "--json").json["pid"] == before
+
+
+def test_the_port_is_used_only_where_the_server_proves_that_it_is_the_one_of_the_home(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home").create()
+    write_identity(home, Identity("me", "ab" * 32))
+    with stranger() as (port, seen):
+        said = {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "place": place_of(home)}
+        home.server_file.write_text(json.dumps(said))
+        with pytest.raises(NoServer, match=f"another program listens on port {port}"):
+            dial(home, 5)
+        assert find_server(home) is None
+        assert seen and all("/proof?nonce=" in line and "Authorization" not in line for line in seen)
+        for other in ({"pid": 0}, {"place": "1:1"}, {"url": f"http://10.0.0.1:{port}"}):
+            home.server_file.write_text(json.dumps(said | other))
+            with pytest.raises(NoServer):
+                dial(home, 5)
+
+
+def test_an_answer_that_was_made_for_another_port_or_home_proves_nothing(calm: World, tmp_path: Path) -> None:
+    """A stranger that passes the question on to the true server, by its port."""
+    true = int(calm.client().url.rpartition(":")[2])
+    until(calm.home.socket_file.is_socket)
+    with socket.create_server(("127.0.0.1", 0)) as between:
+
+        def relay() -> None:
+            with between.accept()[0] as client, socket.create_connection(("127.0.0.1", true)) as server:
+                server.sendall(client.recv(65536))
+                answer = b""
+                while not answer.endswith(b"}"):
+                    answer += server.recv(65536)
+                client.sendall(answer)
+
+        threading.Thread(target=relay, daemon=True).start()
+        home = Home(tmp_path / "seen").create()
+        shutil.copy(calm.home.identity_file, home.identity_file)
+        home.server_file.write_text(json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{between.getsockname()[1]}", "place": place_of(home)}))
+        with pytest.raises(NoServer, match="another program"):
+            dial(home, 5)
+    home.server_file.write_text(json.dumps({"pid": os.getpid(), "url": f"http://127.0.0.1:{true}", "place": place_of(home)}))
+    with pytest.raises(NoServer, match="another program"):
+        dial(home, 5)
+
+
+def test_a_home_with_a_long_path_has_a_socket_too(tmp_path: Path) -> None:
+    home = Home(tmp_path / ("long" * 30) / "home").create()
+    listening = listen(home)
+    assert listening is not None
+    with listening, dial(home, 5) as sock:
+        assert sock.family is socket.AF_UNIX
+
+
+@needs_root
+def test_a_socket_that_another_user_serves_gets_nothing(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home").create()
+    code = "import os, socket, sys\nos.setuid(54321)\ns = socket.socket(socket.AF_UNIX)\ns.bind(sys.argv[1])\ns.listen()\nprint(flush=True)\nsys.stdin.read()\n"
+    other = tmp_path / "other"
+    other.mkdir()
+    os.chown(other, 54321, -1)
+    for above in (tmp_path, *tmp_path.parents[:3]):
+        above.chmod(above.stat().st_mode | 0o011)
+    with subprocess.Popen([sys.executable, "-c", code, str(other / "s")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as serving:
+        assert serving.stdin is not None and serving.stdout is not None
+        serving.stdout.readline()
+        (other / "s").rename(home.socket_file)
+        with pytest.raises(Stranger, match=r"is served by 54321 \(uid 54321\), who does not own the home"):
+            dial(home, 5)
+        serving.stdin.close()
+
+
+def test_the_owner_is_the_same_whatever_the_variables_say(world: World) -> None:
+    owner = world.ok("user", "ls", "--json").json[0]["name"]
+    world.ok("down")
+    names = {"LOGNAME": "mallory", "USER": "mallory"}
+    assert [one["name"] for one in world.hop("user", "ls", "--json", **names).json if one["owner"]] == [owner]
+    world.ok("user", "add", "mallory")
+    world.ok("down")
+    world.home.token_file.unlink()
+    assert [one["name"] for one in world.hop("user", "ls", "--json", **names).json if one["owner"]] == [owner]
+    assert world.hop("down", **names).code == 0
+
+
+def test_a_server_that_does_not_answer_is_named(world: World) -> None:
+    """It is frozen, and its files are gone: the lock tells which process it is."""
+    world.ok("up")
+    pid = world.server_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ServerUnavailable, match=rf"the server \(pid {pid}\) has not answered for 1 s"):
+            start_server(world.home, timeout_s=1)
+    finally:
+        kill(pid)
