@@ -14,6 +14,7 @@ ELSEWHERE = {
     "config/home.py": "folders above the root folder of a home",
     "cli/pull.py": "the folder that a user pulls into",
     "cli/studyrun.py": "the journal of a study that runs below a temporary folder",
+    "cli/service.py": "the unit of systemd, and the folder of logs for it",
     "datasets/folders.py": "folders and files of trees, where a user pulls or below 0700 in the cache",
     "datasets/transfer.py": "the folder that a user pulls into",
     "datasets/cache.py": "copies of trees, in the 0700 folder of a replica",

@@ -85,7 +85,7 @@ def hop(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-    elif ctx.invoked_subcommand not in ("doctor", "help"):
+    elif ctx.invoked_subcommand not in ("doctor", "help", "service"):  # which look at homes of others
         from hopyard.config.home import Home
 
         Home.default().check()
