@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Breach, Node, Promise, Running, Snapshot
+from hopyard.domain.cluster import Breach, BreachCause, Node, Promise, Running, Snapshot
 from hopyard.domain.gang import ANYWHERE, Gang, Placement, Role, Where
 from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, GangId, NodeId, PoolName, QueueName, Version
 from hopyard.domain.queue import ONE_QUEUE, QueueTree
@@ -29,6 +29,11 @@ def seconds(count: float) -> timedelta:
 
 def machine(name: str, gpus: int, *, pool: str = "default", cpus: int = 1000, model: str = "A100") -> Node:
     return Node(NodeId(name), "local", 1000 * cpus, 2**40, tuple(Gpu(i, model) for i in range(gpus)), PoolName(pool))
+
+
+def goes_before(other: Placement, gang: Gang) -> tuple[BreachCause, str]:
+    """A rule: whoever is there comes first."""
+    return BreachCause.PRIORITY, f"run {other.gang.id} goes before it"
 
 
 def asks(
@@ -160,7 +165,7 @@ class Life:
         if len(self.promises) >= self.promises_given and gang.id not in before:
             return
         promise = timeline.promise(gang, expect(gang, self.durations), before=before.get(gang.id))
-        if gang.id in before and (breach := timeline.breach(gang, before[gang.id], promise)) is not None:
+        if gang.id in before and (breach := timeline.breach(gang, before[gang.id], promise, goes_before)) is not None:
             self.breaches.append(breach)
         if promise is not None:
             if gang.id not in before:  # so that their order stays known

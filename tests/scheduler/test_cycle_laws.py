@@ -9,11 +9,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import BreachCause, HoldReason, Node, Plan, Running, Snapshot
+from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Node, Plan, Running, Snapshot
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
-from hopyard.domain.quota import path
+from hopyard.domain.quota import guarantees, path
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.cycle import promises
@@ -239,6 +239,8 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: Wo
                 assert any(not node.open for node in snapshot.nodes.values())
             if breach.cause is BreachCause.RESERVATION:
                 assert snapshot.reservations
+            if not breach.detail.startswith(promises.LATE):
+                assert names_a_true_rule(breach, world)
             if breach.cause is BreachCause.OVERRUN and not breach.detail.startswith(promises.LATE):
                 late_run = next(one for one in snapshot.running if f"run {one.gang.id} " in breach.detail)
                 limit_s, began = late_run.gang.time_limit_s, late_run.started_at or late_run.placed_at
@@ -246,6 +248,20 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: Wo
             if lost & {*promise.nodes}:
                 assert breach.cause is BreachCause.NODE_LOST
         world.apply(wanted)
+
+
+def names_a_true_rule(breach: Breach, world: World) -> bool:
+    """Of a breach that says that another goes first: whether the rule that it names can be that."""
+    ours = world.pending[breach.gang]
+    gangs = [*world.pending.values(), *(one.gang for one in world.running.values())]
+    other = next((one for one in gangs if breach.detail.startswith(f"run {one.id} ")), None)
+    if breach.cause is BreachCause.PRIORITY:
+        return other is not None and other.queue == ours.queue and other.priority > ours.priority
+    if breach.cause is BreachCause.GUARANTEE:
+        return other is not None and other.queue != ours.queue and bool(guarantees(world.queues))
+    if breach.cause is BreachCause.SHARE:
+        return other is not None and (other.queue != ours.queue or other.priority == ours.priority)
+    return breach.cause is not BreachCause.PROMISE or other is not None
 
 
 @many

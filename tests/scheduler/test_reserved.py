@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
-from hopyard.domain.cluster import Breach, BreachCause
+from hopyard.domain.cluster import Breach, BreachCause, HoldReason
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
@@ -52,6 +53,35 @@ def test_it_is_used_at_once_and_who_was_promised_it_for_afterwards_is_told() -> 
     assert (told.gang, told.cause) == (GangId("wide"), BreachCause.RESERVATION)
     assert told.detail == "run his uses what reservation exam keeps for it"
     assert not comes(there)
+
+
+@pytest.mark.parametrize(
+    ("more", "starts"), [({}, True), ({"preemptible": False}, False), ({"preemptible": False, "limit_s": 600}, True), ({"preemptible": False, "limit_s": 9000}, False)]
+)
+def test_what_nothing_ends_does_not_start_before_a_reservation(more: dict[str, Any], starts: bool) -> None:
+    there = world({"n1": 8}, replace(reserved("exam", "bob", "n1"), start_at=T0 + seconds(1000)))
+    there.durations = {"all": (2.0,) * 20}
+    there.submit(gang("mine", 1, **more))
+    wanted = there.turn()
+    assert (GangId("mine") in there.running) is starts
+    if not starts:
+        assert [hold.reason for hold in wanted.hold] == [HoldReason.RESERVED]
+
+
+def test_a_run_that_left_for_a_reservation_does_not_come_back_before_it() -> None:
+    there = world({"n1": 8}, replace(reserved("exam", "bob", "n1"), start_at=T0 + seconds(200)))
+    there.durations = {"all": (2.0,) * 20}
+    there.submit(gang("mine", 1))
+    there.turn()
+    there.now = T0 + seconds(30)
+    assert [one.gang for one in there.turn().preempt] == ["mine"]
+    there.now = T0 + seconds(31)
+    there.leave(GangId("mine"))
+    (hold,) = there.turn().hold
+    assert hold.reason is HoldReason.RESERVED
+    there.now = T0 + seconds(3601)
+    there.turn()
+    assert GangId("mine") in there.running
 
 
 def test_what_is_free_elsewhere_and_reserved_for_somebody_else_changes_nothing() -> None:

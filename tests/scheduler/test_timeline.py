@@ -18,7 +18,7 @@ from hopyard.scheduler.timeline.blocked import Blocked
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.leave import Leave, leave
 from hopyard.scheduler.timeline.timeline import Timeline
-from tests.scheduler.futures import T0, Life, asks, machine, runs, seconds, snapshot
+from tests.scheduler.futures import T0, Life, asks, goes_before, machine, runs, seconds, snapshot
 
 FULL = [machine("n1", 2), machine("n2", 2)]
 
@@ -73,7 +73,7 @@ def test_a_promise_keeps_to_its_nodes_and_its_time() -> None:
     later = replace(promise, start_at=T0 + seconds(200)) if promise else None
     again = half_busy()
     kept = again.promise(asks("two", 2, limit_s=50), exact(50), before=later)
-    assert kept == later and again.breach(asks("two", 2), later, kept) is None  # type: ignore[arg-type]
+    assert kept == later and again.breach(asks("two", 2), later, kept, goes_before) is None  # type: ignore[arg-type]
     assert again.expected_at(asks("two").id) == T0 + seconds(100)
 
 
@@ -157,7 +157,7 @@ def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
     running = [runs(Placement(asks("b", 2, limit_s=300), (Assignment(0, NodeId("n2"), (0, 1)),)))]
     timeline = Timeline.of(snapshot([replace(FULL[0], ready=False), FULL[1]], running))
     after = timeline.promise(asks("two", 2), exact(50), before=promise)
-    breach = timeline.breach(asks("two", 2), promise, after)
+    breach = timeline.breach(asks("two", 2), promise, after, goes_before)
     assert breach is not None and breach.cause is BreachCause.NODE_LOST and "n1" in breach.detail
     assert breach.expected_at == T0 + seconds(300)
 
@@ -168,7 +168,7 @@ def test_an_overrun_breaks_a_promise_and_is_named() -> None:
     promise = Timeline.of(snapshot(FULL[:1], running, durations=history)).promise(asks("two", 2), exact(50))
     assert promise is not None and promise.start_at <= T0 + seconds(110)
     timeline = Timeline.of(snapshot(FULL[:1], running, durations=history, now=T0 + seconds(120)))
-    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise))
+    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before)
     assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
 
 
@@ -181,7 +181,7 @@ def test_who_was_to_be_there_when_it_was_promised_a_start_did_not_overrun() -> N
     promise = Timeline.of(snapshot([machine("n1", 2)], running)).promise(asks("one"), exact(50))
     assert promise is not None and promise.start_at == T0 + seconds(100)
     timeline = Timeline.of(snapshot([machine("n1", 2)], running, now=T0 + seconds(4000)))
-    breach = timeline.breach(asks("one"), promise, timeline.promise(asks("one"), exact(50), before=promise))
+    breach = timeline.breach(asks("one"), promise, timeline.promise(asks("one"), exact(50), before=promise), goes_before)
     assert breach is not None and breach.detail == "run first takes longer than was expected"
 
 
@@ -194,7 +194,7 @@ def test_who_took_long_to_start_overran(said: bool) -> None:
     assert promise is not None and promise.start_at == T0 + seconds(100)
     started = replace(starting, started_at=T0 + seconds(60) if said else None)
     timeline = Timeline.of(snapshot(FULL[:1], [started], now=now))
-    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise))
+    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before)
     if not said:
         assert breach is None
         return
@@ -209,7 +209,7 @@ def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
     placement = timeline.try_now(asks("jumper", limit_s=500), exact(500))
     assert isinstance(placement, Placement)
     timeline.start(placement, exact(500))
-    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise))
+    breach = timeline.breach(asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), before=promise), goes_before)
     assert breach is not None and breach.cause is BreachCause.PRIORITY and "run jumper" in breach.detail
 
 
@@ -260,7 +260,7 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happe
         timeline.start(jumper, exact(500))
     elif happened == "promised":
         timeline.promise(asks("first", 2, limit_s=500), exact(500))
-    breach = timeline.breach(three, promise, timeline.promise(three, exact(50), before=promise))
+    breach = timeline.breach(three, promise, timeline.promise(three, exact(50), before=promise), goes_before)
     assert breach is not None and (breach.cause, breach.detail) == (cause, named)
 
 

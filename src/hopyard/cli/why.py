@@ -104,8 +104,10 @@ def _expected(found: Why) -> list[str]:
     if wide_s > NARROW_S:
         begin, probably, end = clocks(low, mid, high)
         lines = [f"expected start: {probably} ({soon(mid)}), between {begin} and {end}"]
-    if wide_s > WIDE_S:
-        lines.append("  how long those before it take is known no better; `hop run --time` tells, and narrows this for all behind it")
+    if found.get("unknown"):
+        lines.append(f"  a guess: {found['unknown']}; `hop run --time` sets a limit, and narrows this for all runs behind it")
+    elif wide_s > WIDE_S:
+        lines.append("  a wide estimate: runs before it have no time limit; `hop run --time` sets one, and narrows this for all behind it")
     if found["promised_at"]:
         misses = seconds_to(mid) > seconds_to(found["promised_at"]) + A_MOMENT_S
         late = f"; it will probably be later: {found.get('late') or 'what it waits for takes longer'}" if misses else ""

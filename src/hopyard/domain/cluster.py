@@ -95,7 +95,10 @@ class BreachCause(StrEnum):
     NODE_LOST = "node-lost"  # or cordoned, or it has less than before
     RESERVATION = "reservation"  # granted after the promise, or used by its owner
     OVERRUN = "overrun"  # a run takes longer than it was expected to
-    PRIORITY = "priority"  # a gang of higher priority came
+    PRIORITY = "priority"  # a gang of higher priority in its queue came
+    GUARANTEE = "guarantee"  # a gang came that its queue is guaranteed room for, where this one borrows
+    SHARE = "share"  # a gang came whose queue or user has used less
+    PROMISE = "promise"  # a gang that was promised what it needs takes longer to start
     QUOTA = "quota"  # the tree of queues was changed, or its queue's share went to one that is owed more
 
 

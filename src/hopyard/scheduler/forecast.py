@@ -19,8 +19,8 @@ from hopyard.scheduler.cycle.frost import patience
 from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.foreseen import Foreseen, Pick
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.predict import Expected, exactly, expect
-from hopyard.scheduler.timeline.blocked import Blocked
+from hopyard.scheduler.predict import TELLS_PACE, Expected, exactly, expect, history, is_known
+from hopyard.scheduler.timeline.blocked import NAMED, Blocked
 from hopyard.scheduler.timeline.booked import HORIZON_S, occurrences, owns
 from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.timeline import Timeline
@@ -63,7 +63,8 @@ class WhatIf:
 @dataclass(frozen=True, slots=True)
 class Why:
     """expected: None where it will not start as things are. promised_at: when it starts at the latest, where that was promised.
-    late: a sentence that says why that will probably not be kept, where it will not."""
+    late: a sentence that says why that will probably not be kept, where it will not. unknown: a sentence that names a run before it of
+    which too little is known to say when it ends, where there is one."""
 
     gang: GangId
     hold: Hold
@@ -73,6 +74,7 @@ class Why:
     promised_at: datetime | None = None
     what_if: tuple[WhatIf, ...] = ()
     late: str = ""
+    unknown: str = ""
 
 
 def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangId, float] = NOTHING) -> Why | None:
@@ -95,7 +97,7 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
     never = hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE)
     start_at = None if at is None or never else coming.start_of(gang.id, lambda: at)
     runs = waits_for if hold.reason in FOR_ROOM else ()
-    named = (*hold.blocked_by, *runs)
+    named = _own_runs(snapshot, gang, hold) or (*hold.blocked_by, *runs)
     return Why(
         gang_id,
         hold,
@@ -108,7 +110,28 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
         promised.start_at if promised else None,
         tuple(_sooner(base, likely, hold.reason, start_at)),
         coming.breaches[gang_id].detail if gang_id in coming.breaches else "",
+        _unknown(snapshot, named, ahead, progress),
     )
+
+
+def _own_runs(snapshot: Snapshot, gang: Gang, hold: Hold) -> tuple[str, ...]:
+    """Where the limit of its user is in its way: the user's runs that use it up, as a Hold names them."""
+    if hold.reason is not HoldReason.USER_LIMIT:
+        return ()
+    limited = {name.removeprefix("queue:") for name in hold.blocked_by}
+    own = (one.gang for one in snapshot.running if one.gang.user == gang.user)
+    return tuple(sorted(f"run:{one.id}" for one in own if not limited.isdisjoint(path(snapshot.queues, one.queue))))[:NAMED]
+
+
+def _unknown(snapshot: Snapshot, named: Sequence[str], ahead: Sequence[Gang], progress: Mapping[GangId, float]) -> str:
+    """Of those that it waits for, the one of whose like the fewest runs have ended, if these are too few."""
+    runs = [one.gang for one in snapshot.running if f"run:{one.gang.id}" in named and not one.stopping and progress.get(one.gang.id, 0.0) < TELLS_PACE]
+    found = [(history(one, snapshot.durations).runs, one.id) for one in [*runs, *ahead[:AHEAD]] if not is_known(one, snapshot.durations)]
+    count, name = min(found, default=(0, None))
+    if name is None:
+        return ""
+    ended = "no run has ended that tells" if count == 0 else f"only {count} {'run has' if count == 1 else 'runs have'} ended that tell"
+    return f"{ended} how long run {name} takes"
 
 
 def _band(base: _Base, ahead: Sequence[Gang], mid: datetime) -> Band:

@@ -124,6 +124,11 @@ def telling(keys: Sequence[str], durations: Durations) -> tuple[tuple[Sequence[f
 _KNOWN: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], History]] = {}  # by the identity of what they were made from, which is kept
 
 
+def is_known(gang: Gang, durations: Durations) -> bool:
+    """Whether it is known how long it takes: it has a time limit, or enough runs tell."""
+    return gang.time_limit_s is not None or history(gang, durations).runs >= ENOUGH
+
+
 def history_of(levels: tuple[Sequence[float], ...]) -> History:
     """Made once for the same tuples: to compare hundreds of numbers to find it again would take as long as all that is asked of it."""
     if not all(type(samples) is tuple for samples in levels):

@@ -36,7 +36,8 @@ class WhatIfOut(Struct, frozen=True):
 class WhyOut(Struct, frozen=True, kw_only=True):
     """phase: while it is not `queued`, `detail` says where it stands and the rest is empty. reason: one of the words of a hold,
     "" where it was not looked at yet. position, waiting: its place in its queue, and how many wait there. promised_at: when it
-    starts at the latest, where that was promised; late: why that will probably not be kept, where it will not."""
+    starts at the latest, where that was promised; late: why that will probably not be kept, where it will not. unknown: that too little
+    is known of a run before it, where that is so: `expected` is a guess then."""
 
     run: str
     name: str
@@ -50,4 +51,5 @@ class WhyOut(Struct, frozen=True, kw_only=True):
     expected: BandOut | None = None
     promised_at: datetime | None = None
     late: str = ""
+    unknown: str = ""
     what_if: Sequence[WhatIfOut] = ()

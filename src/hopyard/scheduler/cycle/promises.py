@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Promise
-from hopyard.domain.gang import Gang, Where
+from hopyard.domain.gang import Gang, Placement, Where
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue
 from hopyard.scheduler.cycle.line import Line, Rank, order
@@ -18,6 +18,7 @@ from hopyard.scheduler.timeline.timeline import Timeline
 
 PROMISES = 8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
 LATE = "late is also who goes before it, run"
+ANOTHER = (BreachCause.PRIORITY, BreachCause.GUARANTEE, BreachCause.SHARE, BreachCause.PROMISE)  # it is late because another goes first
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 Ground = frozenset[tuple[bool, tuple[str, ...], Where]]
 
@@ -192,16 +193,40 @@ class Promises:
             self._gave_way[gang] = f"run {to} uses what reservation {reservation} keeps for it"
 
     def broken(self, before: Promise, after: Promise | None) -> None:
-        breach = self._timeline.breach(self._gang(before), before, after)
+        breach = self._timeline.breach(self._gang(before), before, after, self._comes_before)
         self._breaches.pop(before.gang, None)
         if breach is not None and before.gang in self._gave_way and breach.cause is not BreachCause.NODE_LOST:
             breach = replace(breach, cause=BreachCause.RESERVATION, detail=self._gave_way[before.gang])
         if breach is not None:
             self._breaches[before.gang] = self._traced(breach, before)
 
+    def _comes_before(self, other: Placement, gang: Gang) -> tuple[BreachCause, str]:
+        """By which rule the other, which holds or will hold what this one was promised, goes first: as things stood without it."""
+        name, there = f"run {other.gang.id}", other.gang
+        accounts = self._accounts.copy()
+        if self._timeline.holds_now(there.id):
+            accounts.credit(other)
+        if there.queue == gang.queue:
+            if there.priority > gang.priority:
+                return BreachCause.PRIORITY, f"{name} has priority {there.priority}, this one {gang.priority}"
+            if there.priority == gang.priority:
+                if self._line.rank_of(there) < self._line.rank_of(gang):
+                    return BreachCause.SHARE, f"{name} was served much less, and queue {gang.queue} slices time"
+                if there.user != gang.user and accounts.user_key(there.queue, there.user) < accounts.user_key(gang.queue, gang.user):
+                    return BreachCause.SHARE, f"{name} goes before it: {there.user} has used less of queue {gang.queue} than {gang.user}"
+        elif {there.queue, gang.queue} <= self._queues.keys():
+            levels = zip(accounts.queue_key(there.queue, there), accounts.queue_key(gang.queue, gang), strict=False)
+            theirs, mine = next(((one, two) for one, two in levels if one[2] != two[2]), ((0, 0.0, there.queue), (0, 0.0, gang.queue)))
+            if theirs[0] < mine[0]:
+                return BreachCause.GUARANTEE, f"{name} is within what queue {theirs[2]} is guaranteed, and queue {mine[2]} would borrow"
+            if theirs[:2] < mine[:2]:
+                return BreachCause.SHARE, f"{name} goes before it: queue {theirs[2]} has less of its share than queue {mine[2]}"
+        started = self._timeline.holds_now(there.id)
+        return BreachCause.PROMISE, f"{name} {'started' if started else 'was promised a start'} there, and will be there longer"
+
     def _traced(self, breach: Breach, before: Promise) -> Breach:
         """Who is late because another is that goes before it, is late for the same cause."""
-        if breach.cause is not BreachCause.PRIORITY:
+        if breach.cause not in ANOTHER:
             return breach
         for other, promise in self.given.items():
             theirs = self._breaches.get(other)

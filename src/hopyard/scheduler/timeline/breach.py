@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from hopyard.domain.cluster import Breach, BreachCause, Promise
-from hopyard.domain.gang import Gang
+from hopyard.domain.gang import Gang, Placement
 from hopyard.scheduler.predict import NEVER_S
 from hopyard.scheduler.timeline.future import End
 from hopyard.scheduler.timeline.moments import SLACK_S, Stay
@@ -14,25 +14,27 @@ from hopyard.scheduler.timeline.outlook import Outlook
 from hopyard.scheduler.timeline.search import ANY
 
 Found = tuple[BreachCause, str]
+Rule = Callable[[Placement, Gang], Found]  # why the first, which is there or will be, comes before the second
 TURN = timedelta(milliseconds=1)  # promises of one turn are dated a little apart, and after what started in it
 
 
-def breach(outlook: Outlook, gang: Gang, before: Promise, after: Promise | None) -> Breach | None:
-    """`after`: what the gang is promised now instead, None where nothing can be. None where the promise is kept."""
+def breach(outlook: Outlook, gang: Gang, before: Promise, after: Promise | None, rule: Rule) -> Breach | None:
+    """`after`: what the gang is promised now instead, None where nothing can be. rule: asked of whoever came before it. None where the
+    promise is kept."""
     if after is not None and after.start_at <= before.start_at:
         return None
-    cause, detail = _cause(outlook, gang, before)
+    cause, detail = _cause(outlook, gang, before, rule)
     stay = outlook.stays.get(before.gang)
     expected_at = outlook.now + timedelta(seconds=stay.at_s) if stay is not None else None
     return Breach(before.gang, cause, detail, before.start_at, expected_at)
 
 
-def _cause(outlook: Outlook, gang: Gang, before: Promise) -> Found:
+def _cause(outlook: Outlook, gang: Gang, before: Promise, rule: Rule) -> Found:
     for name in before.nodes:
         node = outlook.capacity.node(name)
         if node is None or not node.open:
             return BreachCause.NODE_LOST, f"node {name} {'was lost' if node is None or not node.ready else f'is {node.state}'}"
-    probably, at_the_latest = (_InWay(outlook, gang, before, latest=latest) for latest in (False, True))
+    probably, at_the_latest = (_InWay(outlook, gang, before, rule, latest=latest) for latest in (False, True))
     for in_way in (probably, at_the_latest):
         if not in_way.fits():
             return in_way.cause()
@@ -66,8 +68,8 @@ class _InWay:
     beside: those that began in the turn that promised it. stays: who was promised room too.
     """
 
-    def __init__(self, outlook: Outlook, gang: Gang, before: Promise, *, latest: bool) -> None:
-        self._outlook, self._before, self._latest = outlook, before, latest
+    def __init__(self, outlook: Outlook, gang: Gang, before: Promise, rule: Rule, *, latest: bool) -> None:
+        self._outlook, self._before, self._rule, self._latest = outlook, before, rule, latest
         self._gang = gang.sized([role.fewest for role in gang.roles])
         self._due_s = (before.start_at - outlook.now).total_seconds()
         self._promised_s = max(self._due_s, 0.0)
@@ -96,7 +98,7 @@ class _InWay:
         if self._older and self.fits([*self._overran, *self._newer, *self._older], self.stays):
             return self._overrun(self._older)
         if self._beside and self.fits([*self._overran, *self._newer, *self._beside], self.stays):
-            return BreachCause.PRIORITY, f"run {self._beside[-1].gang} goes before it"
+            return self._rule(self._beside[-1].placement, self._gang)
         names = ", ".join(self._before.nodes)
         return BreachCause.NODE_LOST, f"{names} {'has' if len(self._before.nodes) == 1 else 'have'} less than before"
 
@@ -107,8 +109,11 @@ class _InWay:
         """Of those that were put before it, the last one without which it would fit."""
         others = [*self._newer, *self._overran]
         needed = [end for end in self._newer if not self.fits([one for one in others if one is not end], self.stays)]
-        names = [end.gang for end in needed or self._newer] or [self.stays[0].promise.gang]
-        return BreachCause.PRIORITY, f"run {names[-1]} goes before it"
+        if needed or self._newer:
+            return self._rule((needed or self._newer)[-1].placement, self._gang)
+        gone = [end for end in others if end not in self._newer]
+        bound = [stay for stay in self.stays if not self.fits(gone, [one for one in self.stays if one is not stay])]
+        return self._rule((bound or self.stays)[-1].placement, self._gang)
 
     def _was_to_be_gone(self, end: End) -> bool:
         outlook = self._outlook

@@ -16,7 +16,7 @@ from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import NEVER_S, Expected
 from hopyard.scheduler.timeline.blocked import NAMED, Blocked, blocked
-from hopyard.scheduler.timeline.breach import breach
+from hopyard.scheduler.timeline.breach import Rule, breach
 from hopyard.scheduler.timeline.future import STOPS_IN_S, Future
 from hopyard.scheduler.timeline.moments import SLACK_S, Stay
 from hopyard.scheduler.timeline.outlook import Outlook
@@ -255,9 +255,24 @@ class Timeline:
         spot = earliest(self._outlook, fewest, expected.high_s)
         return None if spot is None else self._time(spot.at_s)
 
-    def breach(self, gang: Gang, before: Promise, after: Promise | None) -> Breach | None:
-        """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it is kept."""
-        return breach(self._outlook, gang, before, after)
+    def breach(self, gang: Gang, before: Promise, after: Promise | None, rule: Rule) -> Breach | None:
+        """Why a promise of an earlier turn cannot be kept, after `promise` was called with it; None where it is kept. rule: says why
+        another comes before it."""
+        return breach(self._outlook, gang, before, after, rule)
+
+    def holds_now(self, gang: GangId) -> bool:
+        """Whether it has been placed, in this turn or before."""
+        return gang in self._outlook.started or self._outlook.future.running(gang) is not None
+
+    def foretells(self, gang: GangId, known: Callable[[Gang], bool]) -> bool:
+        """Whether the start that a gang was promised in this turn rests on runs alone of which it is known how long they take."""
+        stay = self._outlook.stays.get(gang)
+        if stay is None:
+            return False
+        before = (other for other in self._outlook.stays.values() if other.until_s <= stay.at_s + SLACK_S and other is not stay)
+        others = [other.placement.gang for other in before if not {*other.promise.nodes}.isdisjoint(stay.promise.nodes)]
+        runs = [one for name in stay.needed if (one := self._outlook.future.running(name)) is not None]
+        return all(one.stopping or known(one.gang) for one in runs) and all(known(other) for other in others)
 
     def expected_at(self, gang: GangId) -> datetime | None:
         """When a gang that was promised a start in this turn probably starts."""

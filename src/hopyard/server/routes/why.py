@@ -35,7 +35,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if found is None:
             return _told(run, detail="it is about to start")
         named = await names_of(parts.runs, (one.name.removeprefix("run:") for one in found.blocked_by if one.name.startswith("run:")))
-        detail, late = await with_names(parts.runs, [found.hold.detail, found.late])
+        detail, late, unknown = await with_names(parts.runs, [found.hold.detail, found.late, found.unknown])
         band = found.expected
         return _told(
             run,
@@ -47,6 +47,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             expected=None if band is None else BandOut(band.low_at, band.mid_at, band.high_at),
             promised_at=found.promised_at,
             late=late,
+            unknown=unknown,
             what_if=[WhatIfOut(line.text, line.start_at) for line in found.what_if],
         )
 
