@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from .test_bad_input import damage
 from .test_full_disk import filled
 from .world import World, kill, until
 
@@ -87,3 +88,36 @@ def test_a_node_that_cannot_start_replicas_puts_its_run_back(world: World) -> No
         assert "Too many open files" in until(lambda: client.get("/nodes")["nodes"][0]["trouble"], "the node out of service")
     ended = world.reaches(run["name"], "succeeded")
     assert world.log(ended) == "hello\n"
+
+
+MARKED = """
+import os, sys, time
+import hopyard as hop
+
+state = {"turn": 0, "mark": ""}
+hop.bind(state=state)
+for turn in hop.loop(range(6)):
+    while turn == 4 and not os.path.exists(sys.argv[1]): time.sleep(0.01)
+    state["turn"], state["mark"] = turn, f"the mark of turn {turn} " * 20
+    print("turn", turn, flush=True)
+    hop.log(turn=turn, step=turn)
+"""
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(world: World) -> None:
+    world.write("marked.py", MARKED)
+    name = world.detach("--replicas", "2", "--cpus", "0.5", "marked.py", "--", str(world.root / "go"))
+    run = world.reaches(name, "running")
+    checkpoints = f"/runs/{run['id']}/checkpoints"
+    until(lambda: [one["step"] for one in world.get(checkpoints)["checkpoints"]] == [2, 3, 4], "the newest checkpoint")
+    world.says(run, "turn 3", rank=1)
+    assert damage(world.home.root, b"the mark of turn 3 the mark of turn 3") >= 1
+    kill(world.state(run)["pid"])
+    (world.root / "go").touch()
+    run = world.reaches(name, "succeeded")
+    attempts = world.get(f"/runs/{run['id']}")["attempts"]
+    assert [(one["resumed_from_step"], one["exit"]["kind"]) for one in attempts] == [(None, "lost"), (4, "node-fault"), (3, "exit-code")]
+    assert "the checkpoint of step 4 cannot be read" in world.ok("info", name).out
+    assert "; the next attempt starts from the one before" in attempts[1]["exit"]["reason"]
+    for rank in (0, 1):
+        assert world.log(run, rank=rank).splitlines() == [f"turn {turn}" for turn in range(6)]

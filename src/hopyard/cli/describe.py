@@ -19,7 +19,7 @@ from hopyard.sdk.client import Client
 
 _LABEL_WIDTH = 12
 _EVENTS = 8  # the newest are told
-_EVENT_WORDS = {"promised": "promised", "breached": "promise broken", "preempted": "asked to make room"}
+_EVENT_WORDS = {"promised": "promised", "breached": "promise broken", "preempted": "asked to make room", "damaged": "damaged"}
 
 
 @click.command("info")

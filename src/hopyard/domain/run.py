@@ -247,6 +247,7 @@ class RunEventKind(StrEnum):
     PROMISED = "promised"  # a start was promised
     BREACHED = "breached"  # and could not be kept
     PREEMPTED = "preempted"  # it was asked to make room
+    DAMAGED = "damaged"  # a checkpoint of it cannot be read
     TIME_LIMIT = "time-limit"  # its time limit comes soon
 
 

@@ -136,8 +136,8 @@ class RunStore(Protocol):
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         """Idempotent on (run, attempt, rank, step). One of an earlier attempt that comes late takes its place before all of a later one."""
 
-    async def checkpoints(self, run: RunId, /) -> Sequence[Checkpoint]:
-        """By the number of their attempt, those of one attempt in the order in which they were saved."""
+    async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
+        """Those that can be used; with `damaged` also those that turned out not to be. By the number of their attempt, those of one attempt in the order in which they were saved."""
         ...
 
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
@@ -145,6 +145,11 @@ class RunStore(Protocol):
         ...
 
     async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None: ...
+    async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
+        """Use its checkpoints of this step no more, and tell it as an event with these words; False where there was none to use.
+        Raises NotFound."""
+        ...
+
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None: ...
     async def finish_offline(
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime

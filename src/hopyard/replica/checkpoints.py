@@ -12,7 +12,7 @@ from shutil import rmtree
 from typing import Any
 
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import HopyardError, MissingBlobs, NotFound, ServerFault, ServerUnavailable, StorageFull
+from hopyard.errors import Conflict, HopyardError, MissingBlobs, NotFound, ServerFault, ServerUnavailable, StorageFull
 from hopyard.replica.diary import say
 from hopyard.replica.events import EventLog
 from hopyard.replica.folder import Folder
@@ -110,8 +110,8 @@ class Checkpoints:
                 if not self.server.look_again():
                     with self._change:
                         self._change.wait(RETRY_S)
-            except NotFound:
-                return  # the run was deleted
+            except (NotFound, Conflict):
+                return  # the run was deleted, or has a later attempt, which goes on from what was there
             except (HopyardError, KeyError, ValueError, TypeError) as failed:
                 if any(later.get("folder") == event.get("folder") for later in list(self._waiting)):
                     return  # it changed because the script saved the same step anew, which is sent next

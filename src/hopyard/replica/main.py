@@ -15,7 +15,7 @@ from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import as_told, for_runs
 from hopyard.domain.study import GOES_ON
-from hopyard.errors import HopyardError, MissingBlobs, ServerUnavailable, StorageFull
+from hopyard.errors import Conflict, HopyardError, MissingBlobs, NotFound, ServerUnavailable, StorageFull
 from hopyard.private_files import open_file
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
@@ -275,6 +275,8 @@ class Replica:
                     return
                 if not self._server.look_again():
                     time.sleep(RETRY_S)
+            except (NotFound, Conflict):
+                return  # the run was deleted, or has a later attempt
             except (HopyardError, OSError) as failed:
                 self._forgo_outputs(failed)
                 return

@@ -16,6 +16,7 @@ from hopyard.config.home import Home
 from hopyard.datasets.cache import TreeCache, remove_tree
 from hopyard.datasets.transport import Fetch
 from hopyard.domain.ids import Digest
+from hopyard.domain.launch import Restore
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable, StorageFull
 from hopyard.private_files import make_folder, write_atomically
@@ -79,7 +80,7 @@ class Preparation:
             datasets[ref.name] = self._tree(cache, ref.manifest, f"dataset {ref.name}")
             self._hold(ref.manifest, datasets[ref.name])
         if launch.restore is not None:
-            tree = self._tree(cache, launch.restore.manifest, f"checkpoint of step {launch.restore.step}")
+            tree = self._checkpoint(cache, launch.restore)
             self.folder.restore.unlink(missing_ok=True)
             self.folder.restore.symlink_to(tree)
         interpreter = self._interpreter()
@@ -99,6 +100,21 @@ class Preparation:
 
     def _tree(self, cache: TreeCache, manifest: Digest, what: str) -> Path:
         return self._patiently(lambda: self.stack.enter_context(cache.use(manifest, self._fetch(what))), what)
+
+    def _checkpoint(self, cache: TreeCache, restore: Restore) -> Path:
+        """Where it cannot be had, all ranks of the next attempt start from the one before: the server decides that, for all of them."""
+        try:
+            return self._tree(cache, restore.manifest, f"checkpoint of step {restore.step}")
+        except NodeFault:
+            raise
+        except PrepareFailed as failed:
+            path = f"/attempts/{self.spec.launch.attempt}/checkpoints/{restore.step}/verify"
+            found = self._patiently(lambda: self.server.client.post(path), f"checkpoint of step {restore.step}")
+            if found["own"]:
+                then = "the next attempt starts from the one before" if found["damaged"] else "it is fetched again"
+                raise NodeFault(f"{failed.exit.reason.partition(' (')[0]}; {then}") from failed
+            hint = "fork it with `--checkpoint STEP` of an earlier one: `hop info RUN` lists them"
+            raise PrepareFailed(f"{failed.exit.reason.partition(' (')[0]}; {hint}") from failed
 
     def _fetch(self, what: str) -> Fetch:
         def fetch(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hopyard.controller.manifests import Decoder, Tree
 from hopyard.domain.ids import Digest
-from hopyard.errors import IntegrityError, MissingBlobs, SpecError
+from hopyard.errors import IntegrityError, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.blobs import Blobs
 
 _REMEMBERED = 4096
@@ -60,6 +60,17 @@ class Trees:
             self._whole.clear()
         found = self._whole[manifest] = TreeSize(tree.size_bytes, tree.files)
         return found
+
+    async def damage(self, manifest: Digest) -> str:
+        """What is wrong with a tree, once every byte of it was read; "" where nothing is. What is damaged is set aside by that."""
+        try:
+            tree = await self._decoder.tree(await self._blobs.get(manifest))
+            for digest in tree.blob_sizes:
+                await self._blobs.get(Digest(digest))
+        except (IntegrityError, NotFound) as bad:
+            self.forget()
+            return bad.message
+        return ""
 
     async def _check_sizes(self, tree: Tree, what: str) -> None:
         """Raises SpecError where a blob has not as many bytes as the manifest says: it could be unpacked by no machine."""

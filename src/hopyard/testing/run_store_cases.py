@@ -12,7 +12,7 @@ from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
 from hopyard.domain.brief import MOST_VALUES, brief_spec
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
-from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunPhase
+from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, RunFilter, Summarised
 from hopyard.testing.stores import ClusterStores, at, digest, exited, new_run, see, started, submit
@@ -268,6 +268,20 @@ class RecordCases:
         assert await stores.runs.checkpoints(run) == saved[1:]
         with pytest.raises(NotFound):
             await stores.runs.keep_checkpoint(run, 10, True)
+
+    async def test_a_damaged_checkpoint_is_used_no_more_and_still_known(self, stores: ClusterStores) -> None:
+        run = (await submit(stores)).id
+        for step in (10, 20):
+            await stores.runs.record_checkpoint(checkpoint(run, step))
+        assert await stores.runs.mark_damaged(run, 20, "a blob is damaged", now=at(5))
+        assert not await stores.runs.mark_damaged(run, 20, "again", now=at(6))
+        assert not await stores.runs.mark_damaged(run, 30, "there is none", now=at(6))
+        assert await stores.runs.checkpoints(run) == [checkpoint(run, 10)]
+        assert await stores.runs.checkpoints(run, damaged=True) == [checkpoint(run, 10), checkpoint(run, 20)]
+        assert await stores.runs.newest_steps([run]) == {run: 10}
+        assert await stores.runs.events(run) == [RunEvent(at(5), RunEventKind.DAMAGED, "a blob is damaged")]
+        with pytest.raises(NotFound):
+            await stores.runs.mark_damaged(GONE, 1, "gone", now=at(6))
 
     async def test_the_newest_checkpoint_of_several_runs(self, stores: ClusterStores) -> None:
         one, two, none = [(await submit(stores)).id for _ in range(3)]

@@ -23,7 +23,7 @@ async def look_back(runs: RunStore, streams: Streams, run_id: RunId) -> Past:
     run = await runs.get(run_id)
     attempts = await runs.attempts(run_id)
     several = len(attempts) > 1  # with one attempt nothing can be hidden
-    view = visible(run, attempts, await runs.checkpoints(run_id) if several else ())
+    view = visible(run, attempts, await runs.checkpoints(run_id, damaged=True) if several else ())
     if view.turned and run.spec.size > 1:
         view = await cut_together(streams, view, size=run.spec.size)
     return Past(run, view)

@@ -44,6 +44,13 @@ class SyncIn(In):
     final: bool = False
 
 
+class VerifiedOut(Struct, frozen=True):
+    """own: whether the run saved it itself, and not the run that it was forked from. damaged: it cannot be read."""
+
+    own: bool
+    damaged: bool
+
+
 class SyncOut(Struct, frozen=True):
     """offsets: how long each stream is here: the replica goes on from there. token: a fresh one where the old one has used
     up half of its life. stop: the replica is to end, within `grace_s`; preempt: to make room, after saving a checkpoint."""
@@ -139,6 +146,24 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         await thin_checkpoints(parts.runs, run.id, newest=parts.keep_checkpoints)
         return made
 
+    async def verify(ask: Ask[Nothing, Nothing]) -> VerifiedOut:
+        """Read the run's checkpoint of a step whole. One that is damaged is not used again: the next attempt starts from the one before."""
+        _, run = await _attempt(parts, ask)
+        step = int(ask.path["step"])
+        saved = await parts.runs.checkpoints(run.id, damaged=True)
+        whole = await parts.runs.checkpoints(run.id)
+        found = next((one for one in reversed(whole) if one.step == step), None)
+        if found is None:
+            return VerifiedOut(own=any(one.step == step for one in saved), damaged=True)
+        wrong = await parts.trees.damage(found.manifest)
+        if not wrong:
+            return VerifiedOut(own=True, damaged=False)
+        left = [one.step for one in whole if one.step != step]
+        then = f"the next attempt starts from step {left[-1]}" if left else "there is no other"
+        await parts.runs.mark_damaged(run.id, step, f"the checkpoint of step {step} cannot be read ({wrong}); {then}", now=parts.now())
+        parts.hub.state_changed(run.id)
+        return VerifiedOut(own=True, damaged=True)
+
     async def artifact(ask: Ask[Nothing, ArtifactIn]) -> Nothing:
         """Record the files that the run made or changed; all their blobs are here, else 409 `missing_blobs`."""
         attempt, run = await _attempt(parts, ask)
@@ -165,6 +190,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("POST", at + "/replicas/{rank}/sync", sync, body=body, returns=SyncOut, who="run", errors=(400, 507), limit=SYNC_LIMIT, unaudited=_REPORT),
         Endpoint("POST", at + "/checkpoints", checkpoint, body=CheckpointIn, returns=Checkpoint, status=201, who="run", errors=(400, 409), unaudited=_REPORT),
+        Endpoint("POST", at + "/checkpoints/{step}/verify", verify, returns=VerifiedOut, who="run", errors=(409,), unaudited=_REPORT),
         Endpoint("POST", at + "/artifact", artifact, body=ArtifactIn, who="run", errors=(400, 409), unaudited=_REPORT),
         Endpoint("POST", at + "/lock", lock, body=LockIn, who="run", errors=(400, 409), unaudited=_REPORT),
     ]

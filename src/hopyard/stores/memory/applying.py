@@ -68,7 +68,8 @@ class Applying:
         state.charges.charge(gang.queue, gang.user, amounts)
         run = state.runs[RunId(gang.id)]
         number = len(run.attempts) + 1
-        step = run.checkpoints[-1].step if run.checkpoints else run.spec.resume.step if run.spec.resume is not None else None
+        whole = run.whole_checkpoints()
+        step = whole[-1].step if whole else run.spec.resume.step if run.spec.resume is not None else None
         engine = state.nodes[placement.assignments[0].node].engine
         row = AttemptRow(attempt_id(run.id, number), number, placement, amounts, engine, self._now, resumed_from_step=step)
         run.move(RunPhase.STARTING)

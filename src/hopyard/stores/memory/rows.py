@@ -83,6 +83,7 @@ class RunRow:
     unstored: tuple[str, ...] = ()
     machine_env: Mapping[str, str | None] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)
+    damaged: set[tuple[AttemptId, int, int]] = field(default_factory=set)  # of its checkpoints: attempt, rank, step
     events: list[RunEvent] = field(default_factory=list)
 
     def move(self, phase: RunPhase) -> None:
@@ -92,6 +93,10 @@ class RunRow:
     @property
     def attempt(self) -> AttemptRow | None:
         return self.attempts[-1] if self.attempts else None
+
+    def whole_checkpoints(self) -> list[Checkpoint]:
+        """Those that are not known to be damaged."""
+        return [one for one in self.checkpoints if (one.attempt, one.rank, one.step) not in self.damaged]
 
     def noun(self, hold: Hold | None, promise: Promise | None) -> Run:
         return Run(

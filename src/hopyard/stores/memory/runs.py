@@ -12,7 +12,7 @@ from hopyard.domain.brief import brief_spec, brief_values
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, check_newest
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, check_newest
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
 from hopyard.stores.memory.filters import matches, older_than
@@ -169,12 +169,21 @@ class MemoryRunStore:
             self._state.show_running(attempt)
             self._state.changed()
 
-    async def checkpoints(self, run: RunId, /) -> Sequence[Checkpoint]:
-        return list(self._existing(run).checkpoints)
+    async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
+        row = self._existing(run)
+        return list(row.checkpoints) if damaged else row.whole_checkpoints()
+
+    async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
+        row = self._existing(run)
+        if all(one.step != step for one in row.whole_checkpoints()):
+            return False
+        row.damaged.update((one.attempt, one.rank, step) for one in row.checkpoints if one.step == step)
+        row.events.append(RunEvent(now, RunEventKind.DAMAGED, detail))
+        return True
 
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
         known = self._state.runs
-        return {run: known[run].checkpoints[-1].step for run in runs if run in known and known[run].checkpoints}
+        return {run: known[run].whole_checkpoints()[-1].step for run in runs if run in known and known[run].whole_checkpoints()}
 
     async def keep_checkpoint(self, run: RunId, step: int, kept: bool, /) -> None:
         row = self._existing(run)

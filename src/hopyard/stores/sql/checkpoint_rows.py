@@ -17,7 +17,7 @@ from hopyard.stores.sql.tables import checkpoints as table
 # By the number of the attempt, then as they came. An attempt's id is its run's and the number: of one run, the longer is the later.
 _ORDER = (func.length(table.c.attempt), table.c.attempt, table.c.id)
 _STEPS = (
-    select(table.c.run, table.c.step).where(table.c.run.in_(bindparam("b_runs", expanding=True))).order_by(table.c.run, *_ORDER)
+    select(table.c.run, table.c.step).where(table.c.run.in_(bindparam("b_runs", expanding=True)), table.c.damaged.is_(False)).order_by(table.c.run, *_ORDER)
 )
 
 
@@ -41,8 +41,16 @@ def insert(conn: Connection, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def of_run(conn: Connection, run: RunId) -> list[Checkpoint]:
-    return [_to_checkpoint(row) for row in conn.execute(select(table).where(table.c.run == run).order_by(*_ORDER))]
+def of_run(conn: Connection, run: RunId, *, damaged: bool) -> list[Checkpoint]:
+    """damaged: also those that are."""
+    query = select(table).where(table.c.run == run).order_by(*_ORDER)
+    return [_to_checkpoint(row) for row in conn.execute(query if damaged else query.where(table.c.damaged.is_(False)))]
+
+
+def mark_damaged(conn: Connection, run: RunId, step: int) -> bool:
+    """Whether there was a whole one of this step."""
+    those = update(table).where(table.c.run == run, table.c.step == step, table.c.damaged.is_(False))
+    return conn.execute(those.values(damaged=True)).rowcount > 0
 
 
 def newest_steps(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, int]:

@@ -241,10 +241,10 @@ class SqlRunStore:
 
         await self._database.write(write)
 
-    async def checkpoints(self, run: RunId, /) -> Sequence[Checkpoint]:
+    async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
         def read(conn: Connection) -> Sequence[Checkpoint]:
             _existing(conn, run)
-            return checkpoint_rows.of_run(conn, run)
+            return checkpoint_rows.of_run(conn, run, damaged=damaged)
 
         return await self._database.read(read)
 
@@ -257,6 +257,16 @@ class SqlRunStore:
             checkpoint_rows.keep(conn, run, step, kept)
 
         await self._database.write(write)
+
+    async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
+        def write(conn: Connection) -> bool:
+            _existing(conn, run)
+            if not checkpoint_rows.mark_damaged(conn, run, step):
+                return False
+            conn.execute(run_events.insert().values(run=run, at=to_us(now), kind=str(RunEventKind.DAMAGED), detail=detail))
+            return True
+
+        return await self._database.write(write)
 
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None:
         await self._database.write(lambda conn: checkpoint_rows.remove(conn, run, steps))

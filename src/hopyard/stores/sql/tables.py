@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0013"  # the newest migration
+HEAD = "0014"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -201,6 +201,7 @@ checkpoints = Table(
     Column("metrics", Text, nullable=False),  # JSON
     Column("offsets", Text, nullable=False),  # JSON
     Column("kept", Boolean, nullable=False),
+    Column("damaged", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("run", "attempt", "rank", "step", name="checkpoints_step"),
 )
 
