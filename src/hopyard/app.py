@@ -39,15 +39,16 @@ from hopyard.config.settings import ServerSettings, Settings, read_settings
 from hopyard.controller.audit_retention import keep_audit
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.garbage import look_at_everything, look_briefly
+from hopyard.controller.leftovers import keep_swept
 from hopyard.controller.restored import cordon_restored
 from hopyard.domain.ids import DEFAULT_POOL, slug
 from hopyard.domain.resources import UNNAMED_GPU, Gpu
 from hopyard.engines.local.engine import LocalEngine
 from hopyard.engines.local.health import Checks
 from hopyard.engines.local.node import NodeSettings
-from hopyard.errors import HopyardError, SpecError
+from hopyard.errors import HopyardError, SpecError, StorageFull, is_disk_full
 from hopyard.interfaces.access_store import AccessStore
-from hopyard.private_files import OTHERS, open_file, write_atomically
+from hopyard.private_files import OTHERS, make_folder, open_file, overwrite, write_atomically
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.sdk.home_link import BACKLOG, HOST, listen, port_of
 from hopyard.server.api import create_api
@@ -58,6 +59,7 @@ from hopyard.server.local import OwnersOnly, listener_of
 from hopyard.server.parts import Parts
 from hopyard.server.protocol import Hosts, protocol_factory
 from hopyard.stores.blobs.folder import FolderBlobs
+from hopyard.stores.reserve import Reserves
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.audit_rows import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
@@ -93,23 +95,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         lock = take_lock(home.create())
         if lock is None:
-            print(f"a server runs already for {home.root}", file=sys.stderr)
+            say(f"a server runs already for {home.root}")
             return 0
         home.check_entries()
         entries = home.close_entries()
         for _ in islice(entries, CLOSED_AT_ONCE):
             pass
         settings = read_settings(home.settings_file)
+        reserves = make_reserves(home)
         listening, warning = bind(home, settings, given.port)
         with listening:
-            uvloop.run(serve(home, settings, listening, warning=warning, scripts_umask=scripts_umask, entries=entries))
-    except HopyardError as error:
-        print("\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]), file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+            uvloop.run(serve(home, settings, listening, reserves, warning=warning, scripts_umask=scripts_umask, entries=entries))
+    except (HopyardError, OSError, ExceptionGroup) as failed:
+        error = failed
+        while isinstance(error, ExceptionGroup):  # of the loops, the first that fails ends the others
+            error = error.exceptions[0]
+        if is_disk_full(error):
+            error = StorageFull(f"no space left on the disk of {home.root}", hints=("free some: the server needs a few hundred kilobytes to start",))
+        if not isinstance(error, (HopyardError, OSError)):
+            raise
+        say("\n".join([f"error: {error}", *(f"hint: {hint}" for hint in getattr(error, "hints", ()))]))
         return 1
     return 0
+
+
+def say(text: str) -> None:
+    """Into the log, which a full disk may not take."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def give_memory_back() -> None:
@@ -213,7 +226,17 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def serve(home: Home, settings: Settings, listening: socket.socket, *, warning: str, scripts_umask: int, entries: Iterator[str]) -> None:
+def make_reserves(home: Home) -> Reserves:
+    """Disk space that is given up for what must be possible on a full disk. On one that is full already, for this start."""
+    folders = (home.root, home.streams, home.attempts)
+    reserves = Reserves([home.root, *(folder for folder in folders if folder.exists())])
+    reserves.ease()
+    for folder in folders:
+        make_folder(folder)
+    return Reserves(folders)
+
+
+async def serve(home: Home, settings: Settings, listening: socket.socket, reserves: Reserves, *, warning: str, scripts_umask: int, entries: Iterator[str]) -> None:
     """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything. Runs go on without us.
 
     warning: what the owner must know. scripts_umask: of the runs' scripts. entries: what is left to do of `Home.close_entries`, done beside the serving.
@@ -225,7 +248,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, war
     url = f"http://{HOST}:{listening.getsockname()[1]}"
     clock, started_at = SystemClock(), datetime.now(UTC)
     async with AsyncExitStack() as closing:
-        database = Database.open(settings.database or home.database)
+        database = Database.open(settings.database or home.database, make_room=lambda: reserves.release(home.root))
         closing.push_async_callback(database.close)
         blobs, streams = FolderBlobs(home.blobs), FolderStreams(home.streams)
         closing.push_async_callback(blobs.close)
@@ -242,6 +265,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, war
             node=declared(settings.node),
             name=name,
             umask=scripts_umask,
+            make_room=reserves.release,
             checks=Checks(disk_trouble, gpu_trouble),
             pass_environment=settings.runs.pass_environment,
         )
@@ -279,14 +303,15 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, *, war
             await cordon_restored(parts.cluster, engine, clock, created_at=restored)
             log.warning("this home was restored from the backup of %s: its nodes are cordoned", restored)
             home.restored_file.unlink()
-        presence = Presence(home, url, started_at, warning)
+        presence = Presence(home, url, started_at, warning, reserves)
         server = HttpServer(create_api(parts, settings.server.limits), parts, end, settings=settings.server, leave=presence.leave)
         async with asyncio.TaskGroup() as loops:
             serving = loops.create_task(server.serve(sockets=[listening]))
             await server.answering.wait()
             keep = timedelta(days=settings.retention.audit_days) if settings.retention.audit_days else None
             audit, removal = keep_audit(parts.audit, clock, keep=keep), asyncio.to_thread(exhaust, entries, end.is_set)
-            background = parts.controller.run(), parts.sweeper.run(clock), look_at_everything(clock), audit, removal
+            sweeping = parts.sweeper.run(clock), keep_swept(parts.runs, streams, clock, kept=home.kept)
+            background = parts.controller.run(), *sweeping, look_at_everything(clock), audit, removal, reserves.run()
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):
@@ -370,8 +395,8 @@ async def ensure_token(home: Home, access: AccessStore, owner: str, mark: str, *
 class Presence:
     """How processes of this machine find the server: the socket in the home, and `server.json`. Both are made anew where they vanish."""
 
-    def __init__(self, home: Home, url: str, started_at: datetime, warning: str) -> None:
-        self._home, self._place = home, place_of(home)
+    def __init__(self, home: Home, url: str, started_at: datetime, warning: str, reserves: Reserves) -> None:
+        self._home, self._place, self._reserves = home, place_of(home), reserves
         self._said = {"url": url, "started_at": started_at.isoformat(), "version": __version__, "place": self._place, "warning": warning}
         self._stamps: tuple[object, ...] = ()
 
@@ -402,7 +427,13 @@ class Presence:
                 self._write(0)
 
     def _write(self, pid: int) -> None:
-        write_atomically(self._home.server_file, json.dumps({"pid": pid, **self._said}).encode() + b"\n")
+        file, text = self._home.server_file, json.dumps({"pid": pid, **self._said}).encode() + b"\n"
+        try:
+            self._reserves.insist(self._home.root, lambda: write_atomically(file, text))
+        except OSError as failed:
+            if not is_disk_full(failed) or not file.exists():
+                raise
+            overwrite(file, text)
 
     def _look(self) -> tuple[object, ...]:
         return tuple(_stamp(path) for path in (self._home.server_file, self._home.socket_file))

@@ -26,6 +26,7 @@ HopyardError
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 
@@ -142,3 +143,8 @@ class NotSupported(EngineError):
 
 class LaunchFailed(EngineError):
     code = "launch_failed"
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether it says that a disk, or a quota on it, has no space left."""
+    return isinstance(error, StorageFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))

@@ -59,6 +59,16 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
         raise
 
 
+def overwrite(path: Path, text: bytes) -> None:
+    """Writes text (padded with spaces) over a small file that is there, for a disk without room for a second one. A reader may see a
+    part of it. Raises OSError."""
+    descriptor = open_file(path, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
+    finally:
+        os.close(descriptor)
+
+
 def close_to_others(path: str, mode: int) -> bool:
     """Takes all rights of group and others from a file or folder with this mode. Returns whether there were any. Raises OSError."""
     if not mode & OTHERS or stat.S_ISLNK(mode):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,3 +154,87 @@ def test_a_run_that_prints_more_than_fits_ends_with_that_reason_and_can_be_remov
     assert small.ok("run", "echo", "again").out == "again\n"
     assert small.server_pid() == pid
     assert not (small.home.streams / ended["id"]).exists()
+
+
+FLOODS = "import sys\nfor n in range(400): sys.stdout.write('x' * 999_999 + chr(10))\nprint('end')\n"
+WAITS = "import os, sys, time\nprint('begun', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+
+
+def test_a_run_that_fills_the_disk_is_stopped_and_removed_and_the_reserve_is_made_again(small: World, disk: Path) -> None:
+    reserve = small.home.root / ".reserve"
+    small.write("floods.py", FLOODS)
+    small.ok("up")
+    until(lambda: len(list(reserve.glob("*"))) == 16, "the reserve")
+    name = small.detach("floods.py")
+    until(lambda: os.statvfs(disk).f_bavail < 300, "a full disk")
+    small.ok("stop", name)
+    ended = small.reaches(name, "failed", "cancelled")
+    assert "no space left" in ended["exit"]["reason"] or ended["phase"] == "cancelled"
+    until(lambda: not (small.home.attempts / ended["attempt"]["id"]).exists(), "the removal of the attempt's folder")
+    small.ok("rm", "-y", name)
+    assert not (small.home.streams / ended["id"]).exists()
+    until(lambda: len(list(reserve.glob("*"))) == 16, "the reserve being made again")
+
+
+def test_on_a_full_disk_runs_and_users_are_removed_a_server_starts_and_down_stops_all(small: World, disk: Path) -> None:
+    small.write("main.py", "print('hello')\n")
+    small.write("waits.py", WAITS)
+    names = [small.run(small.detach("main.py"))["name"] for _ in range(3)]
+    for name in names:
+        small.reaches(name, "succeeded")
+    live = small.run(small.detach("waits.py", "--", str(small.root / "never")))
+    small.says(live, "begun")
+    small.ok("user", "add", "bob")
+    with filled(disk):
+        small.ok("rm", "-y", names[0])
+        small.ok("user", "rm", "bob")
+        small.kill_server()
+        with (disk / "more").open("wb", buffering=0) as more:  # what the server gave up is taken as well
+            try:
+                while True:
+                    more.write(b"\0" * 4096)
+            except OSError:
+                pass
+        done = small.hop("ps", "--all", "--json")
+        assert (done.code, "Traceback" in done.talk) == (0, False), done
+        assert sorted(run["name"] for run in done.json) == sorted([*names[1:], live["name"]])
+        assert small.ok("logs", names[1]).out == "hello\n"
+        small.ok("rm", "-y", names[1])
+        small.ok("down", "--stop-runs")
+        assert not small.processes()
+    (disk / "more").unlink()
+    assert small.reaches(live["name"], "cancelled")["attempt"]["number"] == 1
+    assert small.log(small.run(names[2])) == "hello\n"
+    assert sorted(folder.name for folder in small.home.streams.iterdir()) == sorted(small.run(ref)["id"] for ref in (names[2], live["name"]))
+
+
+def test_without_a_reserve_a_removal_on_a_full_disk_works_or_changes_nothing(small: World, disk: Path) -> None:
+    small.write("main.py", "print('hello')\n")
+    name = small.run(small.detach("main.py"))["name"]
+    run = small.reaches(name, "succeeded")
+    with filled(disk):
+        shutil.rmtree(small.home.root / ".reserve", ignore_errors=True)
+        with filled(disk / "home"):
+            done = small.hop("rm", "-y", name)
+            there = (small.home.streams / run["id"]).exists()
+    assert done.code in (0, 1), done
+    assert there == (done.code == 1)
+    if there:
+        assert small.log(small.run(name)) == "hello\n"
+    assert (name in {one["name"] for one in small.ok("ps", "--all", "--json").json}) == there
+
+
+def test_a_script_that_ends_while_the_disk_is_full_is_not_run_again_when_its_replica_dies(small: World, disk: Path) -> None:
+    let_go, begun = small.root / "let_go", small.root / "begun"
+    small.write("waits.py", f"open({str(begun)!r}, 'a').write('x')\n{WAITS}")
+    name = small.detach("waits.py", "--", str(let_go))
+    run = small.run(name)
+    small.says(run, "begun")
+    small.kill_server()
+    with filled(disk):
+        let_go.touch()
+        status = small.replica(run) / "status.json"
+        until(lambda: json.loads(status.read_bytes())["exit"], "the exit being written on a full disk")
+        os.kill(json.loads(status.read_bytes())["pid"], signal.SIGKILL)
+    assert small.reaches(name, "succeeded")["attempt"]["number"] == 1
+    assert begun.read_text() == "x"

@@ -122,9 +122,14 @@ class Home:
     def offline(self) -> Path:
         return self.root / "offline"
 
+    @property
+    def kept(self) -> Path:
+        """By run, what could not be stored on the server."""
+        return self.root / "kept"
+
     def kept_of(self, run: str) -> Path:
         """What the replicas of a run could never store on the server."""
-        return self.root / "kept" / run
+        return self.kept / run
 
     def create(self) -> Home:
         """Makes the root folder, readable by its owner only; one that exists is checked as `check` does. Idempotent."""

@@ -25,6 +25,7 @@ from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, 
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
+from hopyard.errors import StorageFull
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
 from hopyard.interfaces.engine import Engine
@@ -34,6 +35,7 @@ from hopyard.interfaces.tells_changes import TellsChanges
 
 OBSERVE_EVERY = timedelta(seconds=1)
 RETRY_AFTER = timedelta(seconds=1)
+FULL_DISK_WAIT = timedelta(seconds=10)  # beyond a run's grace, for the space that its end makes
 # Parts of a turn's time in which nothing is decided, where it took long: what is submitted meanwhile is decided together, and a
 # long queue on a full cluster leaves the server to requests. What becomes free may end them sooner (see `_rest`).
 PAUSE, FRUITLESS_PAUSE = 0.25, 1.0
@@ -154,7 +156,14 @@ class Controller:
         has safe points leaves at its next one, with a checkpoint. Raises NotFound."""
         before = (await self._runs.get(run)).attempt
         with self._endings.speaking_for(None if before is None else before.id):
-            recorded = await self._cluster.request_stop(run, now=self._clock.now())
+            try:
+                recorded = await self._cluster.request_stop(run, now=self._clock.now())
+            except StorageFull:
+                if before is None or not AttemptPhase(before.phase).live:
+                    raise
+                # What fills the disk may be the run itself: its processes end first, the request is written when that made room.
+                self._endings.ask_within(before.id, grace, preempt=at_safe_point)
+                recorded = await self._write_stop(run, within=grace + FULL_DISK_WAIT)
             found = await self._runs.get(run)
             if found.attempt is not None and AttemptPhase(found.attempt.phase).live:
                 self._endings.ask_within(found.attempt.id, grace, preempt=at_safe_point)
@@ -162,6 +171,21 @@ class Controller:
         if found.phase.final and recorded.changed and not recorded.ended:  # it waited: no attempt ends, the run does
             self.wake()
             self._tell_ended([run])
+
+    async def _write_stop(self, run: RunId, *, within: timedelta) -> Recorded:
+        """Raises StorageFull when there is no room for that long."""
+        deadline = self._clock.now() + within
+        while True:
+            await self._clock.sleep_until(self._clock.now() + RETRY_AFTER)
+            try:
+                return await self._cluster.request_stop(run, now=self._clock.now())
+            except StorageFull:
+                if self._clock.now() >= deadline:
+                    raise
+
+    def ends(self, attempt: AttemptId) -> bool:
+        """Whether it was asked to end, or is over."""
+        return attempt in self._endings or attempt not in self._watch.live
 
     async def preempt(self, run: RunId, reason: str) -> None:
         """Ask a live run to save a checkpoint and make room; it waits again afterwards. One that is not live is left alone.

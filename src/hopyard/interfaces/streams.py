@@ -41,4 +41,9 @@ class Streams(Protocol):
     async def sync(self, attempt: AttemptId, rank: int, /) -> None:
         """Make everything taken so far of this replica durable."""
 
-    async def delete(self, run: RunId, /) -> None: ...
+    async def runs(self) -> Sequence[RunId]:
+        """Whose streams there are, whether or not such a run is still known."""
+        ...
+
+    async def delete(self, run: RunId, /) -> None:
+        """Remove a run's streams. Idempotent. Raises OSError when something of them stays."""

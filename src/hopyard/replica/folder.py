@@ -26,8 +26,8 @@ from hopyard.domain.replica import (
     ReplicaState,
     StopOrder,
 )
-from hopyard.errors import IntegrityError
-from hopyard.private_files import make_folder, open_file, write_atomically
+from hopyard.errors import IntegrityError, is_disk_full
+from hopyard.private_files import make_folder, open_file, overwrite, write_atomically
 from hopyard.sdk.safepoint import LEFT_FILE
 
 
@@ -87,7 +87,7 @@ class Folder:
 
     def is_there(self) -> bool:
         """False once somebody removed it, with its home: then nobody is left who would ask for what it held."""
-        return (self.root / SPEC_FILE).exists()
+        return (self.root / SPEC_FILE).is_file()
 
     def create(self) -> None:
         for folder in (self.streams, self.work, self.checkpoints):
@@ -111,7 +111,13 @@ class Folder:
             return None
 
     def write_state(self, state: ReplicaState) -> None:
-        write_atomically(self.root / STATUS_FILE, msgspec.json.encode(state))
+        text = msgspec.json.encode(state)
+        try:
+            write_atomically(self.root / STATUS_FILE, text)
+        except OSError as failed:
+            if not is_disk_full(failed):
+                raise
+            overwrite(self.root / STATUS_FILE, text)
 
     def read_stop(self) -> StopOrder | None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -86,10 +87,12 @@ class Replica:
             launch.rank,
             on_stop=self._stop_from_server,
             on_events=self._checkpoints.poll,
+            asked_to_end=self._asked_to_end,
             resume=is_adoption,
         )
         self._supervisor: Supervisor | None = None
         self._server_stop: StopOrder | None = None
+        self._exit_lock = threading.Lock()
 
     def live(self) -> None:
         """Until the server has everything."""
@@ -241,7 +244,8 @@ class Replica:
         """Streams, checkpoints, outputs, then the exit: so the news of the end comes after all that led to it."""
         rank = self._spec.launch.rank
         self._state = replace(self._state, phase=ReplicaPhase.EXITED, detail="", exit=ended, shipped=False)
-        self._write(self._state)
+        if not self._write(self._state):
+            threading.Thread(target=self._write_again, args=(self._state,), name="exit", daemon=True).start()
         told = ReplicaPhase.PREPARING if ended.kind in (ExitKind.PREPARE_FAILED, ExitKind.NODE_FAULT) else ReplicaPhase.RUNNING
         if told is ReplicaPhase.RUNNING:
             self._shipper.say(ReplicaStatus(rank, told, "sending the rest of its output"))
@@ -250,8 +254,23 @@ class Replica:
         self._left_behind.tell()
         self._tell_of_loss(ended)
         self._shipper.close(ReplicaStatus(rank, ReplicaPhase.EXITED, "", ended))
-        while self._folder.is_there() and not self._write(replace(self._state, shipped=True)):
+        with self._exit_lock:
+            self._state = replace(self._state, shipped=True)
+        while self._folder.is_there() and not self._write(self._state):
             time.sleep(RETRY_S)
+
+    def _write_again(self, state: ReplicaState) -> None:
+        """How the script ended, until it is written down: a replica that dies before all is sent must not make it run again."""
+        while self._folder.is_there():
+            time.sleep(RETRY_S)
+            with self._exit_lock:
+                if self._state is not state or self._write(state):
+                    return
+
+    def _asked_to_end(self) -> bool:
+        """Whether it is to end for good: a checkpoint that is asked for first is waited for."""
+        order = self._folder.read_stop() or self._server_stop
+        return order is not None and not order.wants_checkpoint
 
     def _send_outputs(self) -> None:
         """What a run made or changed in its folder. A failure of this is told, and fails nothing. A server without space is waited
@@ -270,7 +289,7 @@ class Replica:
             except (ServerUnavailable, StorageFull, MissingBlobs) as failed:
                 if not self._folder.is_there():
                     return
-                if patience.is_over(failed, unwanted=(order := self._folder.read_stop()) is not None and not order.wants_checkpoint):
+                if patience.is_over(failed, unwanted=self._asked_to_end()):
                     self._forgo_outputs(failed)
                     return
                 if not self._server.look_again():

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.points import MAX_RECORD_BYTES, whole_bytes
 from hopyard.domain.replica import STREAMS
-from hopyard.errors import HopyardError, IntegrityError, NotFound, RunOver
+from hopyard.errors import HopyardError, IntegrityError, NotFound, RunOver, ServerUnavailable
 from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
 from hopyard.replica.server import ServerLine
@@ -33,6 +33,8 @@ _REST_S = 0.1  # how seldom the streams are looked at
 _RETRY_S = (0.05, 1.0)
 _RACY_NS = 2_000_000_000  # how coarse a folder's time stamp may be
 _TIMEOUT_S = 30.0
+# Of a replica that was asked to end, while the server answers but takes nothing of it any more.
+FULL_PATIENCE_S, REFUSED_PATIENCE_S = 5.0, 10.0
 
 
 @dataclass(slots=True)
@@ -74,8 +76,8 @@ class Shipper:
 
     on_stop is called (in the thread) when the server asks for the end of the attempt, and again when it says something else of it.
     on_events is called (in the thread) when the stream of events has grown; what it cannot do now, it is called for again.
-    resume: an earlier replica has shipped some
-    already; the server is asked how much before anything is sent.
+    asked_to_end: whether somebody wants the attempt to end; then it does not wait for ever for a server that takes nothing of it.
+    resume: an earlier replica has shipped some already; the server is asked how much before anything is sent.
     """
 
     def __init__(
@@ -87,12 +89,15 @@ class Shipper:
         *,
         on_stop: Callable[[StopWord], None],
         on_events: Callable[[], None],
+        asked_to_end: Callable[[], bool] = lambda: False,
         resume: bool = False,
     ) -> None:
         self._folder, self._server, self._rank = folder, server, rank
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
         self._on_stop, self._stop_word = on_stop, StopWord()
-        self._on_events = on_events
+        self._on_events, self._asked_to_end = on_events, asked_to_end
+        self._fruitless_since: float | None = None  # since when the server takes nothing of what is to be the last
+        self._full, self.forgone_bytes = False, 0
         self._streams = {name: _Stream() for name in STREAMS}
         self._files, self._looked_at_ns = os.fspath(folder.streams), -1
         self._status = ReplicaStatus(rank, ReplicaPhase.PREPARING)
@@ -155,13 +160,35 @@ class Shipper:
 
     def _failed(self, failed: Exception) -> None:
         say(f"sync failed: {failed}")
+        refused = not isinstance(failed, (OSError, ServerUnavailable))
+        if self._closing is not None and refused and self._asked_to_end() and self._is_fruitless(REFUSED_PATIENCE_S):
+            say("the server refuses it: the attempt ends without it")
+            self._done.set()
         if self._closing is not None and (isinstance(failed, (NotFound, RunOver)) or not self._folder.is_there()):
             self._done.set()  # the run is over, or it or its whole home was deleted: nothing more is taken
         elif isinstance(failed, RunOver):
             self._heed(StopWord(True))  # it was ended elsewhere: what this replica computes is of no use
 
+    def _is_fruitless(self, patience_s: float) -> bool:
+        now = time.monotonic()
+        if self._fruitless_since is None:
+            self._fruitless_since = now
+        return now - self._fruitless_since > patience_s
+
+    def _give_up_what_does_not_fit(self) -> None:
+        """The server's disk is full, and the attempt was asked to end: it ends without the rest of its output."""
+        if not self._full:
+            self._fruitless_since = None
+        elif self._closing is not None and self._closing.exit is not None and self._is_fruitless(FULL_PATIENCE_S) and not self.forgone_bytes:
+            self.forgone_bytes = self._pending()
+            ended = self._closing.exit
+            reason = f"{ended.reason}; the last {self.forgone_bytes} bytes of its output are lost: the server's disk is full"
+            self._closing = replace(self._closing, exit=replace(ended, reason=reason))
+
     def _pending(self) -> int:
-        """How many bytes the server lacks."""
+        """How many bytes the server lacks, and is to have."""
+        if self.forgone_bytes:
+            return 0
         self._open_new()
         total = 0
         for name, stream in self._streams.items():
@@ -202,7 +229,7 @@ class Shipper:
     def _segments(self) -> tuple[list[dict[str, str | int]], list[bytes]]:
         heads: list[dict[str, str | int]] = []
         parts: list[bytes] = []
-        left = SYNC_BYTES if self._offsets_known else 0
+        left = SYNC_BYTES if self._offsets_known and not self.forgone_bytes else 0
         # Small streams go first: a flood of output delays no metric and no event.
         for name in reversed(STREAMS):
             stream = self._streams[name]
@@ -233,6 +260,7 @@ class Shipper:
             answer = json.loads(response.read())
         self._told = status
         self._take(answer)
+        self._give_up_what_does_not_fit()
         if final and not self._pending():
             self._done.set()
         return any(head["stream"] != "system" for head in heads)
@@ -243,7 +271,7 @@ class Shipper:
             raise IntegrityError("the server's answer names no offsets")
         for name, stream in self._streams.items():
             stream.acknowledged = int(offsets.get(name, 0))
-        self._offsets_known = True
+        self._offsets_known, self._full = True, bool(answer.get("full"))
         token = answer.get("token")
         if isinstance(token, str) and token:
             self._server.renew(token)

@@ -149,6 +149,8 @@ class Supervisor:
 
     def _look_for_stop(self, now: float) -> None:
         order = self.folder.read_stop() or self.server_stop
+        if order is None and not self.folder.is_there():  # the attempt cannot be told of any more, and another may begin
+            order = StopOrder(0.0, ExitKind.LOST, "lost: the folder of its replica was removed")
         if order is not None:
             self._ending.obey(order, now)
 

@@ -108,7 +108,7 @@ class Client:
         """Send a request and yield the answer with its body unread. Raises what the server's error says, or
         ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`. A server that has too much
         to do is asked again when it said, for a minute in all."""
-        target = API + path
+        target = API + (path if path.isascii() and path.isprintable() and " " not in path else quote(path, safe="/?&=%"))
         if query:
             given = {k: v for k, v in query.items() if v is not None}
             target += "?" + urlencode(given, quote_via=quote) if given else ""

@@ -7,22 +7,21 @@ crash. Work happens in threads of its own: a slow disk never holds up the event 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from hopyard.domain.ids import AttemptId, RunId, check_name, split_attempt
-from hopyard.errors import SpecError, StorageFull
+from hopyard.domain.ids import AttemptId, RunId, check_name, is_name, split_attempt
+from hopyard.errors import SpecError, StorageFull, is_disk_full
 from hopyard.interfaces.streams import Segment, StreamKey
 from hopyard.private_files import make_folder, open_file
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 T = TypeVar("T")
 
 
@@ -63,6 +62,9 @@ class FolderStreams:
 
     async def delete(self, run: RunId, /) -> None:
         await self._run(lambda: self._delete(run))
+
+    async def runs(self) -> Sequence[RunId]:
+        return await self._run(self._runs)
 
     async def close(self) -> None:
         """Close all files. The streams can be used again afterwards by a new FolderStreams only."""
@@ -122,7 +124,15 @@ class FolderStreams:
         for path in (*paths, folder, folder.parent, folder.parent.parent, self._root):
             _flush(path)
 
+    def _runs(self) -> Sequence[RunId]:
+        try:
+            return sorted(RunId(folder.name) for folder in self._root.iterdir() if is_name(folder.name))
+        except FileNotFoundError:
+            return ()
+
     def _delete(self, run: RunId) -> None:
+        if not is_name(run):
+            return  # of an id that is no folder's name, nothing was ever taken
         top = self._run_folder(run)
         with self._guard:
             gone = [key for key in self._open if split_attempt(key.attempt)[0] == run]
@@ -130,7 +140,8 @@ class FolderStreams:
         for stream in closing:
             with stream.lock:
                 _close(stream)
-        shutil.rmtree(top, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(top)
 
     def _close_all(self) -> None:
         with self._guard:
@@ -174,7 +185,7 @@ class FolderStreams:
         except FileNotFoundError:
             return None
         except OSError as bad:
-            if bad.errno in _FULL:
+            if is_disk_full(bad):
                 raise _full(key) from bad
             raise
 
@@ -208,7 +219,7 @@ def _write(descriptor: int, data: memoryview, at: int, key: StreamKey) -> None:
             done += os.pwrite(descriptor, data[done:], at + done)
     except OSError as bad:
         os.ftruncate(descriptor, at)
-        if bad.errno in _FULL:
+        if is_disk_full(bad):
             raise _full(key) from bad
         raise
 

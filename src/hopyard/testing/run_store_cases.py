@@ -196,6 +196,14 @@ class ListCases:
         found = await stores.runs.summarised("mnist", limit=2)
         assert found == [Summarised(run.id, run.submitted_at, {"val_acc": 0.5}) for run in (runs[2], runs[1])]
 
+    async def test_of_many_ids_those_are_told_that_are_runs(self, stores: ClusterStores) -> None:
+        kept, deleted = [await submit(stores) for _ in range(2)]
+        await stores.cluster.request_stop(deleted.id, now=at(1))
+        await stores.runs.delete(deleted.id)
+        others = [RunId(f"none{number}") for number in range(1500)]
+        assert await stores.runs.existing([kept.id, deleted.id, *others]) == {kept.id}
+        assert await stores.runs.existing([]) == frozenset()
+
     async def test_every_run_is_counted_in_its_phase(self, stores: ClusterStores) -> None:
         assert await stores.runs.count() == {}
         runs = [await submit(stores) for _ in range(3)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import shutil
 import signal
@@ -34,11 +35,12 @@ from hopyard.engines.local.held import Held
 from hopyard.engines.local.node import NodeSettings, find_node
 from hopyard.engines.local.ports import choose_port
 from hopyard.engines.local.spawner import SpawnerLink
-from hopyard.errors import HopyardError, LaunchFailed
+from hopyard.errors import HopyardError, LaunchFailed, is_disk_full
 
 ADOPT_EVERY_S = 2.0  # between two adoptions of one folder
 ADOPTIONS = 5  # fruitless ones, before a replica is given up as lost
 FROZEN_AFTER_S = 5.0  # beyond the grace of an order: a replica that lives needs no second to kill its script
+log = logging.getLogger("hopyard.engines")
 _GONE = ".gone-"  # prefix of a folder that is being removed
 
 
@@ -73,6 +75,7 @@ class LocalEngine:
     home: where the folders lie. node: what the user declared of this machine. server_url: the server's address now; replicas get
     it in their spec. spawner_command: the argument vector of the spawner (`python -m hopyard.replica.spawner`), to which the number
     of a socket is added. adopt: whether `observe` takes care of replicas that died (a second engine on the same home must not).
+    make_room: gives up some of the disk space that is reserved where this folder lies; False when there is none.
     use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
     each of several servers on one database. umask: of the scripts; None is this process's. checks: what keeps this node from starting
     anything.
@@ -93,8 +96,10 @@ class LocalEngine:
         umask: int | None = None,
         checks: Checks | None = None,
         pass_environment: Sequence[str] = (),
+        make_room: Callable[[Path], bool] = lambda _: False,
     ) -> None:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
+        self._make_room = make_room
         self._node, self._nvml = find_node(node, engine=name)
         self._cgroups = find_cgroups() if use_cgroups else {}
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
@@ -227,10 +232,7 @@ class LocalEngine:
         """Nothing of a failed launch stays: its replicas are killed (and the kernel kills their children), its folder goes."""
         folder = self._home.attempts / attempt
         for replica in replica_folders(folder):
-            try:
-                replica.request_stop(StopOrder(0.0))
-            except OSError:
-                pass  # a full disk: the signal alone ends it
+            self._request_stop(replica, StopOrder(0.0))
             replica.signal(signal.SIGKILL)
         await self._remove(attempt)
 
@@ -256,9 +258,22 @@ class LocalEngine:
             if first and folder.rank not in first and order.grace_s > 0 and not overdue:
                 continue
             if state is None or not state.shipped:
+                self._request_stop(folder, order)
+                if overdue:  # also one whose script has ended and that does not come to the end of sending: another takes that over
+                    folder.signal(signal.SIGKILL)
+
+    def _request_stop(self, folder: ReplicaFolder, order: StopOrder) -> None:
+        """Leave the order. Where it cannot be written, the replica is woken: it hears the same from the server."""
+        while True:
+            try:
                 folder.request_stop(order)
-            if overdue and folder.rank in running:
-                folder.signal(signal.SIGKILL)
+                return
+            except OSError as failed:
+                if is_disk_full(failed) and self._make_room(self._home.attempts):
+                    continue
+                log.warning("the order to stop cannot be left in %s: %s", folder.root, failed.strerror or failed)
+                folder.signal(signal.SIGTERM)
+                return
 
     async def observe(self) -> Observation:
         statuses, dead, held = await asyncio.to_thread(self._look)
@@ -350,7 +365,7 @@ class LocalEngine:
             return
         for folder, state in states:
             if (state is None or state.exit is None) and not folder.has_stop():
-                folder.request_stop(order)
+                self._request_stop(folder, order)
 
     @staticmethod
     def _is_essential(folder: ReplicaFolder) -> bool:

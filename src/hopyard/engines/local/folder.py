@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,7 @@ from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE,
 from hopyard.private_files import make_folder, open_file
 
 T = TypeVar("T")
+_NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # something else lies there: a damaged folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class ReplicaFolder:
         """Whether a living replica holds the lock. Takes it shared for a moment; a replica that starts tries more than once."""
         try:
             descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except _NOT_THERE:
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -73,10 +75,13 @@ class ReplicaFolder:
         """Send a signal to the replica program, and to nobody else: its process is fixed first, then the lock is looked at
         again, so a number that the kernel gave to somebody else meanwhile is never hit."""
         state = self.read_state()
-        if state is None or state.pid <= 0:
+        pid = 0 if state is None else state.pid
+        if pid <= 0 and number == signal.SIGKILL:
+            pid = self._lock_holder()
+        if pid <= 0:
             return  # it reads the stop file before it starts anything
         try:
-            process = os.pidfd_open(state.pid)
+            process = os.pidfd_open(pid)
         except OSError:
             return
         try:
@@ -87,10 +92,20 @@ class ReplicaFolder:
         finally:
             os.close(process)
 
+    def _lock_holder(self) -> int:
+        """The process that holds the lock's file open, for a replica whose status was removed: 0 where there is none."""
+        lock = str((self.root / LOCK_FILE).resolve())
+        for process in Path("/proc").iterdir():
+            if process.name.isdecimal() and int(process.name) != os.getpid():
+                with suppress(OSError):  # gone meanwhile, or another user's
+                    if any(str(entry.readlink()) == lock for entry in (process / "fd").iterdir()):
+                        return int(process.name)
+        return 0
+
     def _read(self, name: str, kind: type[T]) -> T | None:
         try:
             return msgspec.json.decode((self.root / name).read_bytes(), type=kind)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (*_NOT_THERE, msgspec.MsgspecError):
             return None
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -109,6 +124,6 @@ def replica_folders(attempt: Path) -> list[ReplicaFolder]:
     """The replicas of an attempt that are on this machine, by rank."""
     try:
         ranks = sorted(int(entry.name) for entry in attempt.iterdir() if entry.name.isdecimal())
-    except FileNotFoundError:
+    except _NOT_THERE:
         return []
     return [ReplicaFolder(attempt / str(rank)) for rank in ranks]

@@ -14,7 +14,7 @@ from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, s
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.run import MAX_REPLICAS, Run, check_newest
-from hopyard.errors import MissingBlobs, NotFound, SpecError
+from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
 from hopyard.interfaces.streams import Segment
 from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
@@ -53,13 +53,15 @@ class VerifiedOut(Struct, frozen=True):
 
 class SyncOut(Struct, frozen=True):
     """offsets: how long each stream is here: the replica goes on from there. token: a fresh one where the old one has used
-    up half of its life. stop: the replica is to end, within `grace_s`; preempt: to make room, after saving a checkpoint."""
+    up half of its life. stop: the replica is to end, within `grace_s`; preempt: to make room, after saving a checkpoint. full: the
+    server has no space left for the segments; only one that is to end is told so, others are refused with 507."""
 
     offsets: Mapping[str, int]
     token: str | None
     stop: bool
     preempt: bool = False
     grace_s: float | None = None
+    full: bool = False
 
 
 class CheckpointIn(In):
@@ -105,16 +107,22 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             run = await parts.runs.get(RunId(split_attempt(attempt)[0]))
             check_own(ask.caller, run, owner=parts.queues.owner)
             over = run.attempt is not None if run.offline else run.phase.final
-        offsets = await parts.ingest.take(attempt, rank, segments, over=over)
+        full = False
+        try:
+            offsets = await parts.ingest.take(attempt, rank, segments, over=over)
+        except StorageFull:
+            if await parts.ingest.offline(attempt, rank) or not parts.controller.ends(attempt):
+                raise
+            offsets, full = await parts.streams.lengths(attempt, rank), True
         status = _status(head)
         if status.phase is ReplicaPhase.EXITED:
             await parts.ingest.settle(attempt, rank)
         stop = await _hear(parts, attempt, status)
         token = parts.tokens.renewed(bearer(ask.request.headers.get("authorization")))
         if not stop:
-            return answer(SyncOut(offsets, token, stop))
+            return answer(SyncOut(offsets, token, stop, full=full))
         grace_s = parts.controller.grace(attempt).total_seconds()
-        return answer(SyncOut(offsets, token, stop, parts.controller.preempts(attempt), grace_s))
+        return answer(SyncOut(offsets, token, stop, parts.controller.preempts(attempt), grace_s, full))
 
     async def checkpoint(ask: Ask[Nothing, CheckpointIn]) -> Checkpoint:
         """Record a checkpoint whose blobs are all here; 409 `missing_blobs` names those that are not.

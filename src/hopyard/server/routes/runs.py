@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType
 
 from hopyard.config.home import Home
+from hopyard.controller.leftovers import remove_folder
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.brief import brief_values
 from hopyard.domain.ids import RunId, RunName, check_name
@@ -31,6 +32,7 @@ from hopyard.server.rights import check_live_study, check_may_end
 from hopyard.server.wire import PinnedOut, ProgressOut, RunOut, RunsOut, SpecIn, run_out, to_spec
 
 PLAN_WAIT_S = 1.0
+log = logging.getLogger("hopyard.server")
 _STOP_WAIT_S = 60.0
 
 
@@ -214,13 +216,15 @@ _EARLIEST = 0.0
 
 
 async def _delete(parts: Parts, run_id: RunId) -> None:
-    """Raises Conflict while it is not over."""
-    if (await parts.runs.get(run_id)).phase.final:  # first: a server that dies in between leaves a run that can be deleted again
-        await parts.streams.delete(run_id)
-    await parts.runs.delete(run_id)
-    await asyncio.to_thread(shutil.rmtree, Home(Path(parts.home)).kept_of(run_id), ignore_errors=True)
+    """Raises Conflict while it is not over, StorageFull; then nothing of it is gone."""
+    await parts.runs.delete(run_id)  # first: what cannot be written down must not cost the run its output
     parts.ingest.forget(run_id)
     parts.hub.state_changed(run_id)
+    try:
+        await parts.streams.delete(run_id)
+        await asyncio.to_thread(remove_folder, Home(Path(parts.home)).kept_of(run_id))
+    except OSError as failed:
+        log.warning("something of the deleted run %s is still there (%s): it is swept later", run_id, failed.strerror or failed)
 
 
 def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping[RunPhase, int] | UnsetType:

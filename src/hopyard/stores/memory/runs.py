@@ -59,6 +59,9 @@ class MemoryRunStore:
     async def get(self, run: RunId, /) -> Run:
         return self._noun(self._existing(run))
 
+    async def existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
+        return frozenset(self._state.runs.keys() & set(wanted))
+
     async def find_by_name(self, name: RunName, /) -> Run | None:
         run = self._state.by_name.get(name)
         return None if run is None else self._noun(self._state.runs[run])

@@ -137,7 +137,7 @@ class SqlAccessStore:
             conn.execute(user_secrets.delete().where(user_secrets.c.user_name == user))
             return gone
 
-        return await self._database.write(write)
+        return await self._database.write(write, vital=True)
 
     async def put_secret(self, user: str, name: str, value: str, /, *, now: datetime) -> None:
         own = (user_secrets.c.user_name == user, user_secrets.c.name == name)

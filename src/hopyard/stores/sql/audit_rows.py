@@ -22,7 +22,7 @@ class SqlAuditStore:
         self._database = database
 
     async def record(self, entry: AuditRecord, /) -> None:
-        await self._database.write_together(_insert, entry)
+        await self._database.write_together(_insert, entry, vital=True)
 
     async def list(self, where: AuditFilter, /) -> Sequence[AuditRecord]:
         query = select(audit).order_by(audit.c.id.desc()).limit(max(0, where.limit))

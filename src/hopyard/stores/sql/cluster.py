@@ -52,10 +52,10 @@ class SqlClusterStore:
     # -- who decides --------------------------------------------------------------------------------------------------
 
     async def lead(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
-        return await self._database.write(lambda conn: take_lease(conn, holder, to_us(now), to_us(now + ttl)))
+        return await self._database.write(lambda conn: take_lease(conn, holder, to_us(now), to_us(now + ttl)), vital=True)
 
     async def resign(self, holder: str, /) -> None:
-        await self._database.write(lambda conn: drop_lease(conn, holder))
+        await self._database.write(lambda conn: drop_lease(conn, holder), vital=True)
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class SqlClusterStore:
             check_epoch(conn, epoch)
             return Applying(conn, self._live, self._holds, to_us(now)).apply(plan)
 
-        return await self._write(write)
+        return await self._write(write, vital=False)
 
     async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
         # They may be made only when they are looked at: neither requests nor other writes wait for that.
@@ -225,11 +225,12 @@ class SqlClusterStore:
         told = None if marks is None else self._view.follow(marks, tell)
         return await self._database.read(lambda conn: self._view.read(conn, tell)) if told is None else told
 
-    async def _write(self, write: Callable[[Connection], T]) -> T:
+    async def _write(self, write: Callable[[Connection], T], *, vital: bool = True) -> T:
+        """Runs end and are stopped on a full disk as well; only new ones have to wait for space."""
         try:
-            return await self._database.write(write)
+            return await self._database.write(write, vital=vital)
         except OutOfStep:  # what it had in mind is forgotten with the transaction: now it is read anew
-            return await self._database.write(write)
+            return await self._database.write(write, vital=vital)
 
     def _changes(self, conn: Connection, now: datetime) -> Changes:
         return Changes(conn, self._live, self._live.refresh(conn), to_us(now))

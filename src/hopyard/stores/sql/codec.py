@@ -7,9 +7,10 @@ import json
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -21,8 +22,9 @@ from hopyard.domain.ids import NodeId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.domain.run import RunSpec
+from hopyard.domain.run import RoleSpec, RunSpec
 
+UNREADABLE_ROLE = RoleSpec(())
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = 1_000_000
 
@@ -89,10 +91,27 @@ def _keep_non_finite(spec: RunSpec, text: str) -> str:
 
 
 def decode_spec(text: str) -> RunSpec:
+    """The spec of a run. Of one that a fault or another version wrote, what can be read: such a run must not keep the others from
+    being listed, and can be stopped and removed. A role without a command stands for roles that cannot be read."""
     try:
         return _decode_spec(text)
     except msgspec.DecodeError:
-        return msgspec.convert(json.loads(text), RunSpec)
+        pass
+    given: Any = None
+    try:
+        given = json.loads(text)  # Python's own dialect of JSON, see `encode_spec`
+        return msgspec.convert(given, RunSpec)
+    except (ValueError, RecursionError):
+        return _readable_spec(given if isinstance(given, dict) else {})
+
+
+def _readable_spec(given: Mapping[str, Any]) -> RunSpec:
+    found: dict[str, Any] = {"project": "unreadable", "roles": (UNREADABLE_ROLE,)}
+    for name, kind in get_type_hints(RunSpec).items():
+        if name in given:
+            with suppress(ValueError, RecursionError):
+                found[name] = msgspec.convert(given[name], kind)
+    return RunSpec(**found)
 
 
 def fingerprint(spec: RunSpec) -> str:
@@ -128,7 +147,11 @@ def decode_node(text: str) -> Node:
 # Most gangs of a long queue ask for the same: what they ask for is decoded once and shared.
 @lru_cache(maxsize=4096)
 def decode_shape(text: str) -> Shape:
-    return _decode_shape(text)
+    """One that cannot be read is that of a run which asks for nothing, see `decode_spec`."""
+    try:
+        return _decode_shape(text)
+    except msgspec.DecodeError:
+        return Shape((Role(UNREADABLE_ROLE.name, UNREADABLE_ROLE.replicas, UNREADABLE_ROLE.resources),))
 
 
 def encode_shape(spec: RunSpec) -> str:

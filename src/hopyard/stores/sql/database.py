@@ -16,7 +16,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
-from hopyard.errors import HopyardError, ServerUnavailable, SpecError
+from hopyard.errors import HopyardError, ServerUnavailable, SpecError, StorageFull
 from hopyard.private_files import make_folder, open_file
 from hopyard.stores.sql.faults import translate
 from hopyard.stores.sql.hot import Hot
@@ -43,10 +43,10 @@ class Database:
     journal: what was written lately, for those who keep a picture of it.
     """
 
-    def __init__(self, engine: Engine, read_engine: Engine) -> None:
+    def __init__(self, engine: Engine, read_engine: Engine, *, make_room: Callable[[], bool] = lambda: False) -> None:
         self._engine = engine
         self._read_engine = read_engine
-        self._writer = Writer(engine)
+        self._writer = Writer(engine, make_room=make_room)
         self.journal = Journal()
         self.on_undo(self.journal.undone)
         self.on_commit(self.journal.committed)
@@ -57,23 +57,27 @@ class Database:
         self._closed = False
 
     @classmethod
-    def open(cls, url: str | Path) -> Database:
+    def open(cls, url: str | Path, *, make_room: Callable[[], bool] = lambda: False) -> Database:
         """Open, create or migrate the database at `url`: `sqlite:///PATH`, `postgresql://…`, or the path of a SQLite file.
 
+        make_room: gives up some reserved space on the disk of a SQLite file; whether there was any.
         Raises SpecError for an address of no known kind, ServerUnavailable when it does not answer, IntegrityError when
         it is damaged or of a newer Hopyard, StorageFull.
         """
         address = _address(url)
         engine, read_engine = _engines(address)
-        try:
-            bring_to_head(engine)
-        except Exception as error:
-            engine.dispose()
-            told = translate(error)
-            if told is error:
-                raise
-            raise told from error
-        return cls(engine, read_engine)
+        while True:
+            try:
+                bring_to_head(engine)
+                return cls(engine, read_engine, make_room=make_room)
+            except Exception as error:
+                engine.dispose()
+                told = translate(error)
+                if isinstance(told, StorageFull) and make_room():
+                    continue
+                if told is error:
+                    raise
+                raise told from error
 
     @property
     def dialect(self) -> str:
@@ -98,22 +102,23 @@ class Database:
         """Call `listener()`, on any thread, whenever a connection was lost or given up."""
         self._writer.lost_listeners.append(listener)
 
-    async def write(self, write: Write[T]) -> T:
+    async def write(self, write: Write[T], *, vital: bool = False) -> T:
         """Run `write(connection)` in a transaction; returns once it is durable.
 
         It may be run a second time after a failure, so it must have no other effects than those on the connection.
-        What it raises undoes it and comes to the caller. Raises StorageFull, ServerUnavailable.
+        What it raises undoes it and comes to the caller. vital: something that must be possible on a full disk (an end, a removal,
+        the lease): it may use the disk space that is reserved. Raises StorageFull, ServerUnavailable.
         """
-        outcome: T = await self._writer.submit(run_each, write)
+        outcome: T = await self._writer.submit(run_each, write, vital=vital)
         return outcome
 
-    async def write_together(self, batch: Batch[A, T], argument: A) -> T:
+    async def write_together(self, batch: Batch[A, T], argument: A, *, vital: bool = False) -> T:
         """As `write`, for many small writes of one kind: calls that wait at the same moment are given to `batch` as one.
 
         `batch(connection, arguments)` returns a result for each argument, or an exception for one that wrote nothing.
         When it raises, each argument is tried by itself.
         """
-        outcome: T = await self._writer.submit(batch, argument)
+        outcome: T = await self._writer.submit(batch, argument, vital=vital)
         return outcome
 
     async def read(self, read: Callable[[Connection], T]) -> T:

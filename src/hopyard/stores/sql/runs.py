@@ -66,6 +66,15 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
+    async def existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
+        def read(conn: Connection) -> frozenset[RunId]:
+            found: set[RunId] = set()
+            for at in range(0, len(wanted), IDS_PER_QUERY):
+                found.update(conn.execute(select(runs.c.id).where(runs.c.id.in_(wanted[at : at + IDS_PER_QUERY]))).scalars())
+            return frozenset(found)
+
+        return await self._database.read(read)
+
     async def find_by_name(self, name: RunName, /) -> Run | None:
         def read(conn: Connection) -> Run | None:
             row = conn.execute(RUN_OF_NAME, {"b_user": name.user, "b_project": name.project, "b_number": name.number}).one_or_none()
@@ -150,7 +159,7 @@ class SqlRunStore:
             conn.execute(delete(runs).where(runs.c.id == run))  # what refers to it goes with it
             stamp.write()
 
-        await self._database.write(write)
+        await self._database.write(write, vital=True)
 
     async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None:
         await self._merge(run, "params", params, attempt)
@@ -173,7 +182,7 @@ class SqlRunStore:
             if after != before:
                 conn.execute(update(run_contents).where(run_contents.c.run == run).values({column: after}))
 
-        await self._database.write(write)
+        await self._database.write(write, vital=True)  # a run ends only after them
 
     async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
         def read(conn: Connection) -> dict[RunId, Mapping[str, tuple[int, float]]]:

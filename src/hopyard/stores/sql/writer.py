@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine, NestedTransaction
 from sqlalchemy.exc import DBAPIError
 
-from hopyard.errors import ServerUnavailable
+from hopyard.errors import ServerUnavailable, StorageFull
 from hopyard.stores.sql.faults import translate
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class _Item:
     argument: Any
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
+    vital: bool = False
 
 
 def run_each(conn: Connection, writes: Sequence[Write[Any]]) -> Sequence[Any]:
@@ -64,10 +65,13 @@ def run_each(conn: Connection, writes: Sequence[Write[Any]]) -> Sequence[Any]:
 
 
 class Writer:
-    """Runs writes on a thread of its own, over one connection that it opens again when it is lost."""
+    """Runs writes on a thread of its own, over one connection that it opens again when it is lost.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    make_room: gives up some reserved disk space for a vital write that found none; False when there is nothing left to give up.
+    """
+
+    def __init__(self, engine: Engine, *, make_room: Callable[[], bool] = lambda: False) -> None:
+        self._engine, self._make_room = engine, make_room
         self._connection: Connection | None = None
         self.transaction = 0  # the number of the one that is under way, or was last
         self.undo_listeners: list[Callable[[int], None]] = []  # told, on the writing thread, when something of it is undone
@@ -79,14 +83,16 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="hopyard-sql-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, batch: Batch[A, T], argument: A) -> asyncio.Future[T]:
-        """Queue a write; the future is done when it is durable. Call it from an event loop."""
+    def submit(self, batch: Batch[A, T], argument: A, *, vital: bool = False) -> asyncio.Future[T]:
+        """Queue a write; the future is done when it is durable. Call it from an event loop.
+
+        vital: it may use the disk space that is reserved."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         with self._wake:
             if self._closed:
                 raise ServerUnavailable("the database is closed")
-            self._queue.append(_Item(batch, argument, loop, future))
+            self._queue.append(_Item(batch, argument, loop, future, vital))
             self._wake.notify()
         return future
 
@@ -100,7 +106,7 @@ class Writer:
     def _run(self) -> None:
         while items := self._take():
             try:
-                outcomes = self._together(items)
+                outcomes = [self._insist(item, outcome) for item, outcome in zip(items, self._together(items), strict=True)]
             except BaseException as error:  # whatever happens, the thread lives and nobody waits for ever
                 logger.exception("a group commit failed")
                 outcomes = [Failed(error)] * len(items)
@@ -124,6 +130,12 @@ class Writer:
             except Exception:
                 self._drop_broken()  # nothing is stored: each by itself, so that the guilty one is found
         return [self._alone(item) for item in items]
+
+    def _insist(self, item: _Item, outcome: Outcome) -> Outcome:
+        """Repeat a vital write that found no space as long as some can be made."""
+        while item.vital and isinstance(outcome, Failed) and isinstance(outcome.error, StorageFull) and self._make_room():
+            outcome = self._alone(item)
+        return outcome
 
     def _alone(self, item: _Item, *, again: bool = True) -> Outcome:
         try:

@@ -1,0 +1,144 @@
+"""Runs that today's rules would refuse, or whose records and folders were damaged: they are listed, stopped and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hopyard.domain.ids import RunId
+from hopyard.domain.run import RoleSpec, RunSpec
+from hopyard.interfaces.run_store import NewRun
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.runs import SqlRunStore
+
+from .world import World, is_gone, until
+
+WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
+ODD_SPECS = (
+    '{"project":5,"roles":"none","label":["x"],"unknown":{}}',
+    '{"project":"odd","roles":[{"command":"echo hello"}],"priority":"high","env":{"A":1}}',
+    "[]",
+    "no JSON",
+)
+
+
+def write_run(world: World, run: RunId) -> None:
+    """As an earlier version may have accepted it. No server runs."""
+
+    async def write() -> None:
+        database = Database.open(world.home.database)
+        spec = RunSpec("work", (RoleSpec(("sh", "-c", "echo begun; sleep 600")),), queue="default", priority=50)  # type: ignore[arg-type]
+        await SqlRunStore(database).create([NewRun(run, "root", spec)], now=datetime.now(UTC))
+        await database.close()
+
+    asyncio.run(write())
+
+
+@pytest.mark.parametrize("odd", ["abcdef\n", "-leading", "trailing-", "with space"])
+def test_a_run_with_an_id_that_is_refused_today_is_stopped_and_removed(world: World, odd: str) -> None:
+    world.ok("up")
+    world.ok("down")
+    write_run(world, RunId(odd))
+    world.ok("up")
+    (name,) = until(lambda: [run["name"] for run in world.ok("ps", "--json").json if run["phase"] == "running"], "the run")
+    script = until(lambda: [one for one in world.processes() if "sleep" in one.name()], "its script")[0]
+    world.ok("stop", name)
+    until(lambda: is_gone(script.pid), "the end of the script")
+    until(lambda: not world.ok("ps", "--json").json, "the end of the run")
+    world.ok("info", name)
+    world.ok("rm", "-y", name)
+    assert world.ok("ps", "--all", "--json").json == []
+    until(lambda: not list(world.home.attempts.iterdir()), "the removal of its folder")
+
+
+def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_others_go_on(world: World) -> None:
+    world.write("waits.py", WAITS)
+    world.write("says.py", "print('hello')\n")
+    live = [world.run(world.detach("--cpus", "0.5", "waits.py")) for _ in ODD_SPECS]
+    for run in live:
+        world.says(run, "begun")
+    over = world.reaches(world.detach("--cpus", "0.5", "says.py"), "succeeded")
+    waiting = world.run(world.detach("--cpus", "4", "waits.py"))
+    world.kill_server()
+    with sqlite3.connect(world.home.database) as database:
+        for run, spec in zip(live, ODD_SPECS, strict=True):
+            database.execute("UPDATE run_contents SET spec = ? WHERE run = ?", (spec, run["id"]))
+        database.execute("UPDATE run_contents SET spec = '{}' WHERE run IN (?, ?)", (waiting["id"], over["id"]))
+        database.execute("UPDATE runs SET gang = 'none' WHERE id IN (?, ?)", (waiting["id"], live[0]["id"]))
+    database.close()
+    ids = [run["id"] for run in (*live, waiting, over)]
+    assert {run["id"] for run in world.ok("ps", "--all", "--json").json} == set(ids)
+    assert world.log(over) == "hello\n"
+    ended = world.reaches(waiting["id"], "failed")
+    assert "spec cannot be read" in ended["exit"]["reason"]
+    again = world.detach("--cpus", "0.5", "says.py")
+    world.reaches(again, "succeeded")
+    for run in live:
+        world.ok("info", run["id"])
+        world.ok("stop", run["id"])
+        world.reaches(run["id"], "cancelled")
+    world.ok("rm", "-y", *ids)
+    assert [run["name"] for run in world.ok("ps", "--all", "--json").json] == [again]
+
+
+def remove_all(folder: Path) -> None:
+    shutil.rmtree(folder.parent)
+
+
+def remove_status(folder: Path) -> None:
+    (folder / "status.json").unlink()
+    os.kill(holder(folder), signal.SIGSTOP)  # it cannot find the order by itself
+
+
+def damage_all(folder: Path) -> None:
+    for name in ("status.json", "spec.json"):
+        (folder / name).write_bytes(b"{")
+
+
+def freeze(folder: Path) -> None:
+    os.kill(holder(folder), signal.SIGSTOP)
+
+
+def replace_by_folders(folder: Path) -> None:
+    for name in ("status.json", "spec.json"):
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+
+def holder(folder: Path) -> int:
+    """The replica program."""
+    return next(int(p.pid) for p in psutil.process_iter() if any(f.path == str(folder / "lock") for f in _files(p)))
+
+
+def _files(process: psutil.Process) -> list[psutil._common.popenfile]:
+    try:
+        return list(process.open_files())
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.parametrize("damage", [remove_all, remove_status, damage_all, freeze, replace_by_folders])
+def test_a_run_whose_folder_is_damaged_or_replica_frozen_is_stopped_with_its_processes(world: World, damage: Callable[[Path], None]) -> None:
+    world.write("waits.py", WAITS)
+    run = world.run(world.detach("waits.py"))
+    world.says(run, "begun")
+    script = int(world.state(run)["child_pid"])
+    folder = world.replica(run)
+    replica = json.loads((folder / "status.json").read_bytes())["pid"]
+    damage(folder)
+    world.hop("stop", run["id"], "--grace", "1")
+    until(lambda: is_gone(script) and is_gone(replica), "the end of its processes")
+    until(lambda: world.run(run["id"])["phase"] in ("cancelled", "failed"), "the end of the run")
+    until(lambda: not world.ok("ps", "--json").json, "no live run")
+    world.ok("rm", "-y", run["id"])
+    until(lambda: not folder.exists(), "the removal of its folder")
