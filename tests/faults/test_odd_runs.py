@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
 import signal
 import sqlite3
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
-
-from hopyard.domain.ids import RunId
-from hopyard.domain.run import RoleSpec, RunSpec
-from hopyard.interfaces.run_store import NewRun
-from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.runs import SqlRunStore
 
 from .world import World, is_gone, until
 
@@ -32,33 +24,37 @@ ODD_SPECS = (
 )
 
 
-def write_run(world: World, run: RunId) -> None:
-    """As an earlier version may have accepted it. No server runs."""
+def rename(world: World, run: str, odd: str) -> None:
+    """Give a run an id that an earlier version may have accepted. No server runs."""
+    with sqlite3.connect(world.home.database) as database:
+        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            columns = {column[1] for column in database.execute(f"PRAGMA table_info({table})")}
+            if "run" in columns or table == "runs":
+                column = "id" if table == "runs" else "run"
+                database.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (odd, run))
+    database.close()
 
-    async def write() -> None:
-        database = Database.open(world.home.database)
-        spec = RunSpec("work", (RoleSpec(("sh", "-c", "echo begun; sleep 600")),), queue="default", priority=50)  # type: ignore[arg-type]
-        await SqlRunStore(database).create([NewRun(run, "root", spec)], now=datetime.now(UTC))
-        await database.close()
 
-    asyncio.run(write())
-
-
-@pytest.mark.parametrize("odd", ["abcdef\n", "-leading", "trailing-", "with space"])
+@pytest.mark.parametrize("odd", ["abcdef\n", "-leading with space-"])
 def test_a_run_with_an_id_that_is_refused_today_is_stopped_and_removed(world: World, odd: str) -> None:
+    world.write("waits.py", WAITS)
+    full = world.run(world.detach("--cpus", "4", "waits.py"))
+    world.reaches(full["id"], "running")
+    first, second = (world.run(world.detach("waits.py")) for _ in range(2))
+    world.ok("down", "--keep-runs")
+    rename(world, first["id"], odd)
+    rename(world, second["id"], f"{odd}{odd}")
     world.ok("up")
-    world.ok("down")
-    write_run(world, RunId(odd))
-    world.ok("up")
-    (name,) = until(lambda: [run["name"] for run in world.ok("ps", "--json").json if run["phase"] == "running"], "the run")
-    script = until(lambda: [one for one in world.processes() if "sleep" in one.name()], "its script")[0]
-    world.ok("stop", name)
-    until(lambda: is_gone(script.pid), "the end of the script")
-    until(lambda: not world.ok("ps", "--json").json, "the end of the run")
-    world.ok("info", name)
-    world.ok("rm", "-y", name)
-    assert world.ok("ps", "--all", "--json").json == []
-    until(lambda: not list(world.home.attempts.iterdir()), "the removal of its folder")
+    world.ok("stop", first["name"], full["id"])  # one that waits, and what makes the other one start
+    until(lambda: world.run(second["name"])["phase"] != "queued", "the start of the other one")
+    world.ok("stop", second["name"])
+    until(lambda: not world.ok("ps", "--json").json, "the end of the runs")
+    for run in (first, second):
+        world.ok("info", run["name"])
+        world.ok("rm", "-y", run["name"])
+    assert [run["id"] for run in world.ok("ps", "--all", "--json").json] == [full["id"]]
+    until(lambda: not [one for one in world.home.attempts.iterdir() if one.name[0] != "."], "the removal of their folders")
+    assert not [process for process in world.processes() if "waits.py" in " ".join(process.cmdline())]
 
 
 def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_others_go_on(world: World) -> None:

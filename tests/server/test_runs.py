@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
+from hopyard.controller.leftovers import sweep
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.server.auth import hash_token
 from tests.server.stage import NODE, Stage, play, role
@@ -307,20 +308,26 @@ def test_delete_by_force_ends_the_run_first(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_server_that_dies_while_it_deletes_leaves_no_stream_without_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_cannot_be_written_down_takes_nothing_and_one_cut_short_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        await stage.sync(run, [("stdout", 0, b"hello")])
-        await stage.finish(run)
+        kept, run = [await stage.started() for _ in range(2)]
+        for each in (kept, run):
+            await stage.sync(each, [("stdout", 0, b"hello")])
+            await stage.finish(each)
+        runs, streams = stage.parts.runs, stage.parts.streams
 
-        async def dies(_run: str, /) -> None:
-            raise OSError("here the server is killed")
+        async def fails(_run: str, /) -> None:
+            raise OSError("here the disk is full, there are no descriptors, or the server is killed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(stage.parts.runs, "delete", dies)
+            patch.setattr(runs, "delete", fails)
             await stage.ask("DELETE", f"/runs/{run['id']}", status=500)
-        assert await stage.parts.streams.list(run["id"]) == []
-        await stage.ask("DELETE", f"/runs/{run['id']}")
+        assert [key.name for key in await streams.list(run["id"])] == ["stdout"]
+        with monkeypatch.context() as patch:
+            patch.setattr(streams, "delete", fails)
+            await stage.ask("DELETE", f"/runs/{run['id']}")
+        assert set(await streams.runs()) == {kept["id"], run["id"]}
+        assert (await sweep(runs, streams), set(await streams.runs())) == (1, {kept["id"]})
 
     play(tmp_path, scene)
 
