@@ -34,6 +34,7 @@ from hopyard.config.descriptors import count_allowed, raise_limit
 from hopyard.config.home import AS_ROOT, Home, user_name
 from hopyard.config.identity import Identity, place_of, proof, read_identity, write_identity
 from hopyard.config.node_checks import disk_trouble, gpu_trouble
+from hopyard.config.quotas import QuotaSettings
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import ServerSettings, Settings, read_settings
 from hopyard.controller.audit_retention import keep_audit
@@ -68,6 +69,7 @@ from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.storage_rows import SqlStorageStore
 from hopyard.stores.sql.usage_rows import SqlUsageStore
 from hopyard.stores.streams import FolderStreams
 
@@ -262,7 +264,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             home,
             server_url=lambda: url,
             spawner_command=SPAWNER,
-            node=declared(settings.node),
+            node=declared(settings.node, settings.quotas),
             name=name,
             umask=scripts_umask,
             make_room=reserves.release,
@@ -278,6 +280,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             reservations=SqlReservationStore(database),
             usage=SqlUsageStore(database),
             audit=SqlAuditStore(database),
+            storage=SqlStorageStore(database),
+            storage_quota_bytes=settings.quotas.storage_bytes,
             access=access,
             blobs=blobs,
             streams=streams,
@@ -338,7 +342,7 @@ def exhaust(entries: Iterator[str], ended: Callable[[], bool]) -> None:
             return
 
 
-def declared(node: DeclaredNode) -> NodeSettings:
+def declared(node: DeclaredNode, quotas: QuotaSettings) -> NodeSettings:
     """What the settings say of this machine, in the engine's words."""
     gpus = None if node.gpus is None else tuple(Gpu(index, node.gpu_model or UNNAMED_GPU, node.gpu_memory_bytes) for index in range(node.gpus))
     return NodeSettings(
@@ -349,6 +353,7 @@ def declared(node: DeclaredNode) -> NodeSettings:
         pool=node.pool or DEFAULT_POOL,
         labels=node.labels,
         extras=node.extras,
+        processes=quotas.processes,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.config.limits import LimitSettings
+from hopyard.config.quotas import QuotaSettings
 from hopyard.config.settings import NodeSettings, Settings, read_settings
 from hopyard.errors import SpecError
 
@@ -23,13 +24,14 @@ def test_an_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
 
 def test_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: fast, labels: {rack: a}}\nserver: {port: 8765, hosts: [Hop.example.org], limits: {connections: 100, header_timeout: 5s, body_memory: 1G, upload_per_s: 10M}}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\n")
+    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: fast, labels: {rack: a}}\nserver: {port: 8765, hosts: [Hop.example.org], limits: {connections: 100, header_timeout: 5s, body_memory: 1G, upload_per_s: 10M}}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\nquotas: {storage_per_user: 500G, processes_per_replica: 100}\n")
     told = read_settings(file)
     assert told.node == NodeSettings("box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"}, {"fpga": 2}, 40 * 2**30)
     assert (told.server.hosts, told.server.limits) == (
         ("hop.example.org",),
         LimitSettings(connections=100, connections_per_peer=50, header_timeout_s=5.0, body_memory_bytes=2**30, upload_bytes_per_s=10 * 2**20),
     )
+    assert told.quotas == QuotaSettings(500 * 2**30, 100)
     assert (told.server.port, told.retention.checkpoints, told.scheduler.preempt_grace_s) == (8765, 0, 90.0)
 
 

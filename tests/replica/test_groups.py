@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
+import pytest
+
+from hopyard.domain.replica import NodeShare
+from hopyard.domain.resources import Resources
+from hopyard.engines.local.cgroups import find_cgroups
 from hopyard.replica.limits import Groups
 from hopyard.replica.process import Command, start
 
@@ -26,3 +32,36 @@ def test_a_group_that_cannot_be_joined_is_given_up_and_the_others_stay(tmp_path:
     assert not closed.exists()
     assert (joined / "cgroup.procs").read_text() == "0"
     assert os.waitstatus_to_exitcode(os.waitpid(started.pid, 0)[1]) == 7
+
+
+_FORKS = """
+import os, sys
+made = 0
+for _ in range(60):
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        break
+    if not child:
+        import time
+        time.sleep(60)
+    made += 1
+print(made, flush=True)
+"""
+
+
+def test_a_replica_starts_no_more_processes_than_its_limit(tmp_path: Path) -> None:
+    ours = find_cgroups().get("pids")
+    if ours is None:
+        pytest.skip("no cgroups for processes can be made here")
+    folder = ours / f"test-{os.getpid()}"
+    groups = Groups.make(NodeShare("n", str(tmp_path), str(tmp_path / "server.json"), 0, cgroups={"pids": str(folder)}, processes=20), Resources())
+    command = Command([sys.executable, "-c", _FORKS], dict(os.environ), tmp_path, tmp_path / "out", tmp_path / "err", groups=[folder])
+    try:
+        started = start(command)
+        groups.give_up(started.refused)
+        os.waitpid(started.pid, 0)
+        assert 10 < int((tmp_path / "out").read_text()) < 20
+    finally:
+        groups.remove()
+    assert not folder.exists()

@@ -34,6 +34,7 @@ from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.storage_rows import SqlStorageStore
 from hopyard.stores.sql.usage_rows import SqlUsageStore
 from hopyard.stores.streams import FolderStreams
 from hopyard.testing.fake_engine import FakeEngine, Fate
@@ -122,7 +123,7 @@ def role(**resources: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, limits: LimitSettings | None = None) -> AsyncIterator[Stage]:
+async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, limits: LimitSettings | None = None, quota_bytes: int = 0) -> AsyncIterator[Stage]:
     """loops=False: no controller runs; what is submitted waits for ever."""
     database = Database.open(folder / "hopyard.db")
     blobs, streams = FolderBlobs(folder / "blobs"), FolderStreams(folder / "streams")
@@ -139,6 +140,8 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, 
         reservations=SqlReservationStore(database),
         usage=SqlUsageStore(database),
         audit=SqlAuditStore(database),
+        storage=SqlStorageStore(database),
+        storage_quota_bytes=quota_bytes,
         access=access,
         blobs=blobs,
         streams=streams,

@@ -7,6 +7,7 @@ server: {port: 8765, hosts: [hop.example.org], limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
 runs: {pass_environment: [HF_HOME, "NCCL_*"]}
+quotas: {storage_per_user: 500G, processes_per_replica: 16384}
 database: postgresql://hopyard@db.example/hopyard
 ```
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from hopyard.config import units
 from hopyard.config.asks import MAX_EXTRAS, check_extra
 from hopyard.config.limits import LimitSettings, read_limits
+from hopyard.config.quotas import QuotaSettings, read_quotas
 from hopyard.config.reader import Section, read_yaml, shown
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
@@ -94,13 +96,14 @@ class Settings:
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     database: str | None = None
     runs: RunSettings = field(default_factory=RunSettings)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
 
 
 def read_settings(file: Path) -> Settings:
     """The settings in `file`, defaults where it does not exist. Raises SpecError for anything it does not know."""
     if not file.exists():
         return Settings()
-    top = read_yaml(file).only("node", "server", "retention", "scheduler", "database", "runs")
+    top = read_yaml(file).only("node", "server", "retention", "scheduler", "quotas", "database", "runs")
     return Settings(
         _node(top.section("node")),
         _server(top.section("server")),
@@ -108,6 +111,7 @@ def read_settings(file: Path) -> Settings:
         _scheduler(top.section("scheduler")),
         _database(top),
         _runs(top.section("runs")),
+        read_quotas(top.section("quotas")),
     )
 
 

@@ -18,8 +18,9 @@ STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "jo
 class NodeShare:
     """What only the node knows about the place of one replica.
 
-    cpus: the cores it is bound to, None binds it to none. cgroups: controller ("memory", "cpu") → the folder of the group that
+    cpus: the cores it is bound to, None binds it to none. cgroups: controller ("memory", "cpu", "pids") → the folder of the group that
     the replica makes for its process; empty where the kernel does not let us, memory is then watched.
+    processes: how many processes and threads it may have at once, 0 where that is not limited.
     gang_folder: one that all replicas of the gang on this node see.
     nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of each of
     `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is not limited.
@@ -45,6 +46,7 @@ class NodeShare:
     grace_s: float = 10.0
     nvml: bool = False
     pass_environment: tuple[str, ...] = ()
+    processes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Groups:
             folder = Path(name)
             try:
                 folder.mkdir(exist_ok=True)
-                _limit_memory(folder, resources.memory_bytes) if controller == "memory" else _limit_cpu(folder, resources)
+                _limit(controller, folder, share, resources)
             except OSError:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
@@ -105,6 +105,15 @@ class Groups:
             if self.folders:
                 tree.kill(self.pids())
                 time.sleep(0.005)
+
+
+def _limit(controller: str, folder: Path, share: NodeShare, resources: Resources) -> None:
+    if controller == "memory":
+        _limit_memory(folder, resources.memory_bytes)
+    elif controller == "pids":
+        (folder / "pids.max").write_text(str(share.processes or "max"))
+    else:
+        _limit_cpu(folder, resources)
 
 
 def _limit_memory(folder: Path, limit: int) -> None:

@@ -41,7 +41,7 @@ async def accept(
     A study's datasets are pinned for all of its trials. trust: the user says that all of the checkpoint which it starts from may be read,
     whoever wrote it.
 
-    Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, Conflict (the id is another run's)."""
+    Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, QuotaExceeded, Conflict (the id is another run's)."""
     check_spec(spec)
     now = at or parts.now()
     new_id = check_run_id(run_id) if run_id is not None else new_run_id(now, _NOISE.randbytes(7))
@@ -54,6 +54,7 @@ async def accept(
         if spec.study is not None and spec.study.get("trial"):
             trial = spec_of_json(spec.study["trial"], path="study.trial")
             await _check_may_start(parts, replace(trial, queue=spec.queue), user, nodes)
+    await parts.storage.check(user)
     async with parts.sweeper.held_off():
         pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec
         pinned = await _pin_trials(parts.datasets, pinned)

@@ -25,6 +25,7 @@ from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.storage_store import StorageStore
 from hopyard.interfaces.streams import Streams
 from hopyard.interfaces.usage_store import UsageStore
 from hopyard.server.auth import Tokens
@@ -33,6 +34,7 @@ from hopyard.server.nodes import Nodes
 from hopyard.server.parts import Parts
 from hopyard.server.queues import Queues
 from hopyard.server.reach import Reach
+from hopyard.server.storage import StorageQuota
 from hopyard.server.trees import Trees
 from hopyard.tracking.board import keep_best
 from hopyard.tracking.hub import Hub
@@ -48,6 +50,7 @@ async def assemble(
     reservations: ReservationStore,
     usage: UsageStore,
     audit: AuditStore,
+    storage: StorageStore,
     access: AccessStore,
     blobs: Blobs,
     streams: Streams,
@@ -61,6 +64,7 @@ async def assemble(
     end_server: Callable[[], None],
     started_at: datetime | None = None,
     keep_checkpoints: int = 3,
+    storage_quota_bytes: int = 0,
     preempt_grace: timedelta = PREEMPT_GRACE,
     holder: str = "server",
     warnings: Sequence[str] = (),
@@ -89,7 +93,7 @@ async def assemble(
     hub = Hub()
     ingest = Ingest(runs, streams, hub)
     tokens = Tokens(access, await access.secret(), now=clock.now, live=is_live, belongs=Parents(runs).belongs)
-    trees = Trees(blobs)
+    trees = Trees(blobs, storage)
     sweeper = Sweeper(access, blobs, now=clock.now)
     sweeper.after_sweep = trees.forget
     controller = Controller(
@@ -119,6 +123,7 @@ async def assemble(
         reservations=reservations,
         usage=usage,
         audit=audit,
+        storage=StorageQuota(storage, storage_quota_bytes, now=clock.now),
         controller=controller,
         sweeper=sweeper,
         ingest=ingest,

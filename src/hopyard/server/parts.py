@@ -22,6 +22,7 @@ from hopyard.server.auth import Tokens
 from hopyard.server.nodes import Nodes
 from hopyard.server.queues import Queues
 from hopyard.server.reach import Reach
+from hopyard.server.storage import StorageQuota
 from hopyard.server.trees import Trees
 from hopyard.tracking.hub import Hub
 from hopyard.tracking.ingest import Ingest
@@ -50,6 +51,7 @@ class Parts:
     reservations: ReservationStore
     usage: UsageStore
     audit: AuditStore
+    storage: StorageQuota
     controller: Controller
     sweeper: Sweeper
     ingest: Ingest

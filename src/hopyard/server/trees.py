@@ -9,6 +9,7 @@ from hopyard.controller.manifests import Decoder, Tree
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.blobs import Blobs
+from hopyard.interfaces.storage_store import StorageStore
 
 _REMEMBERED = 4096
 NAMED = 10_000  # missing digests that one answer names; the client asks again after it has sent these
@@ -26,8 +27,8 @@ class TreeSize:
 class Trees:
     """Checks manifests against the blobs."""
 
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
+    def __init__(self, blobs: Blobs, storage: StorageStore) -> None:
+        self._blobs, self._storage = blobs, storage
         self._decoder = Decoder()
         self._whole: dict[Digest, TreeSize] = {}
         self._bad: dict[Digest, str] = {}  # blobs that are no manifests: they are not decoded again
@@ -56,6 +57,7 @@ class Trees:
             message = f"{len(missing)} of the blobs of the {what} are not on the server"
             raise MissingBlobs(message, digests=missing[:NAMED], hints=(HINT,))
         await self._check_sizes(tree, what)
+        await self._storage.record_tree(manifest, tree.size_bytes)
         if len(self._whole) >= _REMEMBERED:
             self._whole.clear()
         found = self._whole[manifest] = TreeSize(tree.size_bytes, tree.files)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from hopyard.engines.local.node import cgroup_chain
 
-_LIMIT_FILES = {"memory": ("memory.max", "memory.limit_in_bytes"), "cpu": ("cpu.max", "cpu.cfs_quota_us")}
+_LIMIT_FILES = {"memory": ("memory.max", "memory.limit_in_bytes"), "cpu": ("cpu.max", "cpu.cfs_quota_us"), "pids": ("pids.max",)}
 _UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2^63
 FOLDER = "hopyard"
 
 
 def find_cgroups() -> Mapping[str, Path]:
-    """Controller ("memory", "cpu") → a folder of ours in which groups may be made, for those controllers where it works.
+    """Controller ("memory", "cpu", "pids") → a folder of ours in which groups may be made, for those controllers where it works.
 
     The folder is as high in the hierarchy as it can be without leaving a limit that this process is under: then a replica
     outlives the group of whoever started the server, and never escapes what the machine's owner set.

@@ -101,6 +101,7 @@ class LocalEngine:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
         self._make_room = make_room
         self._node, self._nvml = find_node(node, engine=name)
+        self._processes = (node or NodeSettings()).processes
         self._cgroups = find_cgroups() if use_cgroups else {}
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()  # homes of one machine share a folder of cgroups
         self._health = Health(checks or Checks(), home.root, home.attempts, [gpu.index for gpu in self._node.gpus] if self._nvml else [])
@@ -200,6 +201,7 @@ class LocalEngine:
                 grace_s=self._grace.total_seconds(),
                 nvml=self._nvml,
                 pass_environment=self._pass_environment,
+                processes=self._processes,
             ),
         )
 

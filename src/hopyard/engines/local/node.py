@@ -23,6 +23,7 @@ class NodeSettings:
 
     cpu_milli: thousandths of a core. memory_bytes: what runs may have in all. gpus: declared GPUs; an empty tuple hides those
     there are. Indices count from 0 in the order given. extras: other countable things by name.
+    processes: that one replica may have at once, threads included; 0 sets no limit.
     """
 
     id: str | None = None
@@ -32,6 +33,7 @@ class NodeSettings:
     pool: str = DEFAULT_POOL
     labels: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, int] = field(default_factory=dict)
+    processes: int = 0
 
 
 def find_node(settings: NodeSettings | None = None, *, engine: str = "local") -> tuple[Node, bool]:

@@ -59,6 +59,11 @@ class VerifyOut(Struct, frozen=True):
 def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     reach = parts.reach
 
+    async def check_storage(ask: Ask[Any, Any]) -> None:
+        """Raises QuotaExceeded for a user who stores too much already. What runs save is counted, and never lost for it."""
+        if ask.caller.run is None:
+            await parts.storage.check(ask.caller.user)
+
     async def missing(ask: Ask[Nothing, MissingIn]) -> MissingOut:
         """Tell which of these blobs the server lacks. To a run's own token all lack but those that it sent, and those of the run."""
         if ask.caller.run is not None:
@@ -67,6 +72,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def put(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Store one blob; it is durable when this is answered. 422 `damaged`: the bytes have another digest."""
+        await check_storage(ask)
         await parts.blobs.put(Digest(ask.path["digest"]), await ask.read_body(BLOB_LIMIT))
         if ask.caller.run is not None:
             reach.sent(ask.caller.run, [Digest(ask.path["digest"])])
@@ -74,6 +80,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def put_pack(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Store many small blobs, all or none; durable when this is answered. 422 `damaged`: one has another digest."""
+        await check_storage(ask)
         body = await ask.read_body(PACK_LIMIT)
         blobs = await asyncio.to_thread(split_frames, body)
         await parts.blobs.put_many(blobs)

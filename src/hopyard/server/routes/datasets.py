@@ -86,9 +86,11 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         manifest = Digest(body.manifest)
         async with parts.sweeper.held_off():
             tree = await parts.trees.whole(manifest, what="dataset")
+            await parts.storage.check(ask.caller.user, adding=tree.size_bytes)
             made, created = await parts.datasets.push(
                 name, manifest, size_bytes=tree.size_bytes, files=tree.files, user=ask.caller.user, message=body.message, now=parts.now()
             )
+        parts.storage.changed(ask.caller.user)
         if body.metric is not None:
             await parts.datasets.set_metric(name, body.metric, None)
         return PushOut(made, created)
@@ -105,7 +107,9 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         403 unless the caller pushed all that would go, or owns the server.
         """
         await _check_pushed(parts, ask.caller.require_user(), ask.path["name"], ask.query.version)
-        return DeletedOut(await parts.datasets.delete(ask.path["name"], ask.query.version))
+        gone = await parts.datasets.delete(ask.path["name"], ask.query.version)
+        parts.storage.forget()
+        return DeletedOut(gone)
 
     return [
         Endpoint("GET", "/datasets", list_datasets, returns=DatasetsOut),

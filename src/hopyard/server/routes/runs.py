@@ -219,6 +219,7 @@ async def _delete(parts: Parts, run_id: RunId) -> None:
     """Raises Conflict while it is not over, StorageFull; then nothing of it is gone."""
     await parts.runs.delete(run_id)  # first: what cannot be written down must not cost the run its output
     parts.ingest.forget(run_id)
+    parts.storage.forget()
     parts.hub.state_changed(run_id)
     try:
         await parts.streams.delete(run_id)

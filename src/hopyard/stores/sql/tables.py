@@ -355,6 +355,14 @@ marks = Table(
     Column("removed", BigInteger, nullable=False),
 )
 
+# Of manifests: how many bytes the files of the tree have.
+tree_sizes = Table(
+    "tree_sizes",
+    metadata,
+    Column("manifest", _Key, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+)
+
 # Who changed what. Rows are added, and go when they are older than what is kept; nothing refers to them.
 audit = Table(
     "audit",

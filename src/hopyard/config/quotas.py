@@ -1,0 +1,28 @@
+"""`quotas` of `config.yaml`: what one user, or one replica, may take of what all share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hopyard.config import units
+from hopyard.config.reader import Section
+
+PROCESSES = 16_384  # far more than training needs, and fewer than a machine can have
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """storage_bytes: of the datasets, code, files and checkpoints that one user's pushes and runs refer to; 0 sets no limit.
+    processes: that one replica may have at once, threads included, where the machine lets us limit them; 0 sets no limit."""
+
+    storage_bytes: int = 0
+    processes: int = PROCESSES
+
+
+def read_quotas(given: Section) -> QuotaSettings:
+    """Raises SpecError naming the key."""
+    given.only("storage_per_user", "processes_per_replica")
+    return QuotaSettings(
+        storage_bytes=given.amount("storage_per_user", units.parse_memory) or 0,
+        processes=given.whole("processes_per_replica", PROCESSES, low=0, high=4_000_000),
+    )

@@ -1,0 +1,19 @@
+"""How many bytes trees have is kept, for quotas of what users store. Of earlier ones it is known when they are looked at again."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0014"
+down_revision = "0013"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "tree_sizes",
+        sa.Column("manifest", sa.Text().with_variant(sa.Text(collation="C"), "postgresql"), primary_key=True),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+    )

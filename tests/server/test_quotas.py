@@ -1,0 +1,60 @@
+"""What one user stores has a limit, which is named with how to free space; runs that go on lose nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blake3 import blake3
+
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.storage_rows import SqlStorageStore
+from tests.server.stage import Stage, play
+
+
+async def refused(stage: Stage, method: str, path: str, body: object) -> str:
+    answer = await stage.ask(method, path, body, status=507)
+    assert answer["error"]["code"] == "quota_exceeded"
+    assert any("hop rm" in hint for hint in answer["error"]["hints"])
+    return str(answer["error"]["message"])
+
+
+def test_a_user_over_the_quota_pushes_and_submits_nothing_until_space_is_freed(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        bob = (await stage.ask("POST", "/users", {"name": "bob"}))["token"]
+        run = await stage.started()
+        await stage.dataset("small", {"a": b"x" * 600_000})
+        large = await stage.put_tree({"b": b"y" * 700_000})
+        assert "at most" in await refused(stage, "POST", "/datasets/large/versions", {"manifest": large})
+        saved = {"rank": 0, "step": 1, "manifest": large}
+        token = stage.token_of(run)
+        for data in (b"y" * 700_000,):  # a run's own token proves that it has the bytes
+            await stage.ask("PUT", f"/blobs/{blake3(data).hexdigest()}", data, token=token)
+        await stage.put_tree({"b": b"y" * 700_000})
+        await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", saved, status=201)
+        stage.parts.storage.forget()
+        await refused(stage, "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}})
+        await refused(stage, "PUT", f"/blobs/{blake3(b'new').hexdigest()}", b"new")
+        await stage.sync(run, [("stdout", 0, b"goes on\n")])
+        await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}, token=bob)
+        await stage.ask("DELETE", "/datasets/small")
+        await stage.submit(plan=0)
+
+    play(tmp_path, scene, quota_bytes=1_000_000)
+
+
+def test_trees_that_several_things_refer_to_count_once(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        code = await stage.put_tree({"main.py": b"print(1)"})
+        for _ in range(2):
+            await stage.submit(plan=0, code=code)
+        await stage.dataset("a", {"x": b"123"})
+        await stage.dataset("b", {"x": b"123"})
+        await stage.dataset("c", {"x": b"12345"})
+        database = Database.open(tmp_path / "hopyard.db")
+        try:
+            assert await SqlStorageStore(database).stored_bytes("alice") == 8 + 3 + 5
+            assert await SqlStorageStore(database).stored_bytes("bob") == 0
+        finally:
+            await database.close()
+
+    play(tmp_path, scene, loops=False)
