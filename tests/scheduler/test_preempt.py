@@ -53,6 +53,14 @@ def test_the_one_who_loses_least_makes_room() -> None:
     assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == {"new"}
 
 
+def test_a_run_that_was_preempted_before_is_asked_after_others() -> None:
+    runs = [held("back", "n", (0, 1), ran_s=1, priority=10), held("other", "n", (2, 3), ran_s=300, priority=10)]
+    again = replace(runs[0], placement=replace(runs[0].placement, gang=replace(runs[0].gang, preemptions=1)))
+    pending = (gang("g", 2, priority=90),)
+    assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=pending)) == {"back"}
+    assert asked(world(tree(queue("default")), {"n": 4}, again, runs[1], pending=pending)) == {"other"}
+
+
 def test_what_is_saved_is_not_lost() -> None:
     runs = [held("old", "n", (0, 1), ran_s=900, saved_s=5, priority=10), held("new", "n", (2, 3), ran_s=30, priority=10)]
     assert asked(world(tree(queue("default")), {"n": 4}, *runs, pending=(gang("g", 2, priority=90),))) == {"old"}

@@ -15,6 +15,8 @@ from hopyard.scheduler.fairness.accounts import Accounts
 from hopyard.scheduler.placement.capacity import Capacity
 
 EXACT = 12  # with so many that could make room, the cheapest set is found for certain
+PREEMPTED_S = 600.0  # each time that a run was preempted before counts as so much work lost: one that just came back would be the cheapest
+MOST_PREEMPTED = 6  # times that count
 EXACT_TRIES = 120  # sets that are tried to be certain of it
 
 
@@ -54,11 +56,12 @@ def weight(nodes: Iterable[Node]) -> Callable[[Placement], int]:
 
 
 def lost(running: Running, now: datetime, weight: Callable[[Placement], int]) -> int:
-    """What ending it now loses: the time since its newest checkpoint, or since it began, for all that it holds."""
-    since = max((at for at in (running.started_at, running.saved_at) if at is not None), default=None)
-    if since is None or since >= now:
-        return 0
-    return weight(running.placement) * int((now - since).total_seconds() * 1000)
+    """What ending it now loses: the time since its newest checkpoint, or since it began, for all that it holds; and more for a run that
+    was preempted before, so that it is not the same run again and again."""
+    since = max((at for at in (running.started_at, running.saved_at) if at is not None), default=now)
+    ran_s = max((now - since).total_seconds(), 0.0)
+    again_s = PREEMPTED_S * min(running.gang.preemptions, MOST_PREEMPTED)
+    return weight(running.placement) * int((ran_s + again_s) * 1000)
 
 
 class Search:
