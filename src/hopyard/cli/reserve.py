@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import datetime, timedelta
 from typing import Any
@@ -93,7 +94,7 @@ def complete_reservation(_ctx: click.Context, _parameter: click.Parameter, incom
 @where_option
 @click.option("--user", "users", metavar="NAME,...", help="Who may use it.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Whose runs may use it: those of this queue and of all below it.")
-@click.option("--every", metavar="day|week|SPAN", help="Again after so long.  [default: once]")
+@click.option("--every", metavar="day|week|SPAN", help="Again after so long; after whole days at the same time of day here, whatever clocks do.  [default: once]")
 @click.option("--until", metavar="TIME", help="No more after this time.  [default: for ever]")
 @click.option("--dry-run", is_flag=True, help="Tell whether it would be granted, where, and what it costs others; reserve nothing.")
 @json_option
@@ -144,9 +145,19 @@ def request(name: str, begin: str, lasts: str | None, end: str | None, given: di
         )
     if given["every"] is not None:
         body["every_s"] = parse_every(given["every"])
+        body["zone"] = local_zone()
     if given["until"] is not None:
         body["until"] = parse_when(given["until"], now, what="--until").isoformat()
     return body
+
+
+def local_zone() -> str:
+    """The name of this machine's time zone, "" where it has none: what repeats keeps its time of day there."""
+    from zoneinfo import available_timezones
+
+    link = os.path.realpath("/etc/localtime")
+    found = os.environ.get("TZ", "").removeprefix(":") or link.partition("/zoneinfo/")[2]
+    return found if found in available_timezones() else ""
 
 
 def _by_option(refused: UsageError, lasts: str | None) -> UsageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, time, timedelta
+from zoneinfo import available_timezones
 
 from hopyard.config.suggest import closest
 from hopyard.config.units import format_time, parse_time
@@ -126,6 +127,9 @@ def _check_repeats(wanted: Reservation) -> None:
     if wanted.every_s and wanted.every_s < length_s:
         hint = f"it lasts {format_time(length_s)}, so that is the least for --every"
         raise SpecError(f"every_s: it begins again after {format_time(wanted.every_s)}, before it has ended", hints=(hint,))
+    if wanted.zone and wanted.zone not in available_timezones():
+        near = closest(wanted.zone, available_timezones())
+        raise SpecError(f"zone: there is no time zone `{wanted.zone}`", hints=(f"did you mean `{near}`?",) if near else ("for example Europe/Berlin",))
     if wanted.until is not None and not wanted.every_s:
         raise SpecError("until: it happens once", hints=("--every says how often: --every week",))
     if wanted.until is not None and wanted.until <= wanted.start_at:

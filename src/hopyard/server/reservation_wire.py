@@ -23,7 +23,8 @@ _AHEAD = timedelta(days=3660)
 
 class ReservationIn(In):
     """users, queue: who may use it. Whole `nodes` by name, or `count` times `resources`, each on one node that `where` allows.
-    every_s: it happens again after so long, until `until`; 0: once."""
+    every_s: it happens again after so long, until `until`; 0: once. zone: a time zone ("Europe/Berlin") on whose clocks it keeps its
+    time of day where it repeats after whole days."""
 
     name: Name
     start_at: Time
@@ -36,6 +37,7 @@ class ReservationIn(In):
     where: WhereIn = msgspec.field(default_factory=WhereIn)
     every_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
     until: Time | None = None
+    zone: Annotated[str, Meta(max_length=64)] = ""
 
     def reservation(self, id: ReservationId, *, by: str, at: datetime) -> Reservation:
         """As it is asked for: `pieces` holds the count alone until it is decided on which nodes they are."""
@@ -55,6 +57,7 @@ class ReservationIn(In):
             self.until,
             by,
             at,
+            self.zone,
         )
 
 
@@ -73,6 +76,7 @@ class ReservationOut(Struct, frozen=True, kw_only=True):
     where: Where
     every_s: float
     until: datetime | None
+    zone: str
     created_by: str
     created_at: datetime | None
     active: bool
@@ -116,6 +120,7 @@ def reservation_out(one: Reservation, now: datetime) -> ReservationOut:
         where=one.where,
         every_s=one.every_s,
         until=one.until,
+        zone=one.zone,
         created_by=one.created_by,
         created_at=one.created_at,
         active=begin is not None and begin <= now,

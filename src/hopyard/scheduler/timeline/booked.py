@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
 from math import inf
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 
+DAY_S = 86400.0
 HORIZON_S = 14 * 86400.0  # how far ahead a plan looks
 SPARE_S = 120.0  # runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
 AHEAD = 16  # times that one reservation comes up which a plan looks at
@@ -35,11 +38,25 @@ def occurrences(reservation: Reservation, after: datetime, before: datetime) -> 
             yield reservation.start_at, reservation.end_at
         return
     every = timedelta(seconds=reservation.every_s)
-    gone = max((after - reservation.end_at) // every + 1, 0)
-    start = reservation.start_at + gone * every
-    while start < before and (reservation.until is None or start < reservation.until):
-        yield start, start + length
-        start += every
+    first, zone = reservation.start_at, UTC if reservation.every_s % DAY_S else _zone(reservation.zone)
+    on_the_wall = first.astimezone(zone).replace(tzinfo=None)
+    turn = max((after - reservation.end_at) // every, 0)  # clocks move by less than a day
+    while True:
+        start = (on_the_wall + turn * every).replace(tzinfo=zone).astimezone(UTC) if turn else first
+        if start >= before or (reservation.until is not None and start >= reservation.until):
+            return
+        if start + length > after:
+            yield start, start + length
+        turn += 1
+
+
+@cache
+def _zone(name: str) -> tzinfo:
+    """UTC where there is none, or the machine does not know it (any more)."""
+    try:
+        return ZoneInfo(name) if name else UTC
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC
 
 
 def holds(reservation: Reservation, at: datetime) -> bool:

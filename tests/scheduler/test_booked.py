@@ -1,0 +1,47 @@
+"""When a reservation that repeats comes up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopyard.domain.ids import ReservationId
+from hopyard.domain.reservation import Reservation
+from hopyard.scheduler.timeline.booked import occurrences
+
+BERLIN = ZoneInfo("Europe/Berlin")
+DAY = timedelta(days=1)
+
+
+def lecture(zone: str, every_s: float = 7 * 86400.0) -> Reservation:
+    start = datetime(2026, 10, 5, 9, tzinfo=BERLIN).astimezone(UTC)
+    return Reservation(ReservationId("r"), "class", start, start + timedelta(hours=2), every_s=every_s, zone=zone)
+
+
+def hours(one: Reservation) -> set[int]:
+    """At which it begins in Berlin, through a year of changes of the clocks."""
+    found = occurrences(one, one.start_at, one.start_at + 365 * DAY)
+    return {start.astimezone(BERLIN).hour for start, _ in found}
+
+
+def test_what_repeats_after_whole_days_keeps_its_time_of_day_in_its_zone() -> None:
+    assert hours(lecture("Europe/Berlin")) == {9}
+    assert hours(lecture("")) == {8, 9}
+    assert hours(lecture("Nowhere/Town")) == {8, 9}  # a server that does not know the zone
+
+
+def test_what_repeats_within_a_day_does_so_after_exactly_so_long() -> None:
+    starts = [start for start, _ in occurrences(lecture("Europe/Berlin", 36 * 3600.0), lecture("").start_at, lecture("").start_at + 60 * DAY)]
+    assert {after - before for before, after in pairwise(starts)} == {timedelta(hours=36)}
+
+
+@given(st.integers(0, 400 * 24 * 60), st.sampled_from(["", "Europe/Berlin", "America/St_Johns"]), st.sampled_from([86400.0, 7 * 86400.0, 5 * 3600.0]))
+def test_from_any_moment_on_the_same_times_come_up(minutes: int, zone: str, every_s: float) -> None:
+    one = lecture(zone, every_s)
+    after, before = one.start_at + timedelta(minutes=minutes), one.start_at + 420 * DAY
+    whole = [span for span in occurrences(one, one.start_at, before) if span[1] > after]
+    assert list(occurrences(one, after, before)) == whole
