@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,69 @@ def test_the_replicas_of_a_gang_that_all_miss_it_use_it_together(server: FolderT
         fcntl.flock(looks, fcntl.LOCK_UN)
         for each in replicas:
             each.result()
+
+
+def overwrite(tree: Path) -> None:
+    (tree / "a").chmod(0o600)
+    with (tree / "a").open("r+b") as file:
+        file.write(b"b")
+    os.utime(tree / "a", ns=((tree / "a").stat().st_atime_ns, (tree / "d" / "run.sh").stat().st_mtime_ns))
+    (tree / "a").chmod(0o400)
+
+
+def add(tree: Path) -> None:
+    (tree / "d").chmod(0o700)
+    (tree / "d" / "index.tmp").write_text("beside the data")
+    (tree / "d").chmod(0o500)
+
+
+def remove(tree: Path) -> None:
+    (tree / "d").chmod(0o700)
+    (tree / "d" / "run.sh").unlink()
+
+
+def lead_away(tree: Path) -> None:
+    tree.chmod(0o700)
+    (tree / "link").unlink()
+    (tree / "link").symlink_to("a")
+
+
+def exchange(tree: Path) -> None:
+    tree.rename(tree.with_name("elsewhere"))
+    make_tree(tree, {"a": b"b" * 1000})
+
+
+@pytest.mark.parametrize("change", [overwrite, add, remove, lead_away, exchange, remove_tree])
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_tree_that_a_run_changed_is_fetched_anew(server: FolderTransport, tmp_path: Path, change: Callable[[Path], None], in_use: bool) -> None:
+    digest, told = pushed(server, tmp_path / "one"), list[str]()
+    cache = TreeCache(tmp_path / "trees", changed=told.append)
+    with cache.use(digest, server.fetch) as tree, ExitStack() as stack:
+        if in_use:  # by the run that changed it, which goes on: the next one does not wait for its end
+            stack.enter_context(cache.use(digest, never))
+        change(tree)
+        with cache.use(digest, server.fetch):
+            assert listing(tree) == listing(tmp_path / "one")
+    with cache.use(digest, never):
+        assert listing(tree) == listing(tmp_path / "one")
+    assert told == ([digest] if change is not remove_tree else [])
+    assert not list((tmp_path / "trees").glob(".gone*"))
+
+
+def test_right_bytes_are_kept_whatever_links_are_made_of_them(server: FolderTransport, tmp_path: Path) -> None:
+    digest, told = pushed(server, tmp_path / "one"), list[str]()
+    cache = TreeCache(tmp_path / "trees", changed=told.append)
+    with cache.use(digest, server.fetch) as tree:
+        os.link(tree / "a", tmp_path / "mine")
+        (tree / "d").chmod(0o700)
+    with cache.use(digest, never):
+        assert (tree / "d").stat().st_mode & 0o777 == 0o500
+    (tmp_path / "mine").chmod(0o600)
+    (tmp_path / "mine").write_bytes(b"x" * 1000)
+    assert [whole for _, whole in cache.verify()] == [False]
+    with cache.use(digest, server.fetch):
+        assert listing(tree) == listing(tmp_path / "one")
+    assert told == [digest] and [whole for _, whole in cache.verify()] == [True]
 
 
 def test_a_checkout_is_private_and_writable(server: FolderTransport, tmp_path: Path) -> None:
@@ -184,7 +249,7 @@ def test_after_a_restart_of_the_machine_small_trees_are_checked(server: FolderTr
     restart()
     with cache.use(digest, never):
         pass
-    assert note.read_text() == said
+    assert json.loads(note.read_text())["boot"] == json.loads(said)["boot"]
     restart()
     (tree / "a").chmod(0o644)
     os.truncate(tree / "a", 0)  # what a power cut leaves of a file that was just written

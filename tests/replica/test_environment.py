@@ -49,6 +49,31 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
 
 
+def poison(environment: Path) -> None:
+    """What a run could do that is root, or changes modes."""
+    (module,) = environment.glob("lib/python*/site-packages/probe.py")
+    assert module.stat().st_mode & 0o222 == 0
+    assert module.stat().st_nlink == 1, "uv's cache has files of its own"
+    assert list(module.parent.glob("__pycache__/probe.*.pyc"))
+    module.chmod(0o600)
+    module.write_text("__version__ = 'POISONED'\n")
+
+
+def test_an_environment_that_was_changed_is_built_anew(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))
+        await bench.launch("a.1", SHOWS)
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        prefix = Path(bench.sink.stream("a.1", 0, "stdout").decode().split()[1])
+        poison(prefix)
+        await bench.launch("b.1", SHOWS)
+        assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
+        assert bench.sink.stream("b.1", 0, "stdout") == bench.sink.stream("a.1", 0, "stdout")
+        assert b"had been changed on this node" in bench.sink.stream("b.1", 0, "events")
+
+    play(scenario)
+
+
 def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         wanted = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))

@@ -59,6 +59,32 @@ def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -
     play(scenario)
 
 
+def test_a_run_cannot_change_what_another_reads(play: Play, tmp_path: Path) -> None:
+    """As root, too: either the kernel refuses, or the next run gets the data anew and says so."""
+    change = (
+        "import json, os\n"
+        "data = json.loads(os.environ['HOPYARD_DATASETS'])['numbers'] + '/a.txt'\n"
+        "print(open(data).read(), flush=True)\n"
+        "try:\n    os.chmod(data, 0o600); open(data, 'a').write(' and a cache line')\n    print('changed')\n"
+        "except OSError as bad: print(os.strerror(bad.errno).split()[0])"
+    )
+
+    async def scenario(bench: LocalBench) -> None:
+        data, said = bench.sink.put_tree(folder(tmp_path / "data", a="one")), []
+        for attempt in ("a.1", "b.1"):
+            launch = await bench.compose(attempt, change)
+            await bench.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
+            assert [ended.ok for ended in await bench.exits(attempt)] == [True]
+            said.append(bench.sink.stream(attempt, 0, "stdout").decode().split("\n"))
+        assert [words[0] for words in said] == ["one", "one"]
+        if said[0][1] == "changed":
+            assert b"dataset numbers had been changed" in bench.sink.stream("b.1", 0, "events")
+        else:
+            assert said[0][1] == "Read-only"
+
+    play(scenario)
+
+
 def test_the_environment_says_who_and_where(play: Play) -> None:
     names = ["HOPYARD_RUN", "HOPYARD_RUN_ID", "HOPYARD_ATTEMPT", "HOPYARD_PARAMS", "HOPYARD_TAGS", "HOPYARD_URL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MINE", "RANK"]
     script = f"import os, sys, json, hopyard.errors; print(json.dumps([os.environ[n] for n in {names}])); print(os.getcwd(), 'HOPYARD_RESTORE_DIR' in os.environ)"

@@ -102,7 +102,9 @@ class Home:
 
     @property
     def trees(self) -> Path:
-        return self.root / "cache" / "trees"
+        """The cache of trees; within a run that may not write to that (see `replica.process`), one of the run's own."""
+        shared, replica = self.root / "cache" / "trees", os.environ.get("HOPYARD_REPLICA_DIR")
+        return Path(replica) / "trees" if replica and shared.is_dir() and not os.access(shared, os.W_OK) else shared
 
     @property
     def envs(self) -> Path:

@@ -3,7 +3,9 @@
 ```text
 <root>/<manifest>/          a whole tree
 <root>/.<manifest>.lock     flock: shared while the tree is used, exclusive while it is filled or evicted;
-                            its time stamp is the last use, its text the tree's size and the boot it was written in
+                            its time stamp is the last use, its text the tree's size, the boot it was written in, and its
+                            fingerprint: a tree that is changed afterwards is noticed at its next use
+<root>/.<manifest>.mend     flock: held while a changed tree is replaced, which does not wait for those that use it
 <root>/.<manifest>.part/    a tree that is being filled
 <root>/.gone-*/             a tree that is being removed
 ```
@@ -18,11 +20,12 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hopyard.datasets.fingerprint import fingerprint
 from hopyard.datasets.pack import EXACT, pack
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.datasets.transfer import download
@@ -38,18 +41,20 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _Note(NamedTuple):
-    """What the lock file says. boot: the boot in which the tree was written or checked; "" once it is on disk for sure."""
+    """What the lock file says. boot: the boot in which the tree was written or checked; "" once it is on disk for sure.
+    seen: its fingerprint then; "" of a tree that was made before there were fingerprints."""
 
     size_bytes: int
     boot: str
+    seen: str = ""
 
 
 class TreeCache:
     """Any number of processes may use one `root` at once. `limit_bytes` bounds what is kept, not what is in use; None takes
-    half of what the disk could give."""
+    half of what the disk could give. changed: told of each tree that was not what had been put there, and is fetched anew."""
 
-    def __init__(self, root: Path, limit_bytes: int | None = None) -> None:
-        self._root, self._limit = root, limit_bytes
+    def __init__(self, root: Path, limit_bytes: int | None = None, *, changed: Callable[[Digest], None] = lambda _manifest: None) -> None:
+        self._root, self._limit, self._changed = root, limit_bytes, changed
 
     @contextmanager
     def use(self, manifest: Digest, fetch: Fetch | None, *, progress: Progress = SILENT) -> Iterator[Path]:
@@ -91,7 +96,9 @@ class TreeCache:
         while True:
             lock = self._lock(manifest, fcntl.LOCK_SH)
             try:
-                if (self._root / manifest).is_dir() and self._sound(lock):
+                if self._sound(lock) and ((self._root / manifest).is_dir() or _read_note(lock).seen):
+                    if not self._unchanged(manifest, lock):
+                        self._mend(manifest, lock, fetch, progress)
                     os.utime(lock)
                     return lock
             except BaseException:
@@ -118,14 +125,40 @@ class TreeCache:
 
     def _fill(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: Progress) -> None:
         """Under the exclusive lock: make the tree, or check the one that is there."""
-        tree, part = self._root / manifest, self._root / f".{manifest}.part"
+        tree = self._root / manifest
         if tree.is_dir():
             if self._sound(lock):
                 return  # another process filled it while this one waited
             if _matches(tree, manifest):
-                _write_note(lock, _Note(_read_note(lock).size_bytes, _boot()))
+                _write_note(lock, _Note(_make_read_only(tree), _boot(), fingerprint(tree)))
                 return
             self._discard(tree)
+        self._fetch(manifest, lock, fetch, progress)
+
+    def _mend(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: Progress) -> None:
+        """Under a shared lock: replace a tree that was changed since it was put there. Those that use it see the right one from now on:
+        a run that changed it, and goes on, keeps no other waiting."""
+        tree, note = self._root / manifest, _read_note(lock)
+        mending = open_file(self._root / f".{manifest}.mend", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(mending, fcntl.LOCK_EX)
+            if self._unchanged(manifest, lock):
+                return  # another process did it while this one waited
+            if tree.is_dir() and _matches(tree, manifest):
+                # Its bytes are right: a hard link was made of a file, or the modes were changed.
+                _write_note(lock, _Note(_make_read_only(tree), note.boot, fingerprint(tree)))
+                return
+            if note.seen and tree.is_dir():
+                self._changed(manifest)
+            if fetch is None:
+                raise NotFound(f"the tree {manifest[:12]} was changed on this machine")
+            self._fetch(manifest, lock, fetch, progress)
+        finally:
+            os.close(mending)
+
+    def _fetch(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: Progress) -> None:
+        """Fetch a tree, and put it in place of the one that is there, if any."""
+        tree, part = self._root / manifest, self._root / f".{manifest}.part"
         if fetch is None:
             raise NotFound(f"the tree {manifest[:12]} is not on this machine")
         os.utime(lock)  # see `_give_up_abandoned`
@@ -135,8 +168,26 @@ class TreeCache:
         boot = _boot()
         if size >= _SETTLE_BYTES and _flush(part):
             boot = ""
-        _write_note(lock, _Note(size, boot))
+        _write_note(lock, _Note(size, boot, fingerprint(part)))
+        gone = self._root / f".gone-{os.urandom(8).hex()}"
+        with suppress(FileNotFoundError):
+            tree.rename(gone)
         part.rename(tree)
+        if gone.is_dir():
+            remove_tree(gone)
+
+    def verify(self) -> Iterator[tuple[Digest, bool]]:
+        """Every tree with whether its bytes are right, read whole."""
+        for path in sorted(self._root.glob(".*.lock")):
+            manifest = Digest(path.name[1:-5])
+            if (self._root / manifest).is_dir():
+                yield manifest, _matches(self._root / manifest, manifest)
+
+    def _unchanged(self, manifest: Digest, lock: int) -> bool:
+        try:
+            return _read_note(lock).seen == fingerprint(self._root / manifest)
+        except OSError:
+            return False
 
     def _sound(self, lock: int) -> bool:
         """Whether the tree is what was written: a machine that lost power may have lost the bytes of files written just
@@ -170,6 +221,7 @@ class TreeCache:
             for folder in (self._root / manifest, self._root / f".{manifest}.part"):
                 if folder.is_dir():
                     self._discard(folder)
+            (self._root / f".{manifest}.mend").unlink(missing_ok=True)
             self._lock_path(manifest).unlink(missing_ok=True)  # whoever waits for it notices that it is gone
         finally:
             os.close(lock)
@@ -291,12 +343,11 @@ def _parse_note(data: bytes) -> _Note:
     """What a lock file says; a size of 0 and no boot at all where it says nothing usable."""
     try:
         said = json.loads(data)
-        return _Note(int(said["size_bytes"]), str(said["boot"]))
+        return _Note(int(said["size_bytes"]), str(said["boot"]), str(said.get("seen", "")))
     except (ValueError, KeyError, TypeError):
         return _Note(0, "none")
 
 
 def _write_note(lock: int, note: _Note) -> None:
     data = json.dumps(note._asdict()).encode()
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, data, 0)
+    os.pwrite(lock, data.ljust(256), 0)  # in one go, and as long as any other: others read it meanwhile

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,12 +22,16 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from hopyard.datasets.cache import remove_tree
+from hopyard.datasets.fingerprint import fingerprint
 from hopyard.domain.ids import Digest
 from hopyard.domain.run import Environment
 from hopyard.domain.urls import credentials, with_credentials, without_credentials
 from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.replica.failure import NodeFault, PrepareFailed
 
+# Files of its own, none that uv's cache and other environments have, too; compiled, since Python cannot write beside them later.
+_APART = ("--link-mode", "copy", "--compile-bytecode")
 KEEP = 16  # environments beyond this many go, the least recently used first, unless a run uses them
 _READY, _LOCKS = ".ready", "locks"
 _TOLD_LINES = 12
@@ -49,12 +52,13 @@ class Interpreter:
 @dataclass(frozen=True, slots=True)
 class Environments:
     """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now, for people. hold: told
-    what is in place now: the digest of what was asked for, and a file that is there as long as it is."""
+    what is in place now: the digest of what was asked for, and a file that is there as long as it is. note: for the run's log."""
 
     root: Path
     fetch: Callable[[Digest], bytes]
     say: Callable[[str], None]
     hold: Callable[[Digest, Path], None] = lambda _digest, _path: None
+    note: Callable[[str], None] = lambda _text: None
 
     def ready(self, wanted: Environment, stack: ExitStack, *, cwd: Path) -> Interpreter:
         """The interpreter for this spec, building what is missing. In use until `stack` closes. Raises PrepareFailed.
@@ -111,18 +115,22 @@ class Environments:
                     return
 
     def _build(self, folder: Path, lock: bytes, python: str, asked_for: Digest | None) -> None:
-        if (folder / _READY).exists():
+        if is_whole(folder):
             return
         make_folder(self.root)
         with _held(folder.with_name(f"{folder.name}.lock"), fcntl.LOCK_EX) as held:
-            if (folder / _READY).exists():
+            if is_whole(folder):
                 return  # another run built it while we waited
+            if (folder / _READY).exists() and _seen(folder).exists():
+                self.note(f"environment {folder.name[:8]} had been changed on this node since it was built: it is built anew")
             self.say(f"building environment {folder.name[:8]}")
-            shutil.rmtree(folder, ignore_errors=True)  # what a build that was killed left
+            remove_tree(folder)  # also what a build that was killed left
             _uv(["venv", "-q", "--python", python, str(folder)], held, doing="no environment can be made")
             target = folder / "bin" / "python"
-            _uv(["pip", "sync", "-q", "--allow-empty-requirements", "--python", str(target), "-"], held, given=self._with_credentials(lock, asked_for), doing="the requirements cannot be installed")
+            _uv(["pip", "sync", "-q", *_APART, "--allow-empty-requirements", "--python", str(target), "-"], held, given=self._with_credentials(lock, asked_for), doing="the requirements cannot be installed")
             write_atomically(folder / _READY, json.dumps({"built_at": time.time()}).encode())
+            _protect(folder)
+            write_atomically(_seen(folder), fingerprint(folder, without=_READY).encode())
         self._evict()
 
     def _with_credentials(self, lock: bytes, asked_for: Digest | None) -> bytes:
@@ -144,7 +152,29 @@ class Environments:
             with suppress(OSError):  # in use, or being built anew
                 with _held(folder.with_name(f"{folder.name}.lock"), now), _held(folder.with_name(f"{folder.name}.use"), now):
                     (folder / _READY).unlink()
-                    shutil.rmtree(folder, ignore_errors=True)
+                    remove_tree(folder)
+                    _seen(folder).unlink(missing_ok=True)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether an environment was built, and is as it was then: packages that a run installed into it would be every other run's, too."""
+    try:
+        return (folder / _READY).exists() and _seen(folder).read_bytes() == fingerprint(folder, without=_READY).encode()
+    except OSError:
+        return False
+
+
+def _seen(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.seen")
+
+
+def _protect(folder: Path) -> None:
+    """Take away the right to write, from all that is in it."""
+    for above, _, files in os.walk(folder):
+        for name in files if above == str(folder) else [*files, "."]:
+            path = os.path.join(above, name)
+            if name != _READY and not os.path.islink(path):
+                os.chmod(path, os.stat(path).st_mode & ~0o222)
 
 
 def packages_of(lock: bytes) -> Mapping[str, str]:

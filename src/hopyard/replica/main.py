@@ -29,7 +29,7 @@ from hopyard.replica.gpu_memory import EVERY_S, GpuMemoryWatch
 from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
-from hopyard.replica.prepare import Preparation, tree_cache
+from hopyard.replica.prepare import Preparation, shared_folders, tree_cache
 from hopyard.replica.rendezvous import variables
 from hopyard.replica.server import ServerLine
 from hopyard.replica.ship import Shipper, StopWord
@@ -156,6 +156,7 @@ class Replica:
                     spec.node.cpus,
                     tuple(dict.fromkeys(groups.folders.values())),
                     self._umask,
+                    shared_folders(spec),
                 )
             )
         except PrepareFailed:
@@ -309,7 +310,7 @@ class Replica:
         paths = written(work, self._before)
         if not paths or code is None:
             return paths
-        with tree_cache(self._spec).use(code, self._server.client.fetch) as tree:
+        with tree_cache(self._spec, self._folder).use(code, self._server.client.fetch) as tree:
             return [path for path in paths if differs(work / path, tree / path)]
 
     def _tell_machine_env(self) -> None:

@@ -25,6 +25,7 @@ from hopyard.replica.diary import say
 from hopyard.replica.environment import Environments, Interpreter, packages_of
 from hopyard.replica.failure import NodeFault, PrepareFailed, failure_of
 from hopyard.replica.folder import Folder
+from hopyard.replica.rendezvous import sdk_folder
 from hopyard.replica.server import ServerLine
 
 _RETRY_S = (0.1, 2.0)
@@ -32,9 +33,15 @@ _WORTH_A_NOTE_S = 0.5
 T = TypeVar("T")
 
 
-def tree_cache(spec: ReplicaSpec) -> TreeCache:
-    """The node's cache of trees."""
-    return TreeCache(Home(Path(spec.node.home)).trees)
+def tree_cache(spec: ReplicaSpec, folder: Folder) -> TreeCache:
+    """The node's cache of trees. What was changed in it is told in the run's log."""
+    launch = spec.launch
+    names = {ref.manifest: f"dataset {ref.name}" for ref in launch.datasets} | {launch.code: "the code"}
+
+    def changed(manifest: Digest) -> None:
+        folder.note(f"{names.get(manifest, 'a checkpoint')} had been changed on this node since it was put there: it is fetched anew")
+
+    return TreeCache(Home(Path(spec.node.home)).trees, changed=changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Preparation:
         preflight.check(self.spec, self.folder.root)
         if launch.study is not None:
             self.folder.write_study(launch.study, launch.secret)
-        cache = tree_cache(self.spec)
+        cache = tree_cache(self.spec, self.folder)
         if launch.code is not None:
             self._checkout(cache, launch.code)
         datasets = {}
@@ -125,7 +132,7 @@ class Preparation:
 
     def _interpreter(self) -> Interpreter:
         launch = self.spec.launch
-        environments = Environments(Home(Path(self.spec.node.home)).envs, self._blob, self.say, self._hold)
+        environments = Environments(Home(Path(self.spec.node.home)).envs, self._blob, self.say, self._hold, self.folder.note)
         found = environments.ready(launch.environment, self.stack, cwd=self.folder.work)
         if found.resolved and found.lock is not None and launch.rank == 0:
             lock = found.lock
@@ -184,3 +191,9 @@ class Preparation:
 def _failure(failed: HopyardError, what: str = "") -> PrepareFailed:
     reason = what + " ".join([failed.message, *(f"({hint})" for hint in failed.hints)])
     return NodeFault(reason) if isinstance(failed, StorageFull) else PrepareFailed(reason)
+
+
+def shared_folders(spec: ReplicaSpec) -> Sequence[Path]:
+    """What runs of this node share, and may not change."""
+    home = Home(Path(spec.node.home))
+    return [folder for folder in (home.trees, home.envs, sdk_folder(home.root)) if folder.is_dir()]

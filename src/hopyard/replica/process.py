@@ -20,6 +20,8 @@ from hopyard.replica.failure import NodeFault, PrepareFailed, failure_of
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
+_CLONE_NEWNS = 0x20000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 _WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group), with its place, or E (could not exec), with errno
 _OF_THE_NODE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE})
 _OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes before the server and its neighbours' replicas
@@ -27,7 +29,8 @@ _OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes bef
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join."""
+    """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join. read_only: folders that it
+    may not write to, not as root either, where the kernel lets us see to that."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -37,6 +40,7 @@ class Command:
     cpus: Sequence[int] | None = None
     groups: Sequence[Path] = ()
     umask: int = 0o022
+    read_only: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ def start(command: Command) -> Started:
     argv = [os.fsencode(word) for word in command.argv]
     env = {os.fsencode(k): os.fsencode(v) for k, v in command.env.items()}
     groups = [os.fsencode(group / "cgroup.procs") for group in command.groups]
+    read_only = [os.fsencode(folder) for folder in command.read_only]
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     out = _open_stream(command.stdout)
     err = _open_stream(command.stderr)
@@ -81,7 +86,7 @@ def start(command: Command) -> Started:
     try:
         pid = os.fork()
         if pid == 0:
-            _exec(os.fsencode(program), argv, env, os.fsencode(command.cwd), (null, out, err), tell, groups, command.cpus, command.umask, parent)
+            _exec(os.fsencode(program), argv, env, os.fsencode(command.cwd), (null, out, err), tell, groups, command.cpus, command.umask, parent, read_only)
     except OSError as failed:
         os.close(told)
         raise failure_of(failed, "the process could not be started") from failed
@@ -125,6 +130,7 @@ def _exec(
     cpus: Sequence[int] | None,
     umask: int,
     parent: int,
+    read_only: Sequence[bytes],
 ) -> None:
     """In the child, until exec. Only plain system calls: other threads of the parent are gone in the middle of what they did."""
     try:
@@ -146,6 +152,7 @@ def _exec(
             _write(b"/proc/self/oom_score_adj", _OOM_SCORE)
         except OSError:
             pass
+        _make_read_only(read_only)
         _set_limits()
         os.umask(umask)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
@@ -166,6 +173,17 @@ def _write(path: bytes, data: bytes) -> None:
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
+
+
+def _make_read_only(folders: Sequence[bytes]) -> None:
+    """In a mount namespace of its own, which the process's children share, and nothing outside. Takes CAP_SYS_ADMIN: without it the
+    modes of files are all that there is, and root without it may write. What is changed in a cache is noticed at its next use."""
+    if not folders or _libc.unshare(_CLONE_NEWNS) != 0:
+        return
+    _libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None)  # what is mounted outside later is seen, and nothing goes out
+    for folder in folders:
+        if _libc.mount(folder, folder, None, _MS_BIND | _MS_REC, None) == 0:
+            _libc.mount(None, folder, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None)
 
 
 def _set_limits() -> None:
