@@ -49,6 +49,7 @@ from hopyard.engines.local.health import Checks
 from hopyard.engines.local.node import NodeSettings
 from hopyard.errors import HopyardError, SpecError, StorageFull, is_disk_full
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.private_files import OTHERS, make_folder, open_file, overwrite, write_atomically
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.sdk.home_link import BACKLOG, HOST, listen, port_of
@@ -272,9 +273,12 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             pass_environment=settings.runs.pass_environment,
         )
         closing.push_async_callback(engine.close)
+        cluster = SqlClusterStore(database)
+        if settings.database is not None:
+            await check_node_free(home, cluster, engine)
         parts = await assemble(
             runs=SqlRunStore(database),
-            cluster=SqlClusterStore(database),
+            cluster=cluster,
             datasets=SqlDatasetStore(database),
             queues=SqlQueueStore(database),
             reservations=SqlReservationStore(database),
@@ -355,6 +359,19 @@ def declared(node: DeclaredNode, quotas: QuotaSettings) -> NodeSettings:
         extras=node.extras,
         processes=quotas.processes,
     )
+
+
+async def check_node_free(home: Home, cluster: ClusterStore, engine: LocalEngine) -> None:
+    """Raises SpecError when another home on the same database has a node of this name: runs of one would be taken for the other's."""
+    name = engine.node.id
+    if any(node.id == name and node.engine != engine.name for node in await cluster.nodes()):
+        raise SpecError(
+            f"another server of this database has a node `{name}`",
+            hints=(
+                f"give this machine a name of its own: `node: {{id: NAME}}` in {home.settings_file}",
+                f"if that server is gone for good: `hop node rm {name}` at one that runs",
+            ),
+        )
 
 
 def ensure_mark(home: Home) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hopyard.datasets.cache import remove_tree
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 
-from .world import World
+from .world import FINAL, World, is_gone, refused, until
 
 pytestmark = pytest.mark.skipif(server_programs() is None, reason="needs PostgreSQL's programs")
 WAITS = "import os, sys, time\nopen(sys.argv[1], 'a').write('begun\\n')\nwhile not os.path.exists(sys.argv[2]): time.sleep(0.01)\n"
@@ -65,3 +66,67 @@ def test_one_of_two_servers_decides_and_the_other_one_follows_when_it_is_killed(
     let_go.touch()
     ended = first.reaches(live, "succeeded")
     assert (ended["attempt"]["number"], begun.read_text()) == (1, "begun\n")
+
+
+@pytest.mark.parametrize("ended_meanwhile", [True, False])
+def test_what_runs_at_a_server_that_is_away_ends_as_its_own_server_says(
+    two: tuple[World, World, str], tmp_path: Path, *, ended_meanwhile: bool
+) -> None:
+    first, second, _ = two
+    let_go = tmp_path / "let_go"
+    first.write("waits.py", WAITS)
+    live = first.detach("waits.py", "--", str(tmp_path / "begun"), str(let_go))
+    script = psutil.Process(first.state(first.reaches(live, "running"))["child_pid"])
+    first.kill_server()
+    second.write("says.py", "print('from the second')\n")
+    second.reaches(second.detach("says.py"), "succeeded")
+    ready = {node["id"]: node["ready"] for node in second.ok("node", "ls", "--json").json}
+    assert ready == {"first": False, "second": True}, "a node on which it can start nothing"
+    second.ok("stop", live)
+    second.reaches(second.detach("says.py"), "succeeded")  # it has looked after its runs several times
+    assert second.run(live)["phase"] == "stopping", "how it ended is known by its own server alone"
+    lost = second.hop("logs", live)
+    assert (lost.code, "lies with the server of first" in lost.talk) == (1, True), lost
+    if ended_meanwhile:
+        let_go.touch()
+        until(lambda: is_gone(script.pid), "the end of the script")
+    first.ok("up")  # where the other one decides
+    ended = until(lambda: (run := second.run(live))["phase"] in FINAL and run, "its end")
+    assert (ended["phase"], ended["attempt"]["number"]) == ("succeeded" if ended_meanwhile else "cancelled", 1)
+    assert is_gone(script.pid)
+
+
+def test_a_second_home_with_the_name_of_a_node_is_refused(two: tuple[World, World, str], tmp_path: Path) -> None:
+    first, second, _ = two
+    first.ok("up")
+    until(lambda: first.get("/nodes")["nodes"], "its node")
+    settings = second.home.settings_file
+    settings.write_text(settings.read_text().replace("id: second", "id: first"))
+    done = second.hop("up")
+    assert done.code == 1
+    assert "another server of this database has a node `first`" in done.talk
+    assert "node: {id: NAME}" in done.talk
+
+
+def test_a_database_that_is_away_is_named_by_every_command(tmp_path: Path) -> None:
+    with running_postgres() as postgres:
+        root = tmp_path / "only"
+        root.mkdir()
+        world = World(root, settings=f"node: {{id: only, cpus: 2, memory: 2G}}\ndatabase: {postgres.new_database()}\n")
+        world.ok("up")
+        client = world.client()
+        assert client.get("/ready") == {"status": "ready"}
+        findings = {one["check"]: one for one in world.hop("doctor", "--json").json}
+        assert (findings["database"]["level"], "PostgreSQL" in findings["database"]["text"]) == ("ok", True)
+    try:
+        assert "database" in refused(lambda: client.get("/ready")).message
+        assert client.get("/health")["status"] == "ok"
+        for command in (("ps",), ("status",)):
+            done = world.hop(*command)
+            assert (done.code, "the database did not answer" in done.talk) == (1, True), done
+        findings = {one["check"]: one for one in world.hop("doctor", "--json").json}
+        assert findings["database"]["level"] == "fail"
+        assert "PostgreSQL does not answer" in findings["database"]["text"]
+    finally:
+        world.end()
+        remove_tree(world.home.trees)

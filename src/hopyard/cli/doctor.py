@@ -145,6 +145,12 @@ def _clock(started_at: str, uptime_s: float) -> Finding:
 
 
 def check_database(home: Home) -> Iterator[Finding]:
+    from hopyard.config.settings import read_settings
+
+    address = read_settings(home.settings_file).database
+    if address is not None:
+        yield _postgresql(address)
+        return
     if not home.database.exists():
         yield Finding("database", "ok", "does not exist yet")
         return
@@ -162,6 +168,21 @@ def check_database(home: Home) -> Iterator[Finding]:
         yield Finding("database", "ok", f"{home.database.name} is whole ({console.bytes_text(home.database.stat().st_size)})")
     else:
         yield Finding("database", "fail", f"{home.database} is damaged: {'; '.join(told)}", "`hop down`, then restore the file from a backup")
+
+
+def _postgresql(address: str) -> Finding:
+    """Whether the database answers, and holds a Hopyard."""
+    try:
+        import psycopg
+    except ImportError:
+        return Finding("database", "fail", "PostgreSQL needs the driver psycopg", "pip install 'hopyard[postgres]'")
+    try:
+        with psycopg.connect(address.replace("+psycopg", "", 1), connect_timeout=5) as connection:
+            found = connection.execute("SELECT current_setting('server_version'), to_regclass('alembic_version') IS NOT NULL").fetchone()
+    except psycopg.Error as failed:
+        return Finding("database", "fail", f"PostgreSQL does not answer: {str(failed).strip().splitlines()[-1]}", "see whether it runs, and `database:` in config.yaml")
+    version, made = found or ("", False)
+    return Finding("database", "ok", f"PostgreSQL {version} answers" + ("" if made else "; nothing of Hopyard is in it yet"))
 
 
 def check_limits(_home: Home) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from hopyard.controller.endings import Endings
 from hopyard.controller.launcher import Launcher
 from hopyard.controller.leader import Leadership
 from hopyard.domain.attempt import AttemptPhase, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Node, Observation
+from hopyard.domain.cluster import Node, Observation, Running, Snapshot
 from hopyard.domain.ids import AttemptId
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
@@ -50,10 +50,12 @@ class Watch:
         epoch = await self._leader.epoch()
         if epoch is None:
             self._epoch = None
+            await self._look_after_own()
             self._stir()
             return
         if epoch != self._epoch:  # another server may have decided meanwhile, and left something undecided
             await self.look_what_lives()
+            await self._close_nodes_of_others()
             self._epoch = epoch
             self._led()
             self._wake()
@@ -76,6 +78,29 @@ class Watch:
             await self._engine.forget(ended.attempt)
         if any(node.trouble for node in self._nodes):
             self._stir()
+
+    async def _look_after_own(self) -> None:
+        """While another server decides: what runs here ends when that was asked for, and its ends are recorded."""
+        seen = await self._engine.observe()
+        if not seen.attempts:
+            return
+        await self._react(await self._cluster.record(self._engine.name, Observation((), seen.attempts), now=self._clock.now(), complete=False))
+        live = await self.look_what_lives()
+        known = {status.attempt for status in seen.attempts}
+        self._endings.keep(known)
+        if any(live.get(attempt) == AttemptPhase.STOPPING for attempt in known):
+            snapshot = await self._cluster.snapshot(now=self._clock.now())
+            preempted = {running.attempt for running in snapshot.running if running.preempted_for is not None}
+            for attempt in sorted(known):
+                if live.get(attempt) == AttemptPhase.STOPPING:
+                    self._endings.remind(attempt, preempt=attempt in preempted)
+        await self._clear_away(seen, live)
+
+    async def _close_nodes_of_others(self) -> None:
+        """Only on the nodes of its own engine can a server start runs. Theirs are ready again when their server decides."""
+        nodes = await self._cluster.nodes()
+        for engine in sorted({node.engine for node in nodes if node.ready and node.engine != self._engine.name}):
+            await self._cluster.record(engine, Observation((), ()), now=self._clock.now(), launched=())
 
     async def look_what_lives(self) -> Mapping[AttemptId, str]:
         """What the store has."""
@@ -109,6 +134,8 @@ class Watch:
             return
         snapshot = await self._cluster.snapshot(now=self._clock.now())
         running = {running.attempt: running for running in snapshot.running}
+        elsewhere = {attempt for attempt, found in running.items() if self._is_elsewhere(found, snapshot)}
+        unknown, ending = unknown - elsewhere, [attempt for attempt in ending if attempt not in elsewhere]
         for attempt in ending:
             found = running.get(attempt)
             self._endings.remind(attempt, preempt=found is not None and found.preempted_for is not None)
@@ -121,6 +148,11 @@ class Watch:
                 self._launcher.launch([(attempt, found.placement)])
             elif live[attempt] == AttemptPhase.STOPPING:
                 await self._launcher.give_up(attempt, "stopped before it was started")
+
+    def _is_elsewhere(self, running: Running, snapshot: Snapshot) -> bool:
+        """Whether an attempt runs on nodes of another server, who alone knows how it ends, however long that server is away."""
+        placed = (snapshot.nodes.get(one.node) for one in running.placement.assignments)
+        return any(node is not None and node.engine != self._engine.name for node in placed)
 
     async def _clear_away(self, seen: Observation, live: Mapping[AttemptId, str]) -> bool:
         """The engine may forget attempts whose end is recorded; those that nobody wants any more are ended first.

@@ -48,6 +48,10 @@ class ProofOut(Struct, frozen=True):
     proof: str
 
 
+class ReadyOut(Struct, frozen=True):
+    status: Literal["ready"]
+
+
 class BlobsOut(Struct, frozen=True):
     count: int
     bytes: int
@@ -83,6 +87,11 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def health(_ask: Ask[Nothing, Nothing]) -> HealthOut:
         """Tell that the server answers."""
         return HealthOut("ok", parts.version, parts.pid, parts.started_at, parts.url)
+
+    async def ready(_ask: Ask[Nothing, Nothing]) -> ReadyOut:
+        """Tell that the server can serve: 503 with the reason while its database does not answer."""
+        await parts.cluster.live_attempts()
+        return ReadyOut("ready")
 
     async def prove(ask: Ask[ProveIn, Nothing]) -> ProofOut:
         """Prove to a process of the owner that this is the server of its home, before that sends a token."""
@@ -122,6 +131,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     return [
         Endpoint("GET", "/health", health, returns=HealthOut, who="anyone"),
+        Endpoint("GET", "/ready", ready, returns=ReadyOut, who="anyone", errors=(503,)),
         Endpoint("GET", "/proof", prove, query=ProveIn, returns=ProofOut, who="anyone"),
         Endpoint("GET", "/status", status, returns=StatusOut),
         Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN, audit="server.sweep"),

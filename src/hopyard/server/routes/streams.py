@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
-from hopyard.errors import NotFound, SpecError
+from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.answers import encode
 from hopyard.server.auth import Caller
@@ -117,6 +117,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         run = RunId(ask.path["id"])
         wish = Wish(tuple(dict.fromkeys(ask.query.streams.split(","))), _ranks(ask.query.ranks), _cursors(ask.query.cursors, run))
+        await check_here(parts, await parts.runs.get(run))
         frames = follower_of(parts, ask.caller).frames(run, wish)
         first = await anext(frames)  # raises NotFound before an answer begins
         return StreamingResponse(_joined(first, frames), media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
@@ -124,6 +125,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def log(ask: Ask[LogQuery, Nothing]) -> Response:
         """Read a stream of one rank as users see it: what later attempts rolled back is left out."""
         past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
+        await check_here(parts, past.run)
         found = await visible_parts(parts.streams, past, stream=ask.query.stream, rank=ask.query.rank)
         if ask.query.tail_lines is not None:
             found = await tail(parts.streams, found, ask.query.tail_lines)
@@ -162,8 +164,8 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     bytes_out = Raw("bytes")
     return [
-        Endpoint("GET", "/runs/{id}/follow", follow, FollowQuery, returns=Raw("frames"), who="run", errors=(400,)),
-        Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, who="study"),
+        Endpoint("GET", "/runs/{id}/follow", follow, FollowQuery, returns=Raw("frames"), who="run", errors=(400, 409)),
+        Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, who="study", errors=(409,)),
         Endpoint("GET", "/runs/{id}/streams", list_streams, returns=StreamsOut, who="study"),
         Endpoint(
             "GET",
@@ -176,6 +178,15 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/runs/{id}/metrics", metrics, MetricsQuery, returns=MetricsOut, who="study"),
         Endpoint("GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, who="run"),
     ]
+
+
+async def check_here(parts: Parts, run: Run) -> None:
+    """Raises Conflict when the newest attempt's output lies with another server of the same database."""
+    attempt = run.attempt
+    if attempt is None or attempt.engine in ("", parts.engine) or await parts.streams.list(run.id):
+        return
+    nodes = ", ".join(dict.fromkeys(attempt.nodes))
+    raise Conflict(f"the output of {run.name} lies with the server of {nodes}, another one on this database", hints=(f"ask there, or copy `streams/{run.id}` of its home",))
 
 
 def frame(head: Mapping[str, Any], caller: Caller) -> bytes:
