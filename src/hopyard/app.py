@@ -60,6 +60,7 @@ from hopyard.server.connections import Connections
 from hopyard.server.local import OwnersOnly, listener_of
 from hopyard.server.parts import Parts
 from hopyard.server.protocol import Hosts, protocol_factory
+from hopyard.server.signing import open_keys
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.reserve import Reserves
 from hopyard.stores.sql.access import SqlAccessStore
@@ -299,6 +300,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             end_server=end.set,
             started_at=started_at,
             warnings=tuple(filter(None, (warning, AS_ROOT if os.geteuid() == 0 else ""))),
+            keys=await open_keys(home.signing_file, access, now=clock.now),
             prove=lambda nonce: proof(identity, nonce=nonce, port=port_of(url), place=place_of(home)),
             keep_checkpoints=settings.retention.checkpoints,
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),

@@ -15,6 +15,7 @@ from hopyard.domain.ids import AttemptId
 from hopyard.errors import AuthError, Forbidden, RunOver
 from hopyard.server.api import endpoints
 from hopyard.server.auth import Caller, Tokens, bearer, hash_token, new_user_token
+from hopyard.server.signing import Key, Keys
 from tests.server.stage import API, TOKEN, Stage, play
 
 NOW, HOUR = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
@@ -54,11 +55,11 @@ def address(path: str, run: str, attempt: str) -> str:
     return path
 
 
-def test_every_address_but_health_asks_for_a_valid_token(tmp_path: Path) -> None:
+def test_every_address_but_health_and_proof_asks_for_a_valid_token(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         for endpoint in endpoints(stage.parts):
             if endpoint.who == "anyone":
-                assert endpoint.path == "/health"
+                assert endpoint.path in ("/health", "/proof")
                 continue
             at = API + address(endpoint.path, "someruns", "someruns.1")
             wrong = ["", "Bearer", "Bearer ", "Basic abc", "Bearer hop_wrong", "Bearer hopr_x", "Bearer hopr_a.1_99999999999_x", "Bearer hopr_a_b_c_d"]
@@ -110,19 +111,19 @@ def test_a_sync_renews_the_token_after_half_of_its_life(tmp_path: Path) -> None:
         run = await stage.started()
         assert (await stage.sync(run, [], token=stage.token_of(run)))["token"] is None
         assert (await stage.sync(run, [], token=TOKEN))["token"] is None  # a user's is never renewed
-        secret = await stage.parts.access.secret()
+        keys = stage.parts.tokens.keys
 
         async def live(attempt: AttemptId) -> bool:
             return True
 
         then = datetime.now(UTC) - timedelta(hours=13)
-        old = Tokens(stage.parts.access, secret, now=lambda: then, live=live).sign(AttemptId(f"{run['id']}.1"))
+        old = Tokens(stage.parts.access, keys, now=lambda: then, live=live).sign(AttemptId(f"{run['id']}.1"))
         fresh = (await stage.sync(run, [], token=old))["token"]
         assert fresh not in (None, old)
         await stage.sync(run, [], token=fresh)
         # Expired, but the attempt lives: a replica that was cut off for days comes back.
         long_ago = datetime.now(UTC) - timedelta(days=9)
-        expired = Tokens(stage.parts.access, secret, now=lambda: long_ago, live=live).sign(AttemptId(f"{run['id']}.1"))
+        expired = Tokens(stage.parts.access, keys, now=lambda: long_ago, live=live).sign(AttemptId(f"{run['id']}.1"))
         assert (await stage.sync(run, [], token=expired))["token"]
         await stage.finish(run)
         await stage.sync(run, [], token=expired, status=401)
@@ -146,7 +147,7 @@ def tokens(*, now: Callable[[], datetime] = lambda: NOW, live: bool = True, secr
         return live and attempt == ATTEMPT
 
     store: Any = NoStore()
-    return Tokens(store, secret, now=now, live=is_live), store
+    return Tokens(store, Keys([Key(secret.hex(), NOW.timestamp())], now=now), now=now, live=is_live), store
 
 
 def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on() -> None:

@@ -138,6 +138,23 @@ def revoke(which: str, user: str | None, as_json: bool) -> None:
         console.say(f"token {gone['name'] or gone['id']} of {gone['user']} is revoked")
 
 
+@token.command("rotate-key")
+@json_option
+def rotate_key(as_json: bool) -> None:
+    """Sign the tokens of runs with a new key, where the earlier one may be known to others. Only the owner of the server may.
+
+    Live runs go on: they renew their tokens within seconds. The earlier key counts for another day, for replicas that are cut off.
+    """
+    from hopyard.cli.times import clock
+    from hopyard.sdk.connect import connect
+
+    told = connect().post("/key/rotate")
+    if as_json:
+        console.out_json(told)
+    else:
+        console.say(f"the server signs with a new key; the earlier one counts until {clock(told['until'])}")
+
+
 def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]:
     """The token of this name or id, or the one in use. Raises NotFound."""
     from hopyard.config.suggest import closest

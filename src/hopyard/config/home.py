@@ -45,6 +45,11 @@ class Home:
         return self.root / "identity.json"
 
     @property
+    def signing_file(self) -> Path:
+        """The keys that tokens of runs are signed with, see `server.signing`."""
+        return self.root / "signing-keys.json"
+
+    @property
     def server_lock(self) -> Path:
         return self.root / "server.lock"
 
@@ -181,7 +186,7 @@ class Home:
     def check_entries(self) -> None:
         """Raises SpecError where one of Hopyard's own files or folders belongs to another user: a server of theirs has been at work here."""
         own = (
-            self.server_file, self.socket_file, self.server_lock, self.start_lock, self.token_file, self.identity_file, self.database, self.server_log.parent, self.server_log,
+            self.server_file, self.socket_file, self.server_lock, self.start_lock, self.token_file, self.identity_file, self.signing_file, self.database, self.server_log.parent, self.server_log,
             self.blobs, self.streams, self.attempts, self.trees.parent, self.offline,
         )  # fmt: skip
         for path in own:

@@ -21,7 +21,7 @@ class User:
 
 
 class AccessStore(Protocol):
-    """Users' tokens (only their hashes are kept) and secrets, the server's signing secret, and which manifests are in use."""
+    """Users' tokens (only their hashes are kept) and secrets, and which manifests are in use."""
 
     async def add_token(
         self,
@@ -82,8 +82,12 @@ class AccessStore(Protocol):
         """Raises NotFound."""
         ...
 
-    async def secret(self) -> bytes:
-        """32 random bytes made at the first call and kept: run tokens are signed with it."""
+    async def signing_secret(self) -> bytes | None:
+        """What earlier versions signed the tokens of runs with; None where there is none (any more)."""
+        ...
+
+    async def forget_signing_secret(self, *, now: datetime) -> None:
+        """A home has taken it over. On a database that several homes share it stays for two days more, for the others."""
         ...
 
     async def manifests_in_use(self) -> Sequence[Digest]:

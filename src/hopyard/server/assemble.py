@@ -34,6 +34,7 @@ from hopyard.server.nodes import Nodes
 from hopyard.server.parts import Parts
 from hopyard.server.queues import Queues
 from hopyard.server.reach import Reach
+from hopyard.server.signing import Keys
 from hopyard.server.storage import StorageQuota
 from hopyard.server.trees import Trees
 from hopyard.tracking.board import keep_best
@@ -69,6 +70,7 @@ async def assemble(
     holder: str = "server",
     warnings: Sequence[str] = (),
     prove: Callable[[str], str] = lambda _: "",
+    keys: Keys | None = None,
 ) -> Parts:
     """`owner` is the user who may change everything; `holder` is this server among those on the same database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
 
@@ -92,7 +94,7 @@ async def assemble(
 
     hub = Hub()
     ingest = Ingest(runs, streams, hub)
-    tokens = Tokens(access, await access.secret(), now=clock.now, live=is_live, belongs=Parents(runs).belongs)
+    tokens = Tokens(access, keys or Keys(now=clock.now), now=clock.now, live=is_live, belongs=Parents(runs).belongs)
     trees = Trees(blobs, storage)
     sweeper = Sweeper(access, blobs, now=clock.now)
     sweeper.after_sweep = trees.forget

@@ -1,7 +1,7 @@
 """Who asks: users' tokens, and the tokens that runs carry.
 
 A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only. It has scopes, and may expire or be revoked.
-A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with the store's secret; it touches its own run only, and is
+A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with a key of the home (`signing`); it touches its own run only, and is
 valid until its run is over, whatever expiry was signed.
 """
 
@@ -22,8 +22,8 @@ from hopyard.domain.access import ALL_SCOPES, Scope, Token, with_included
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.errors import AuthError, Forbidden, HopyardError, RunOver
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.server.signing import RUN_TOKEN_LIFE, Keys
 
-RUN_TOKEN_LIFE = timedelta(hours=24)
 _USER_PREFIX, _RUN_PREFIX = "hop_", "hopr_"
 _CACHED_TOKENS = 1024
 _FRESH = timedelta(seconds=2)  # how long a token counts on this server after another one revoked it
@@ -90,16 +90,16 @@ class Tokens:
     def __init__(
         self,
         store: AccessStore,
-        secret: bytes,
+        keys: Keys,
         *,
         now: Callable[[], datetime],
         live: Callable[[AttemptId], Awaitable[bool]],
         belongs: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
     ) -> None:
-        self._store, self._secret, self._now, self._is_live = store, secret, now, live
+        self._store, self.keys, self._now, self._is_live = store, keys, now, live
         self._belongs = belongs
         self._users: dict[str, tuple[Token, datetime]] = {}  # by hash; until when it need not be looked up again
-        self._signed: dict[str, tuple[Caller, int]] = {}  # a run's token that this server signed -> whose it is, its expiry
+        self._signed: dict[str, tuple[Caller, int, float]] = {}  # a run's token that this server signed -> whose it is, its expiry, its key's
         self._live: dict[AttemptId, datetime] = {}  # until when their runs need not be looked up again
         self._noted: dict[str, datetime] = {}  # hash -> when its use was noted last
         self._noting: set[asyncio.Task[None]] = set()
@@ -107,11 +107,11 @@ class Tokens:
     def sign(self, attempt: AttemptId) -> str:
         """A new token for this attempt, valid for 24 h."""
         expiry = int((self._now() + RUN_TOKEN_LIFE).timestamp())
-        return f"{_RUN_PREFIX}{attempt}_{expiry}_{self._mac(attempt, expiry)}"
+        return f"{_RUN_PREFIX}{attempt}_{expiry}_{_mac(self.keys.current, attempt, expiry)}"
 
     def secret(self, attempt: AttemptId) -> str:
         """What the replicas of a study's attempt prove to each other."""
-        return hmac.digest(self._secret, f"study {attempt}".encode(), "sha256").hex()
+        return hmac.digest(self.keys.current, f"study {attempt}".encode(), "sha256").hex()
 
     async def require_family(self, caller: Caller, run: str) -> None:
         """Raises Forbidden unless this is a user, the run itself, the study that it belongs to, or one that continues this study; NotFound
@@ -122,11 +122,19 @@ class Tokens:
             raise Forbidden("a run's own token may touch that run, and those of its trials, only")
 
     def renewed(self, token: str) -> str | None:
-        """A fresh token in place of a run's token that has used up half of its life, else None."""
-        attempt, expiry, _ = _split(token) if token.startswith(_RUN_PREFIX) else ("", 0, "")
-        if not attempt or expiry - self._now().timestamp() > RUN_TOKEN_LIFE.total_seconds() / 2:
+        """A fresh token in place of a run's token that has used up half of its life, or whose key is retired; else None."""
+        attempt, expiry, mac = _split(token) if token.startswith(_RUN_PREFIX) else ("", 0, "")
+        if not attempt:
+            return None
+        young = expiry - self._now().timestamp() > RUN_TOKEN_LIFE.total_seconds() / 2
+        if young and hmac.compare_digest(mac.encode(), _mac(self.keys.current, attempt, expiry).encode()):
             return None
         return self.sign(AttemptId(attempt))
+
+    def rotate_key(self) -> None:
+        """Sign with a new key from now on. Raises OSError where it cannot be kept."""
+        self.keys.rotate()
+        self._signed.clear()
 
     async def caller(self, authorization: str | None) -> Caller:
         """Who a request with this `Authorization` header comes from. Raises AuthError."""
@@ -179,7 +187,9 @@ class Tokens:
         self._users.clear()
 
     async def _run(self, token: str) -> Caller:
-        caller, expiry = self._signed.get(token) or self._check_signed(token)
+        caller, expiry, key_until = self._signed.get(token) or self._check_signed(token)
+        if key_until <= self._now().timestamp():
+            raise AuthError("the run's token was signed with a key that is retired", hints=(_TOKEN_HINT,))
         if expiry > (self._now() + RUN_TOKEN_LIFE + _CLOCKS_APART).timestamp():
             raise AuthError("the run's token is valid for longer than this server signs any", hints=(_TOKEN_HINT,))
         if caller.attempt is None or not await self._lives(caller.attempt):
@@ -203,9 +213,11 @@ class Tokens:
         for attempt in [one for one in self._live if one.rpartition(".")[0] == run]:
             del self._live[attempt]
 
-    def _check_signed(self, token: str) -> tuple[Caller, int]:
+    def _check_signed(self, token: str) -> tuple[Caller, int, float]:
         attempt, expiry, mac = _split(token)
-        if not attempt or not hmac.compare_digest(mac.encode(), self._mac(attempt, expiry).encode()):
+        signed = [key for key in self.keys if hmac.compare_digest(mac.encode(), _mac(bytes.fromhex(key.secret), attempt, expiry).encode())]
+        # A retired key may be known to others, who can write any expiry: it counts for what it can have signed before.
+        if not attempt or not signed or expiry > signed[0].valid_until:
             raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,))
         try:
             run, _ = split_attempt(AttemptId(attempt))
@@ -213,12 +225,13 @@ class Tokens:
             raise AuthError("the run's token is not one of this server's", hints=(_TOKEN_HINT,)) from bad
         if len(self._signed) >= _CACHED_TOKENS:
             self._signed.clear()
-        found = self._signed[token] = Caller(f"run {run}", run, AttemptId(attempt)), expiry
+        found = self._signed[token] = Caller(f"run {run}", run, AttemptId(attempt)), expiry, signed[0].valid_until
         return found
 
-    def _mac(self, attempt: str, expiry: int) -> str:
-        mac = hmac.digest(self._secret, f"{attempt}_{expiry}".encode(), "sha256")
-        return urlsafe_b64encode(mac).decode().rstrip("=").replace("_", ".")
+
+def _mac(key: bytes, attempt: str, expiry: int) -> str:
+    mac = hmac.digest(key, f"{attempt}_{expiry}".encode(), "sha256")
+    return urlsafe_b64encode(mac).decode().rstrip("=").replace("_", ".")
 
 
 def bearer(authorization: str | None) -> str:

@@ -128,7 +128,7 @@ HASH, OTHER = "a" * 64, "b" * 64
 
 
 class AccessCases:
-    """Tokens, the secret, and what must not be swept away."""
+    """Tokens, secrets, and what must not be swept away."""
 
     async def test_tokens(self, stores: Stores) -> None:
         access = stores.access
@@ -214,11 +214,9 @@ class AccessCases:
         assert sorted(type(one).__name__ for one in tried) == ["Conflict", "Conflict", "Conflict", "NoneType"]
         assert await stores.access.users() == [User("bob", at(0))]
 
-    async def test_the_secret_is_made_once(self, stores: Stores) -> None:
-        secrets = await asyncio.gather(*(stores.access.secret() for _ in range(8)))
-        assert len(set(secrets)) == 1
-        assert len(secrets[0]) == 32
-        assert await stores.access.secret() == secrets[0]
+    async def test_a_new_store_holds_no_signing_secret(self, stores: Stores) -> None:
+        assert await stores.access.signing_secret() is None
+        await stores.access.forget_signing_secret(now=at(0))
 
     async def test_what_is_in_use(self, stores: Stores) -> None:
         assert await stores.access.manifests_in_use() == await stores.access.blobs_in_use() == []

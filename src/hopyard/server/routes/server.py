@@ -20,6 +20,7 @@ from hopyard.server.fields import In
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_owner
 from hopyard.server.routes.nodes import NodeOut, nodes_of
+from hopyard.server.signing import RUN_TOKEN_LIFE
 
 _LIVE = frozenset(phase for phase in RunPhase if not phase.final)
 _STOP_GRACE = timedelta(seconds=5)
@@ -77,6 +78,12 @@ class SweptOut(Struct, frozen=True):
     freed_bytes: int
 
 
+class RotatedOut(Struct, frozen=True):
+    """until: what the earlier key signed is valid no longer from then on."""
+
+    until: datetime
+
+
 class ShutdownIn(In):
     """runs: what becomes of runs that are not over. `keep` lets them go on (the next server takes them back), `stop` ends them."""
 
@@ -119,6 +126,13 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         check_owner(ask.caller, parts.queues.owner, "sweeps its blobs")
         return SweptOut(await parts.sweeper.sweep())
 
+    async def rotate_key(ask: Ask[Nothing, Nothing]) -> RotatedOut:
+        """Sign the tokens of runs with a new key. Live runs go on: theirs count until they expire, and are renewed before. Only the
+        server's owner may."""
+        check_owner(ask.caller, parts.queues.owner, "rotates its key")
+        await asyncio.to_thread(parts.tokens.rotate_key)
+        return RotatedOut(parts.now() + RUN_TOKEN_LIFE)
+
     async def shutdown(ask: Ask[Nothing, ShutdownIn]) -> Nothing:
         """End the server. 409 while runs are live and `runs` is `refuse`. Only the server's owner may."""
         check_owner(ask.caller, parts.queues.owner, "ends it")
@@ -135,6 +149,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/proof", prove, query=ProveIn, returns=ProofOut, who="anyone"),
         Endpoint("GET", "/status", status, returns=StatusOut),
         Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN, audit="server.sweep"),
+        Endpoint("POST", "/key/rotate", rotate_key, returns=RotatedOut, scope=Scope.ADMIN, audit="server.rotate_key"),
         Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,), scope=Scope.ADMIN, audit="server.shutdown"),
     ]
 

@@ -1,10 +1,9 @@
-"""Tokens, secrets of users, the signing secret, and what blobs are in use, in SQL."""
+"""Tokens, secrets of users, and what blobs are in use, in SQL."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Column, Connection, Row, func, select, union, update
@@ -26,8 +25,8 @@ from hopyard.stores.sql.tables import (
     user_secrets,
 )
 
-_SECRET = select(secrets.c.value).where(secrets.c.name == "signing")
-_SECRET_BYTES = 32
+_SIGNING, _TAKEN = "signing", "signing-taken"  # names in the table of secrets
+_LEFT_TO_OTHERS = timedelta(days=2)
 FIRST_TOKEN = "first"  # the name of the token that a user is made with
 _MANIFESTS: tuple[Column[Any], ...] = (
     dataset_versions.c.manifest,
@@ -169,9 +168,22 @@ class SqlAccessStore:
 
         await self._database.write(write)
 
-    async def secret(self) -> bytes:
-        found = await self._database.read(_find_secret)
-        return found if found is not None else await self._database.write(_make_secret)
+    async def signing_secret(self) -> bytes | None:
+        return await self._database.read(lambda conn: _value(conn, _SIGNING))
+
+    async def forget_signing_secret(self, *, now: datetime) -> None:
+        shared = self._database.dialect != "sqlite"
+
+        def write(conn: Connection) -> None:
+            if _value(conn, _SIGNING) is None:
+                return
+            taken = _value(conn, _TAKEN)
+            if not shared or (taken is not None and int(taken) < to_us(now - _LEFT_TO_OTHERS)):
+                conn.execute(secrets.delete().where(secrets.c.name.in_((_SIGNING, _TAKEN))))
+            elif taken is None:
+                conn.execute(secrets.insert().values(name=_TAKEN, value=str(to_us(now)).encode()))
+
+        await self._database.write(write)
 
     async def manifests_in_use(self) -> Sequence[Digest]:
         return await self._database.read(lambda conn: _distinct(conn, _MANIFESTS))
@@ -227,17 +239,9 @@ def _same_but_for_case(conn: Connection, user: str) -> str | None:
     return None
 
 
-def _find_secret(conn: Connection) -> bytes | None:
-    found = conn.execute(_SECRET).scalar()
+def _value(conn: Connection, name: str) -> bytes | None:
+    found = conn.execute(select(secrets.c.value).where(secrets.c.name == name)).scalar()
     return None if found is None else bytes(found)
-
-
-def _make_secret(conn: Connection) -> bytes:
-    found = _find_secret(conn)
-    if found is None:  # else another server was first
-        found = os.urandom(_SECRET_BYTES)
-        conn.execute(secrets.insert().values(name="signing", value=found))
-    return found
 
 
 def _distinct(conn: Connection, columns: Sequence[Column[Any]]) -> list[Digest]:

@@ -1,0 +1,31 @@
+"""The signing secret that earlier versions kept in the database."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from hopyard.stores.sql.access import SqlAccessStore
+from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.tables import secrets
+from hopyard.testing.stores import at
+
+DAYS = timedelta(days=1).total_seconds()
+
+
+def test_it_stays_for_the_other_homes_of_a_shared_database_and_goes_after_two_days(url: str) -> None:
+    async def scene() -> None:
+        database = Database.open(url)
+        access = SqlAccessStore(database)
+        await database.write(lambda conn: conn.execute(secrets.insert().values(name="signing", value=b"s" * 32)).rowcount)
+        assert await access.signing_secret() == b"s" * 32
+        kept = b"s" * 32 if database.dialect == "postgresql" else None
+        for days in (0, 1):
+            await access.forget_signing_secret(now=at(days * DAYS))
+            assert await access.signing_secret() == kept
+        await access.forget_signing_secret(now=at(3 * DAYS))
+        assert await access.signing_secret() is None
+        assert await database.read(lambda conn: conn.execute(secrets.select()).all()) == []
+        await database.close()
+
+    asyncio.run(scene())
