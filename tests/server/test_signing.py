@@ -119,7 +119,8 @@ def test_live_runs_go_on_over_a_rotation(tmp_path: Path) -> None:
         fresh = (await stage.sync(run, [("stdout", 0, b"x")], token=old))["token"]
         assert fresh
         assert (await stage.sync(run, [], token=fresh))["token"] is None
-        (event,) = [one for one in (await stage.ask("GET", "/audit"))["audits"] if one["action"] == "server.rotate_key"]
+        noted = (await stage.ask("GET", "/audit"))["records"]
+        (event,) = [one for one in noted if (one["action"], one["outcome"]) == ("server.rotate_key", "done")]
         assert event["user"] == "alice" and fresh not in json.dumps(event)
 
     play(tmp_path, scene)
