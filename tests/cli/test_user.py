@@ -79,3 +79,35 @@ def test_tokens_are_made_listed_replaced_and_revoked(shell: Shell, client: Clien
     assert shell.hop("token", "revoke", "ci").talk.endswith("is revoked\n")
     missing = shell.hop("token", "revoke", "cii")
     assert missing.code == 2 and "you have no token `cii`" in missing.talk
+
+
+def test_a_secret_reaches_the_run_and_another_users_fork_says_what_it_lacks(shell: Shell, client: Client) -> None:
+    (shell.folder / "shows.py").write_text("import os; print([os.environ.get(name) for name in ('HF_KEY', 'WORD')])\n")
+    for refused, words in (("never the value", ("run", "--secret", "HF_KEY=x", "shows.py")), ("has no secret `HF_KEY`", ("run", "--secret", "HF_KEY", "shows.py"))):
+        done = shell.hop(*words)
+        assert done.code == 2 and refused in done.talk and "hint: `hop secret set HF_KEY`" in done.talk
+    assert shell.hop("secret", "set", "HF_KEY").code == 2, "an empty value"
+    kept = shell.hop("secret", "set", "HF_KEY", typed="s3cr3t value\n")
+    assert kept.code == 0 and "s3cr3t" not in kept.text + kept.talk
+    (shell.folder / "value").write_text("from a file")
+    assert shell.hop("secret", "set", "OTHER", "--from-file", "value").code == 0
+    done = shell.hop("run", "-n", "secretive", "--secret", "HF_KEY", "-e", "WORD=w0rd", "shows.py")
+    assert done.text == "['s3cr3t value', 'w0rd']\n"
+    assert "s3cr3t" not in shell.hop("info", "secretive", "--json").text and "env         WORD=w0rd" in shell.hop("info", "secretive").text
+    assert [one["name"] for one in shell.hop("secret", "ls", "--json").json] == ["HF_KEY", "OTHER"]
+    token = shell.hop("user", "add", "dave").text.strip()
+    dave = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": token})
+    assert "WORD=***" in dave.hop("info", "secretive").text and "w0rd" not in dave.hop("info", "secretive", "--json").text
+    assert "not compared, since others' values are hidden: env WORD" in dave.hop("diff", "secretive", "secretive").text
+    fork = dave.hop("fork", "secretive")
+    assert fork.text == "[None, None]\n" and "not taken over from the other user's run: WORD, HF_KEY" in fork.talk and "hint: " in fork.talk
+    assert dave.hop("fork", "secretive", "-e", "WORD=own", "-e", "HF_KEY=own").text == "['own', 'own']\n"
+    data = shell.folder / "data"
+    data.mkdir()
+    for user, content in ((shell, "a"), (dave, "b")):
+        (data / "x").write_text(content)
+        assert user.hop("dataset", "push", "shared-set", str(data)).code == 0
+    assert "note: shared-set version 2, pushed by dave " in shell.hop("run", "-d", "shared-set", "shows.py").talk
+    assert "pushed by" not in shell.hop("run", "-d", "shared-set:2", "shows.py").talk
+    for name in ("HF_KEY", "OTHER"):
+        assert shell.hop("secret", "rm", name).code == 0

@@ -135,11 +135,11 @@ class NoStore:
     """Knows one user."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked, self.revoked = 0, False
 
     async def find_token(self, token_hash: str, /) -> Token | None:
         self.asked += 1
-        return Token("0" * 12, "alice", "ci", frozenset({Scope.SUBMIT}), NOW, NOW + HOUR, NOW) if token_hash == hash_token(TOKEN) else None
+        return Token("0" * 12, "alice", "ci", frozenset({Scope.SUBMIT}), NOW, NOW + HOUR, NOW) if token_hash == hash_token(TOKEN) and not self.revoked else None
 
 
 def tokens(*, now: Callable[[], datetime] = lambda: NOW, live: bool = True, secret: bytes = b"s" * 32) -> tuple[Tokens, NoStore]:
@@ -163,6 +163,11 @@ def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on()
         clock[0] += timedelta(seconds=3)
         await made.caller(f"Bearer {TOKEN}")
         assert store.asked == 3
+        store.revoked = True  # by way of another server on the same database
+        clock[0] += timedelta(seconds=3)
+        with pytest.raises(AuthError, match="not one of"):
+            await made.caller(f"Bearer {TOKEN}")
+        store.revoked = False
         clock[0] = NOW + HOUR
         with pytest.raises(AuthError, match="`ci` expired"):
             await made.caller(f"Bearer {TOKEN}")

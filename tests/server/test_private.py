@@ -91,7 +91,7 @@ def test_a_secret_goes_to_the_replica_and_nowhere_else(tmp_path: Path) -> None:
         (replica,) = stage.engine.launches[f"{run['id']}.1"].replicas
         assert replica.secrets == {"HF": VALUE} and "HF" not in replica.env
         listed = await stage.ask("GET", "/secrets", token=bob)
-        everything = [told, run, listed, await stage.ask("GET", f"/runs/{run['id']}", token=bob)]
+        everything = [told, run, listed, await stage.ask("GET", f"/runs/{run['id']}", token=bob), await stage.ask("GET", "/audit")]
         assert VALUE not in json.dumps(everything) and [one["name"] for one in listed["secrets"]] == ["HF"]
         await stage.ask("GET", "/secrets/HF", token=bob, status=405)
         await stage.ask("DELETE", "/secrets/HF", token=bob)

@@ -71,7 +71,7 @@ class SqlAccessStore:
 
         def write(conn: Connection) -> None:
             if conn.execute(_HASHES.where(tokens.c.user_name == user)).scalar() is not None:
-                raise Conflict(f"there is a user `{user}`", hints=("a lost token is replaced by `hop token rotate --user NAME`",))
+                raise Conflict(f"there is a user `{user}`", hints=(f"a lost token is replaced by `hop token rotate {FIRST_TOKEN} --user {user}`",))
             like = _same_but_for_case(conn, user)
             if like is not None:
                 hint = "names that look alike are mistaken for each other: choose another one"
