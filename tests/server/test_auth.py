@@ -25,6 +25,7 @@ ATTEMPT = AttemptId("abcdefgh.1")
 OF_A_RUN = {
     "post_attempts_attempt_replicas_rank_sync",
     "post_attempts_attempt_checkpoints",
+    "post_attempts_attempt_checkpoints_step_verify",
     "post_attempts_attempt_artifact",
     "post_attempts_attempt_lock",
     "get_runs_id",
