@@ -100,3 +100,24 @@ def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(tmp_pa
         assert second in noting.read
 
     play(tmp_path, scene, long)
+
+
+def test_runs_of_megabytes_are_read_when_they_start_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "MOST_REMEMBERED_BYTES", 5000)
+
+    async def scene(world: World) -> None:
+        noting = started(world)
+        holds = await world.submit(gpus=4)
+        await world.settle()
+        large = await world.submit(gpus=4, env={"K": "v" * 10_000})
+        small = await world.submit(gpus=4)
+        noting.read.clear()
+        await world.controller.stop(holds)
+        await world.until(lambda: running(world, large))
+        assert large in noting.read
+        await world.controller.stop(large)
+        noting.read.clear()
+        await world.until(lambda: running(world, small))
+        assert small not in noting.read
+
+    play(tmp_path, scene, long)

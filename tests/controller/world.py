@@ -146,12 +146,12 @@ class World:
             await self.advance(timedelta(seconds=1))
 
     async def submit(
-        self, *, gpus: int = 0, cpu_milli: int = 1000, replicas: int = 1, max_attempts: int = 4, priority: int = 50, wake: bool = True
+        self, *, gpus: int = 0, cpu_milli: int = 1000, replicas: int = 1, max_attempts: int = 4, priority: int = 50, wake: bool = True, env: dict[str, str] | None = None
     ) -> RunId:
         """wake: through this server."""
         self._next += 1
         role = RoleSpec(("python", "x.py"), replicas=replicas, resources=Resources(cpu_milli, 2**30, gpus))
-        spec = RunSpec("p", (role,), max_attempts=max_attempts, priority=priority)
+        spec = RunSpec("p", (role,), max_attempts=max_attempts, priority=priority, env=env or {})
         run = RunId(f"run-{self._next:06d}")
         made = await self.runs.create([NewRun(run, "alice", spec)], now=self.server_clock.now())
         if wake:

@@ -62,7 +62,7 @@ def audit(
         console.say("nothing was recorded that matches")
     else:
         width = console.terminal_width() if console.is_terminal(sys.stdout) else None
-        console.out("\n".join(console.table(["TIME", "USER", "ACTION", "TARGET", "FROM", ""], [_row(row) for row in rows], width=width)))
+        console.out_lines(console.table(["TIME", "USER", "ACTION", "TARGET", "FROM", ""], [_row(row) for row in rows], width=width))
 
 
 def _row(row: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from hopyard.controller.reading import read_runs
 from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
-from hopyard.domain.run import Run, RunPhase
+from hopyard.domain.run import Run, RunPhase, RunSpec
 from hopyard.errors import HopyardError, UsageError
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
@@ -21,6 +21,7 @@ from hopyard.interfaces.engine import Engine
 from hopyard.interfaces.run_store import RunStore
 
 LAUNCHES_AT_ONCE = 32
+MOST_REMEMBERED_BYTES = 96 * 1024 * 1024  # of them all, roughly: a single spec may have megabytes
 MOST_REMEMBERED = 8192  # runs that wait, of 2 to 12 KB (without parameters and packages, and with 50 of each); others are read when they start
 
 Reading = asyncio.Task[dict[RunId, Run]]
@@ -47,6 +48,7 @@ class Launcher:
         self._under_way: dict[AttemptId, asyncio.Task[None]] = {}
         self._readings: set[Reading] = set()
         self._remembered: dict[RunId, Run] = {}  # that wait for their first attempt
+        self._remembered_bytes = 0
 
     def __contains__(self, attempt: AttemptId) -> bool:
         return attempt in self._under_way
@@ -64,12 +66,22 @@ class Launcher:
             if len(self._remembered) >= MOST_REMEMBERED:
                 return
             if run.phase is RunPhase.QUEUED and run.attempt is None and run.spec.resume is None:
-                self._remembered[run.id] = run
+                weight = _weight(run.spec)
+                if self._remembered_bytes + weight <= MOST_REMEMBERED_BYTES and run.id not in self._remembered:
+                    self._remembered[run.id] = run
+                    self._remembered_bytes += weight
 
     def forget(self, runs: Iterable[RunId]) -> None:
         """They are over."""
         for run in runs:
-            self._remembered.pop(run, None)
+            self._take(run)
+
+    def _take(self, run_id: RunId) -> Run | None:
+        """A run that is remembered, which it is no more."""
+        run = self._remembered.pop(run_id, None)
+        if run is not None:
+            self._remembered_bytes -= _weight(run.spec)
+        return run
 
     def read_ahead(self, places: Sequence[Placement]) -> Reading | None:
         """Begin to read what these run, while it is decided whether they start; None where all of them are remembered."""
@@ -91,7 +103,7 @@ class Launcher:
     def _recall(self, attempt: AttemptId) -> Run | None:
         """What it runs, where that is its run's first attempt and was submitted here."""
         run_id, number = split_attempt(attempt)
-        run = self._remembered.pop(run_id, None)
+        run = self._take(run_id)
         return run if number == 1 else None
 
     def _begin_reading(self, ids: Sequence[RunId]) -> Reading:
@@ -149,3 +161,10 @@ class Launcher:
             task.cancel()
         if pending:
             await asyncio.gather(*pending, return_exceptions=True)
+
+
+def _weight(spec: RunSpec) -> int:
+    """About how many bytes of memory a run with this spec takes."""
+    values = (*spec.env.values(), *spec.params.values(), *spec.tags.values(), *(word for role in spec.roles for word in role.command))
+    letters = sum(len(value) for value in values if isinstance(value, str))
+    return 2000 + letters + 60 * len(values) + 120 * len(spec.environment.packages) + (0 if spec.study is None else 64 * 1024)

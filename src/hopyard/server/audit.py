@@ -29,7 +29,8 @@ _KEPT = frozenset(
 )
 _NAMED = frozenset({"env", "queues", "secrets"})  # mappings of which the names are kept
 _OPENED = frozenset({"spec", "tree", "changes"})
-_REFUSALS_PER_S, _REFUSALS_AT_ONCE = 0.5, 50.0  # of one user that are written down; strangers count as one
+_REFUSALS_PER_S, _REFUSALS_AT_ONCE = 0.5, 50.0  # of one user that are written down
+_STRANGERS_PER_S = 1 / 60  # of all that come without a valid token: replicas of a copied home, too, come for ever
 _REMEMBERED = 1024
 
 
@@ -80,7 +81,7 @@ class Auditor:
         if bucket is None:
             if len(self._refusals) >= _REMEMBERED:
                 self._refusals.clear()
-            bucket = self._refusals[caller.user] = TokenBucket(_REFUSALS_PER_S, _REFUSALS_AT_ONCE, now)
+            bucket = self._refusals[caller.user] = TokenBucket(_REFUSALS_PER_S if caller.user else _STRANGERS_PER_S, _REFUSALS_AT_ONCE, now)
         if bucket.take(1, now):
             return
         target = (await self.target(path)) if caller.user else (" ".join(path.values())[:_LETTERS], "")
