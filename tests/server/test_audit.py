@@ -23,13 +23,13 @@ from tests.server.test_limits import ask
 
 ENDPOINTS = endpoints(cast(Parts, _Unused()))
 READS = {"/blobs/missing", "/blobs/fetch", "/blobs/locate", "/blobs/{digest}/verify", "/runs/{id}/trials"}
-DATA = {"/blobs/pack", "/blobs/{digest}", *(f"/attempts/{{attempt}}/{part}" for part in ("checkpoints", "artifact", "lock", "replicas/{rank}/sync"))}
+DATA = {"/blobs/pack", "/blobs/{digest}"}
 
 
 @pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.method not in ("GET", "HEAD")], ids=lambda one: f"{one.method} {one.path}")
 def test_every_endpoint_that_changes_something_is_audited(endpoint: Endpoint[Any, Any]) -> None:
-    """Others are named here, so that a new one is a decision."""
-    assert endpoint.changes is (endpoint.path not in READS | DATA)
+    """Others are named here, so that a new one is a decision; what runs report of themselves lies below /attempts."""
+    assert endpoint.changes is (endpoint.path not in READS | DATA and not endpoint.path.startswith("/attempts/"))
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", endpoint.action)
 
 
