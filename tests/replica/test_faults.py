@@ -198,6 +198,25 @@ def test_a_replica_that_dies_again_and_again_is_given_up(play: Play, monkeypatch
     play(scenario)
 
 
+def test_what_a_script_started_ends_with_the_replica_though_no_server_looks(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", command=("sh", "-c", "sleep 600 & echo $!; wait"))
+        state = await bench.running("a.1")
+        stdout = bench.folder("a.1") / "streams" / "stdout"
+        deadline = asyncio.get_running_loop().time() + 60
+        while not stdout.read_text().endswith("\n"):
+            assert asyncio.get_running_loop().time() < deadline, "it says nothing"
+            await asyncio.sleep(0.01)
+        child = int(stdout.read_text())
+        await bench.engine.close()
+        os.kill(state.pid, signal.SIGKILL)
+        while (found := tree.read_stat(child)) is not None and found.state not in "ZX":
+            assert asyncio.get_running_loop().time() < deadline, "it goes on, and nothing looks after it"
+            await asyncio.sleep(0.01)
+
+    play(scenario)
+
+
 def test_the_users_process_killed_from_outside(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", WAITS)

@@ -45,3 +45,18 @@ def test_a_frozen_replica_is_killed_once_it_is_overdue(play: Play, monkeypatch: 
 
     monkeypatch.setattr(engine, "FROZEN_AFTER_S", 0.5)
     play(scenario)
+
+
+def test_a_frozen_replica_whose_script_has_ended_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS)
+        state = await bench.running("a.1")
+        os.kill(state.pid, signal.SIGSTOP)
+        seen = status_of(await bench.engine.observe(), "a.1")
+        assert seen is not None and [replica.detail for replica in seen.replicas] == ["its replica is stopped, and tells nothing"]
+        os.kill(state.child_pid, signal.SIGKILL)
+        (ended,) = await bench.exits("a.1")
+        assert ended.kind is ExitKind.LOST
+
+    monkeypatch.setattr(engine, "FROZEN_AFTER_S", 0.2)
+    play(scenario)

@@ -26,6 +26,7 @@ from hopyard.replica.diary import say
 from hopyard.replica.failure import PrepareFailed, StopRequested, failure_of
 from hopyard.replica.folder import Folder
 from hopyard.replica.gpu_memory import EVERY_S, GpuMemoryWatch
+from hopyard.replica.guard import Guard
 from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
@@ -60,7 +61,10 @@ def run(folder: Path, *, adopt: bool, lock: int, umask: int) -> int:
         say(f"replica: {damaged}")
         return 1
     replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=umask)
+    guard = None if adopt else Guard(place, spec, lock)
     replica.live()
+    if guard is not None:
+        guard.dismiss()
     os.close(lock)
     return 0
 

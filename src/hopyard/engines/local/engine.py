@@ -29,7 +29,7 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import for_replicas
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
-from hopyard.engines.local.folder import ReplicaFolder, replica_folders
+from hopyard.engines.local.folder import ReplicaFolder, process_state, replica_folders
 from hopyard.engines.local.health import Checks, Health
 from hopyard.engines.local.held import Held
 from hopyard.engines.local.node import NodeSettings, find_node
@@ -115,6 +115,7 @@ class LocalEngine:
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
         self._leaving: dict[AttemptId, asyncio.Task[None]] = {}
+        self._stopped_since: dict[Path, float] = {}  # replicas that are frozen, by the monotonic clock
         self._overdue_at: dict[AttemptId, float] = {}  # by the monotonic clock
 
     @property
@@ -338,7 +339,18 @@ class LocalEngine:
             return ReplicaStatus(folder.rank, ReplicaPhase.PREPARING, "starting")
         if state.phase is ReplicaPhase.EXITED:
             return ReplicaStatus(folder.rank, ReplicaPhase.RUNNING, "sending the rest of its output")
+        if held and process_state(state.pid) == "T":
+            return ReplicaStatus(folder.rank, state.phase, self._of_frozen(folder, state))
+        self._stopped_since.pop(folder.root, None)
         return ReplicaStatus(folder.rank, state.phase, state.detail)
+
+    def _of_frozen(self, folder: ReplicaFolder, state: ReplicaState) -> str:
+        """What is said of a replica that is stopped. Where its script has ended meanwhile, it can tell nothing of that any more: it is
+        killed, and the attempt is lost."""
+        since = self._stopped_since.setdefault(folder.root, time.monotonic())
+        if state.child_pid and process_state(state.child_pid) in ("", "Z", "X") and time.monotonic() - since > FROZEN_AFTER_S:
+            folder.signal(signal.SIGKILL)
+        return "its replica is stopped, and tells nothing"
 
     def _given_up(self, state: ReplicaState | None) -> Exit:
         if state is not None and state.exit is not None:
@@ -398,6 +410,7 @@ class LocalEngine:
         groups: list[Path] = []
         for replica in replica_folders(folder):
             self._adoptions.pop(replica.root, None)
+            self._stopped_since.pop(replica.root, None)
             spec = replica.read_spec()
             groups += map(Path, spec.node.cgroups.values() if spec is not None else ())
         remove_groups(groups)  # a replica removes its own, unless it was killed

@@ -120,6 +120,14 @@ class ReplicaFolder:
             raise
 
 
+def process_state(pid: int) -> str:
+    """The letter that the kernel gives for what a process does: `T` stopped, `Z` dead and not looked at; "" where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return ""
+
+
 def replica_folders(attempt: Path) -> list[ReplicaFolder]:
     """The replicas of an attempt that are on this machine, by rank."""
     try:
