@@ -64,6 +64,8 @@ class Ending:
         if now < self.term_at:
             return
         self.term_at = math.inf
+        if self._has_ended():
+            return  # by itself, before it was looked at: a signal would change nothing but what is said of it
         if not self._told:
             self._told = True
             try:
@@ -104,6 +106,13 @@ class Ending:
 
     def _latest_term(self, order: StopOrder) -> float:
         return self.kill_at - min(self.grace_s, _LAST_PART * order.grace_s)
+
+    def _has_ended(self) -> bool:
+        """Whether the process is only waiting to be reaped."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
 
     def _has_safe_points(self) -> bool:
         try:
