@@ -52,8 +52,9 @@ def test_a_frozen_replica_whose_script_has_ended_is_lost(play: Play, monkeypatch
         await bench.launch("a.1", WAITS)
         state = await bench.running("a.1")
         os.kill(state.pid, signal.SIGSTOP)
-        seen = status_of(await bench.engine.observe(), "a.1")
-        assert seen is not None and [replica.detail for replica in seen.replicas] == ["its replica is stopped, and tells nothing"]
+        deadline = asyncio.get_running_loop().time() + 60
+        while (seen := status_of(await bench.engine.observe(), "a.1")) is None or seen.replicas[0].detail != "its replica is stopped, and tells nothing":
+            assert asyncio.get_running_loop().time() < deadline, seen
         os.kill(state.child_pid, signal.SIGKILL)
         (ended,) = await bench.exits("a.1")
         assert ended.kind is ExitKind.LOST
