@@ -238,3 +238,15 @@ def test_a_script_that_ends_while_the_disk_is_full_is_not_run_again_when_its_rep
         os.kill(json.loads(status.read_bytes())["pid"], signal.SIGKILL)
     assert small.reaches(name, "succeeded")["attempt"]["number"] == 1
     assert begun.read_text() == "x"
+
+
+def test_a_run_that_prints_without_end_does_not_fill_the_disk(small: World, disk: Path) -> None:
+    settings = small.home.settings_file
+    settings.write_text(settings.read_text() + "runs: {max_output: 8M}\n")
+    small.write("floods.py", "import sys, time\nfor n in range(400): sys.stdout.write('x' * 999_999 + chr(10)); time.sleep(0.005)\nprint('end')\n")
+    done = small.ok("run", "floods.py")
+    assert done.out.endswith("end\n")
+    assert "bytes of stdout of replica 0 are left out" in done.talk
+    run = small.run("last")
+    assert "has passed its limit of 8" in small.log(run)
+    assert len(small.log(run)) < 12_000_000

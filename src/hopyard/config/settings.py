@@ -6,7 +6,7 @@ node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fp
 server: {port: 8765, hosts: [hop.example.org], limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
-runs: {pass_environment: [HF_HOME, "NCCL_*"]}
+runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G}
 quotas: {storage_per_user: 500G, processes_per_replica: 16384}
 database: postgresql://hopyard@db.example/hopyard
 ```
@@ -31,6 +31,7 @@ from hopyard.domain.ids import check_name
 _MOST_CPU_MILLI, _MOST_MEMORY_BYTES, _MOST_GPUS, _MOST_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
+MAX_OUTPUT_BYTES, _LEAST_OUTPUT_BYTES = 2**30, 2**20
 _LONGEST_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
 
 
@@ -81,9 +82,11 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """pass_environment: variables of the server's own environment that runs get beside the usual ones, `*` stands for anything."""
+    """pass_environment: variables of the server's own environment that runs get beside the usual ones, `*` stands for anything.
+    max_output_bytes: how much of each of stdout and stderr of a replica is kept from the beginning; 0 keeps all."""
 
     pass_environment: tuple[str, ...] = ()
+    max_output_bytes: int = MAX_OUTPUT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +179,14 @@ def _scheduler(given: Section) -> SchedulerSettings:
 
 def _runs(given: Section) -> RunSettings:
     found: dict[str, None] = {}
-    for at, value in given.only("pass_environment").items("pass_environment"):
+    for at, value in given.only("pass_environment", "max_output").items("pass_environment"):
         if not isinstance(value, str) or not _VARIABLES.fullmatch(value):
             raise given.fail(f"pass_environment.{at}", f"{shown(value)} is not the name of a variable", "a name, or the beginning of names and `*`: HF_HOME, NCCL_*")
         found[value] = None
-    return RunSettings(tuple(found))
+    most = given.amount("max_output", units.parse_memory)
+    if most is not None and 0 < most < _LEAST_OUTPUT_BYTES:
+        raise given.fail("max_output", f"{shown(given.values['max_output'])} is too little", "1M or more; 0 keeps all that runs write")
+    return RunSettings(tuple(found), MAX_OUTPUT_BYTES if most is None else most)
 
 
 def _database(top: Section) -> str | None:

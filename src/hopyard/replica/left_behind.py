@@ -27,9 +27,13 @@ class LeftBehind:
         kept = self._move(path)
         where = f"it is kept in {kept} on node {self.spec.node.id}" if kept else "its folder could not be kept either"
         text = f"{what} could not be stored: {why}; {where}"
+        self.add(text)
+        self.tell()
+
+    def add(self, text: str) -> None:
+        """Something else that the run says; `tell` does."""
         say(text)
         self._untold.append(text)
-        self.tell()
 
     def tell(self) -> None:
         """Say what is not said yet. A disk that is full now may have room later: call it again."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hopyard.config.home import Home
+from hopyard.config.units import format_memory
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
@@ -30,6 +31,7 @@ from hopyard.replica.guard import Guard
 from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
+from hopyard.replica.output_limit import LIMITED, OutputLimit
 from hopyard.replica.prepare import Preparation, shared_folders, tree_cache
 from hopyard.replica.rendezvous import variables
 from hopyard.replica.server import ServerLine
@@ -82,6 +84,7 @@ class Replica:
         self._server = ServerLine(folder, url=launch.server_url, token=launch.token, home=Home(Path(spec.node.home)))
         self._wakeup = Wakeup()
         self._left_behind = LeftBehind(folder, spec)
+        self._output = OutputLimit(spec.node.max_output_bytes)
         self._before: Stamps | None = None  # what lay in the run's folder before its script began, where that is known
         self._checkpoints = Checkpoints(folder, spec, self._server, self._left_behind)
         self._shipper = Shipper(
@@ -92,6 +95,7 @@ class Replica:
             on_stop=self._stop_from_server,
             on_events=self._checkpoints.poll,
             asked_to_end=self._asked_to_end,
+            output=self._output,
             resume=is_adoption,
         )
         self._supervisor: Supervisor | None = None
@@ -256,6 +260,7 @@ class Replica:
             self._shipper.say(ReplicaStatus(rank, told, "sending the rest of its output"))
         self._checkpoints.finish()
         self._send_outputs()
+        self._tell_of_dropped_output()
         self._left_behind.tell()
         self._tell_of_loss(ended)
         self._shipper.close(ReplicaStatus(rank, ReplicaPhase.EXITED, "", ended))
@@ -322,6 +327,14 @@ class Replica:
         passed = self._spec.node.pass_environment
         with suppress(OSError):
             self._folder.append_json("events", kind="environment", values=as_told(for_runs(os.environ, passed), passed))
+
+    def _tell_of_dropped_output(self) -> None:
+        for name in LIMITED:
+            with suppress(OSError):
+                dropped = self._output.dropped_bytes(name, (self._folder.streams / name).stat().st_size)
+                if dropped:
+                    limit = format_memory(self._output.limit_bytes)
+                    self._left_behind.add(f"{dropped} bytes of {name} of replica {self._spec.launch.rank} are left out: it passed the limit of {limit} (`runs: {{max_output: …}}` in config.yaml)")
 
     def _tell_of_loss(self, ended: Exit) -> None:
         """The run goes on without a replica that is not essential, so nobody reads why in the run's own end."""

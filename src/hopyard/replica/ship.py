@@ -21,6 +21,7 @@ from hopyard.domain.replica import STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound, RunOver, ServerUnavailable
 from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
+from hopyard.replica.output_limit import OutputLimit
 from hopyard.replica.server import ServerLine
 
 SYNC_BYTES = 4 * 1024**2
@@ -40,12 +41,13 @@ FULL_PATIENCE_S, REFUSED_PATIENCE_S = 5.0, 10.0
 @dataclass(slots=True)
 class _Stream:
     """descriptor: -1 until the file exists. size: when it was looked at last. acknowledged: bytes that the server holds. held: how many
-    behind these are part of a record that is not whole yet."""
+    behind these are part of a record that is not whole yet. given_back: up to where what is dropped of it takes no space any more."""
 
     descriptor: int = -1
     size: int = 0
     acknowledged: int = 0
     held: int = 0
+    given_back: int = 0
 
 
 class Pace:
@@ -76,6 +78,7 @@ class Shipper:
 
     on_stop is called (in the thread) when the server asks for the end of the attempt, and again when it says something else of it.
     on_events is called (in the thread) when the stream of events has grown; what it cannot do now, it is called for again.
+    output: how much of what the script writes is kept.
     asked_to_end: whether somebody wants the attempt to end; then it does not wait for ever for a server that takes nothing of it.
     resume: an earlier replica has shipped some already; the server is asked how much before anything is sent.
     """
@@ -90,12 +93,13 @@ class Shipper:
         on_stop: Callable[[StopWord], None],
         on_events: Callable[[], None],
         asked_to_end: Callable[[], bool] = lambda: False,
+        output: OutputLimit = OutputLimit(0),  # noqa: B008  # frozen
         resume: bool = False,
     ) -> None:
         self._folder, self._server, self._rank = folder, server, rank
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
         self._on_stop, self._stop_word = on_stop, StopWord()
-        self._on_events, self._asked_to_end = on_events, asked_to_end
+        self._on_events, self._asked_to_end, self._output = on_events, asked_to_end, output
         self._fruitless_since: float | None = None  # since when the server takes nothing of what is to be the last
         self._full, self.forgone_bytes = False, 0
         self._streams = {name: _Stream() for name in STREAMS}
@@ -194,13 +198,24 @@ class Shipper:
         for name, stream in self._streams.items():
             if stream.descriptor < 0:
                 continue
-            size = os.fstat(stream.descriptor).st_size
+            size = self._bounded(name, stream, os.fstat(stream.descriptor).st_size)
             if size != stream.size and (name != "events" or self._tell_of_events()):
                 stream.size = size
             lacking = size - stream.acknowledged
             if lacking > 0 and (lacking != stream.held or self._closing):
                 total += lacking
         return total
+
+    def _bounded(self, name: str, stream: _Stream, size: int) -> int:
+        """How long the server's copy is to be. What a limit drops of the file is given back to the disk."""
+        ended = self._closing is not None
+        if not ended and self._output.dropped_bytes(name, size):
+            try:
+                stream.given_back = self._output.give_back(name, f"{self._files}/{name}", size, stream.given_back)
+            except OSError as failed:
+                stream.given_back = size
+                say(f"{name} takes its space until the end: {failed.strerror}")
+        return self._output.shipped_size(name, size, ended=ended)
 
     def _tell_of_events(self) -> bool:
         """Whether it was done."""
@@ -235,7 +250,7 @@ class Shipper:
             stream = self._streams[name]
             if stream.descriptor < 0 or left <= 0:
                 continue
-            data = os.pread(stream.descriptor, left, stream.acknowledged)
+            data = self._output.read(name, stream.descriptor, stream.acknowledged, left, ended=self._closing is not None)
             if not self._closing:
                 # On a full disk the script takes half a record back. What was shipped can never change, so it is not shipped.
                 whole = whole_records(name, data)
