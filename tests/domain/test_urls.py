@@ -7,12 +7,12 @@ import pytest
 from hopyard.domain.urls import credentials, with_credentials, without_credentials
 
 LOCK = """--index-url http://owner:PA%20SS@127.0.0.1:18999/simple/
---extra-index-url https://TOKEN@pypi.example/simple
+--extra-index-url https://TOKEN@index.example/simple
 lib @ git+https://TOKEN2@github.example/org/lib@v1
 six==1.17.0
 """
 PLAIN = """--index-url http://127.0.0.1:18999/simple/
---extra-index-url https://pypi.example/simple
+--extra-index-url https://index.example/simple
 lib @ git+https://github.example/org/lib@v1
 six==1.17.0
 """
@@ -21,7 +21,7 @@ six==1.17.0
 def test_a_lock_loses_its_credentials_and_gets_them_back() -> None:
     assert without_credentials(LOCK) == PLAIN == without_credentials(PLAIN)
     known = credentials([LOCK])
-    assert known == {"http://127.0.0.1:18999": "owner:PA%20SS", "https://pypi.example": "TOKEN", "https://github.example": "TOKEN2"}
+    assert known == {"http://127.0.0.1:18999": "owner:PA%20SS", "https://index.example": "TOKEN", "https://github.example": "TOKEN2"}
     assert with_credentials(PLAIN, known) == LOCK == with_credentials(LOCK, known)
     assert with_credentials("http://127.0.0.1:18998/simple", known) == "http://127.0.0.1:18998/simple", "another port is another server"
 
