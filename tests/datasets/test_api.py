@@ -142,6 +142,27 @@ def test_what_is_no_tree_becomes_no_version(tmp_path: Path) -> None:
     play(tmp_path, scene, loops=False)
 
 
+def test_a_scrub_reads_all_blobs_and_names_the_damaged_ones(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        large = [os.urandom(2 << 20) for _ in range(3)]
+        await stage.ask("POST", "/blobs/pack", b"".join(frame(b"%d" % n) for n in range(1500)))
+        for data in large:
+            await stage.ask("PUT", f"/blobs/{digest_of(data)}", data)
+        damage(tmp_path / "blobs", large[1])
+        damaged: list[str] = []
+        after, size = None, 0
+        while True:
+            found = await stage.ask("POST", "/blobs/scrub", {"after": after})
+            damaged, size, after = [*damaged, *found["damaged"]], size + found["size_bytes"], found["last"]
+            if after is None:
+                break
+        assert damaged == [digest_of(large[1])]
+        assert size == sum(map(len, large)) + sum(len(b"%d" % n) for n in range(1500))
+        assert (await stage.ask("POST", "/blobs/missing", {"digests": damaged}))["missing"] == damaged
+
+    play(tmp_path, scene, loops=False)
+
+
 def test_sizes_that_blobs_do_not_have_make_no_version(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         data = b"x" * 1000

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from hopyard.studies.link import listener, proof
 from hopyard.studies.link.hub import Came, Closed, Hub, Opened
 from hopyard.studies.link.line import Line
 
@@ -152,3 +154,17 @@ def test_a_driver_that_comes_and_goes_loses_nothing(start: Starts) -> None:
         hub = Hub(SECRET, host="127.0.0.1", port=port)
     assert acknowledged | set(line.kept()) == set(range(8))  # type: ignore[arg-type]
     hub.close()
+
+
+def test_strangers_that_hold_connections_open_keep_no_worker_away(caplog: pytest.LogCaptureFixture) -> None:
+    served = threading.Event()
+    listening = listener.Listener(b"secret", lambda _wire: served.set(), host="127.0.0.1", proof_s=60.0)
+    strangers = [socket.create_connection(("127.0.0.1", listening.port)) for _ in range(listener._UNPROVEN + 50)]
+    try:
+        proof.connect(f"127.0.0.1:{listening.port}", b"secret").close()
+        assert served.wait(10)
+        assert len([record for record in caplog.records if "refused" in record.getMessage()]) <= 1
+    finally:
+        for one in strangers:
+            one.close()
+        listening.close()

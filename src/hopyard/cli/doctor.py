@@ -36,12 +36,13 @@ class Finding:
 
 
 @click.command("doctor")
+@click.option("--verify", is_flag=True, help="Also read all blobs, cached trees and environments, and check their digests.")
 @json_option
-def doctor(as_json: bool) -> int:
+def doctor(verify: bool, as_json: bool) -> int:
     """Check this machine: folders, disk, server, database, clock, limits, GPUs and tools. The exit code is 1 if something fails."""
     home = Home.default()
     found: list[Finding] = []
-    for check in CHECKS:
+    for check in (*CHECKS, *((check_caches, check_blobs) if verify else ())):
         for finding in _safely(check, home):
             found.append(finding)
             if not as_json:
@@ -293,6 +294,38 @@ def _said(*command: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
+
+
+def check_caches(home: Home) -> Iterator[Finding]:
+    """What runs of this machine share."""
+    from hopyard.datasets.cache import TreeCache
+    from hopyard.replica.environment import is_whole
+
+    trees = list(TreeCache(home.trees).verify()) if home.trees.is_dir() else []
+    changed = [str(manifest) for manifest, whole in trees if not whole]
+    changed += [marker.parent.name for marker in home.envs.glob("*/.ready") if not is_whole(marker.parent)]
+    if changed:
+        yield Finding("caches", "warn", f"changed since they were made: {', '.join(name[:12] for name in changed)}", "nothing to do: the next run that uses one has it made anew")
+    else:
+        yield Finding("caches", "ok", f"{len(trees)} trees are what their digests say, and no environment was changed")
+
+
+def check_blobs(home: Home) -> Iterator[Finding]:
+    """What the server stores."""
+    from hopyard.sdk.connect import connect
+
+    client, after, damaged, size = connect(start=False, home=home), None, list[str](), 0
+    while True:
+        found = client.post("/blobs/scrub", {"after": after})
+        size += found["size_bytes"]
+        damaged += found["damaged"]
+        after = found["last"]
+        if after is None:
+            break
+    if damaged:
+        yield Finding("blobs", "fail", f"damaged, and set aside: {', '.join(digest[:12] for digest in damaged)}", "push the data again: only what is damaged is sent")
+    else:
+        yield Finding("blobs", "ok", f"{console.bytes_text(size)} are what their digests say")
 
 
 CHECKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from hopyard.domain.ids import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """size_bytes: how much was read. last: where to go on; None when there are no more."""
+
+    size_bytes: int
+    damaged: tuple[Digest, ...]
+    last: Digest | None
 
 
 class Blobs(Protocol):
@@ -34,6 +44,10 @@ class Blobs(Protocol):
 
     async def sweep(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
         """Remove blobs that are not in use and came in before `older_than`; the bytes freed."""
+        ...
+
+    async def scrub(self, after: Digest | None, /) -> Scrubbed:
+        """Read and check the blobs that follow this digest (None: the first ones), as many as take a moment. Damaged ones are set aside."""
         ...
 
     async def usage(self) -> tuple[int, int]:

@@ -156,7 +156,9 @@ def _git(folder: str) -> dict[str, Any] | None:
         return None
     import subprocess
 
-    command = ["git", "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    # Settings of a folder that another user made must start no program of theirs.
+    safe = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+    command = ["git", *safe, "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         said = subprocess.run(
             command, capture_output=True, timeout=_GIT_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"}

@@ -12,11 +12,13 @@ from starlette.responses import Response, StreamingResponse
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound
+from hopyard.interfaces.blobs import Scrubbed
 from hopyard.interfaces.locates_blobs import LocatesBlobs
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import Hex, In
 from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
+from hopyard.server.rights import check_owner
 
 BLOB_LIMIT = 256 * 1024 * 1024  # parts of files have 8 MiB at most; the manifest of two million files is larger
 PACK_LIMIT = 64 * 1024 * 1024
@@ -35,6 +37,10 @@ class MissingOut(Struct, frozen=True):
     """In the order asked for, each once."""
 
     missing: Sequence[Digest]
+
+
+class ScrubIn(In):
+    after: Hex | None = None
 
 
 class FetchIn(In):
@@ -135,6 +141,15 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             return VerifyOut(False)
         return VerifyOut(True)
 
+    async def scrub(ask: Ask[Nothing, ScrubIn]) -> Scrubbed:
+        """Read and check stored blobs, in the order of their digests, some at a time: the next request goes on after `last`. Damaged ones
+        are set aside, so that the next push replaces them. Only the server's owner may."""
+        check_owner(ask.caller, parts.queues.owner, "checks its blobs")
+        found = await parts.blobs.scrub(None if ask.body.after is None else Digest(ask.body.after))
+        if found.damaged:
+            parts.trees.forget()
+        return found
+
     one = Raw("the blob's bytes")
     pack = Raw(f"at most {PACK_LIMIT >> 20} MiB; {FRAMES}")
     return [
@@ -142,6 +157,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409), scope=Scope.READ, unaudited=_READS),
         Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,), scope=Scope.READ, unaudited=_READS),
+        Endpoint("POST", "/blobs/scrub", scrub, body=ScrubIn, returns=Scrubbed),
         Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run", scope=Scope.READ, unaudited=_READS),
     ]

@@ -15,12 +15,14 @@ from blake3 import blake3
 
 from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import IntegrityError, NotFound
+from hopyard.interfaces.blobs import Scrubbed
 from hopyard.stores.blobs.index import ALONE
 from hopyard.stores.blobs.shelf import Shelf
 from hopyard.stores.blobs.sweep import SWEEP_LOCK, sweep, sweep_lock
 
 _BATCH_BYTES = 8 * 1024 * 1024  # read in one go by `get_many`
 _BATCH_BLOBS = 1024
+_SCRUB_BYTES = 64 * 1024 * 1024  # looked at in one call
 T = TypeVar("T")
 
 
@@ -74,6 +76,9 @@ class FolderBlobs:
         async with self._sweeping:
             raw = (bytes.fromhex(digest) for digest in in_use)
             return await self._run(lambda: self._sweep(raw, int(older_than.timestamp())))
+
+    async def scrub(self, after: Digest | None, /) -> Scrubbed:
+        return await self._run(lambda: self._scrub(after))
 
     async def usage(self) -> tuple[int, int]:
         return await self._run(self._usage)
@@ -153,6 +158,22 @@ class FolderBlobs:
         if first < len(digests):
             batches.append(digests[first:])
         return batches
+
+    def _scrub(self, after: Digest | None) -> Scrubbed:
+        shelf = self._open()
+        rows = shelf.index.following(bytes.fromhex(after) if after else b"", _BATCH_BLOBS)
+        size, damaged, last = 0, [], None
+        for row in rows:
+            if size >= _SCRUB_BYTES:
+                break
+            last, size = Digest(row.digest.hex()), size + row.place.size
+            try:
+                shelf.read(row.digest, row.place)
+            except IntegrityError:
+                damaged.append(last)
+            except NotFound:
+                continue  # a sweep took it meanwhile
+        return Scrubbed(size, tuple(damaged), last)
 
     def _start(self, batch: Sequence[Digest]) -> asyncio.Future[list[tuple[Digest, bytes]]]:
         return self._run(lambda: self._read(batch))

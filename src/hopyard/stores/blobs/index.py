@@ -99,6 +99,12 @@ class Index:
             )
             return [Row(row[0], Place(*row[1:])) for row in rows]
 
+    def following(self, digest: bytes, limit: int) -> list[Row]:
+        """The first `limit` blobs behind this digest, in its order."""
+        with self._lock:
+            rows = self._connection.execute("SELECT digest, pack, offset, size FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?", (digest, limit))
+            return [Row(row[0], Place(*row[1:])) for row in rows]
+
     def live_bytes(self) -> dict[int, int]:
         """For each pack that holds something, the sum of its blobs."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -14,7 +15,8 @@ from hopyard.studies.link.wire import PAYLOAD_BYTES, Wire
 
 log = logging.getLogger("hopyard.studies.link")
 
-_UNPROVEN = 128  # connections that have proven nothing yet; more are closed at once
+_UNPROVEN = 128  # connections that have proven nothing yet: for one more the oldest is closed, since a worker proves itself within milliseconds
+_TELL_EVERY_S = 30.0  # of connections that were refused
 
 
 class Listener:
@@ -37,7 +39,8 @@ class Listener:
         self._payload_limit, self._proof_s = payload_limit, proof_s
         self._sock = _listen(host, port)
         self.port = int(self._sock.getsockname()[1])
-        self._unproven = threading.Semaphore(_UNPROVEN)
+        self._unproven: dict[socket.socket, None] = {}  # the oldest first
+        self._told_at, self._untold = -_TELL_EVERY_S, 0
         self._lock = threading.Lock()
         self._wires: set[Wire] = set()
         self._closed = threading.Event()
@@ -54,20 +57,41 @@ class Listener:
                 log.warning("a connection could not be accepted: %s", failed)  # too many open files, most likely
                 self._closed.wait(0.1)
                 continue
-            if not self._unproven.acquire(blocking=False):
-                log.warning("refused %s: too many connections that have proven nothing", peer[0])
-                sock.close()
-                continue
+            self._expect_proof(sock, str(peer[0]))
             threading.Thread(target=self._run, args=(sock, str(peer[0])), name="link-serve", daemon=True).start()
+
+    def _expect_proof(self, sock: socket.socket, peer: str) -> None:
+        """A stranger that holds connections open keeps no worker from coming (back)."""
+        oldest = None
+        with self._lock:
+            if len(self._unproven) >= _UNPROVEN:
+                oldest = next(iter(self._unproven))
+                del self._unproven[oldest]
+            self._unproven[sock] = None
+        if oldest is not None:
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
+            self._tell(peer, "too many connections that have proven nothing; the oldest is closed")
+
+    def _tell(self, peer: str, why: object) -> None:
+        """One line in a while: strangers decide how often they come."""
+        with self._lock:
+            now = time.monotonic()
+            self._untold += 1
+            if now - self._told_at < _TELL_EVERY_S:
+                return
+            count, self._untold, self._told_at = self._untold, 0, now
+        log.warning("refused %s: %s%s", peer, why, f" (and {count - 1} more since the last such line)" if count > 1 else "")
 
     def _run(self, sock: socket.socket, peer: str) -> None:
         try:
             wire = accept(sock, self._secret, timeout_s=self._proof_s, payload_limit=self._payload_limit)
         except (AuthError, OSError) as refused:
-            log.warning("refused %s: %s", peer, refused)
+            self._tell(peer, refused)
             return
         finally:
-            self._unproven.release()
+            with self._lock:
+                self._unproven.pop(sock, None)
         with self._lock:
             self._wires.add(wire)
         try:
