@@ -23,6 +23,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("run", RUN, "run:run", "Run a script, a command or a hop.yaml; follow it until it ends."),
     Entry("search", RUN, "search:search", "Search hyperparameters: start a study, see it, draw it, replay it."),
     Entry("fork", RUN, "fork:fork", "Run again with changes: same code, data and environment."),
+    Entry("update", RUN, "update:update", "Change runs that wait, hold and release them; name, tag and note any run."),
     Entry("stop", RUN, "stop:stop", "End runs, giving them time to save."),
     Entry("rm", RUN, "rm:rm", "Delete ended runs and all that only they need."),
     Entry("ps", LOOK, "ps:ps", "List runs: those alive, or all with -a."),

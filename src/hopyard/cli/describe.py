@@ -67,6 +67,8 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     if run.get("machine_env"):
         yield "machine env", ", ".join(run["machine_env"])
     yield from _listed("tags", [f"{key}={value}" for key, value in sorted((spec.get("tags") or {}).items())])
+    if run.get("note"):
+        yield "note", run["note"]
     yield "queue", _standing(spec)
     if spec.get("topology"):
         yield "topology", _topology(spec["topology"])

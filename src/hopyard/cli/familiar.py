@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 _COMMANDS: dict[tuple[str, ...], str] = {
-    ("pause", "suspend", "hold"): "runs are not paused: `hop stop RUN` ends one, giving it time to save, and `hop fork RUN --checkpoint newest` goes on from what it saved",
+    ("hold", "release", "unhold", "alter", "edit", "modify", "set", "move", "rename", "scontrol", "qalter", "qhold", "qrls"): "`hop update RUN` changes a run that waits: --hold keeps it from starting, --release lets it start",
+    ("pause", "suspend"): "runs are not paused: `hop stop RUN` ends one, giving it time to save, and `hop fork RUN --checkpoint newest` goes on from what it saved",
     ("resume", "continue", "unpause"): "`hop fork RUN --checkpoint newest` goes on from what a run saved; `hop search resume STUDY` goes on with a study",
     ("kill", "cancel", "abort", "terminate", "end", "scancel", "qdel"): "`hop stop RUN` ends a run, giving it time to save",
     ("delete", "remove", "del", "prune", "clean"): "`hop rm RUN` deletes a run that has ended; `hop stop RUN` ends one",

@@ -79,7 +79,7 @@ def fork(ref: str, checkpoint: str | None, epochs: int | None, trust: bool, deta
         raise SpecError(f"--checkpoint: `best` is the best model of a study, and {source['name']} is none", hints=("`newest`, or a step: `hop info RUN` lists the checkpoints",))
     if study is not None:
         _check_study(client, source, options["params"], wanted)
-    roles = _roles(source["spec"]["roles"], options)
+    roles = roles_of(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
@@ -155,7 +155,7 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
     return changes | standing
 
 
-def _roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
+def roles_of(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
     """The run's roles with changed sizes and places; None where nothing changes. Raises SpecError."""
     from hopyard.config.runspec import parse_places, parse_sizes
 

@@ -24,7 +24,7 @@ from hopyard.controller.watch import Watch
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaStatus
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
-from hopyard.domain.run import Run
+from hopyard.domain.run import Run, RunEvent
 from hopyard.errors import StorageFull
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
@@ -124,6 +124,13 @@ class Controller:
     def submitted(self, runs: Sequence[Run]) -> None:
         """These were made just now, through this server."""
         self._launcher.remember(runs)
+        self.wake()
+
+    async def change(self, before: Run, after: Run, event: RunEvent) -> None:
+        """A run is to be otherwise than it was. Raises Conflict, NotFound."""
+        await self._cluster.change(before, after, event)
+        self._launcher.forget([before.id])
+        self._changed(before.id)
         self.wake()
 
     def wake(self) -> None:

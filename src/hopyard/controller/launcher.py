@@ -60,7 +60,7 @@ class Launcher:
         return set(self._under_way)
 
     def remember(self, runs: Iterable[Run]) -> None:
-        """They were submitted just now. What a run is does not change before it starts, so it need not be read for that. Of very many
+        """They were submitted just now. What a run is seldom changes before it starts (see `_recall`), so it need not be read for that. Of very many
         those stay that came first: they start first."""
         for run in runs:
             if len(self._remembered) >= MOST_REMEMBERED:
@@ -72,7 +72,7 @@ class Launcher:
                     self._remembered_bytes += weight
 
     def forget(self, runs: Iterable[RunId]) -> None:
-        """They are over."""
+        """They are over, or were changed."""
         for run in runs:
             self._take(run)
 
@@ -92,7 +92,7 @@ class Launcher:
         """They are under way from now on. What they run is read in one go, unless it is remembered or `reading` did; whoever is stopped
         after that is asked to end once it was started."""
         fresh = [(attempt, placement) for attempt, placement in started if attempt not in self._under_way]
-        known = {attempt: self._recall(attempt) for attempt, _ in fresh}
+        known = {attempt: self._recall(attempt, placement) for attempt, placement in fresh}
         unknown = [split_attempt(attempt)[0] for attempt, run in known.items() if run is None]
         if reading is None and unknown:
             reading = self._begin_reading(unknown)
@@ -100,11 +100,15 @@ class Launcher:
             launch = self._launch(attempt, placement, known[attempt], reading)
             self._under_way[attempt] = asyncio.get_running_loop().create_task(launch)
 
-    def _recall(self, attempt: AttemptId) -> Run | None:
-        """What it runs, where that is its run's first attempt and was submitted here."""
+    def _recall(self, attempt: AttemptId, placement: Placement) -> Run | None:
+        """What it runs, where that is its run's first attempt, was submitted here, and asks for what was placed: another server may have
+        changed it since."""
         run_id, number = split_attempt(attempt)
         run = self._take(run_id)
-        return run if number == 1 else None
+        gang = placement.gang
+        if run is None or number != 1 or run.spec.time_limit_s != gang.time_limit_s:
+            return None
+        return run if [role.resources for role in run.spec.roles] == [role.resources for role in gang.roles] else None
 
     def _begin_reading(self, ids: Sequence[RunId]) -> Reading:
         self._readings.add(reading := asyncio.get_running_loop().create_task(read_runs(self._runs, ids)))

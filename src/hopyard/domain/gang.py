@@ -129,6 +129,17 @@ class Gang:
                 rank += 1
 
 
+CHANGED_SINCE = "it was changed after this was planned"
+
+
+def is_other(planned: Gang, gang: Gang) -> bool:
+    """Whether what was planned is not this gang as it waits: another queue, priority, time limit, or other requests. How many replicas of an
+    elastic role are planned is the plan's to say."""
+    return (planned.queue, planned.priority, planned.time_limit_s) != (gang.queue, gang.priority, gang.time_limit_s) or [
+        role.resources for role in planned.roles
+    ] != [role.resources for role in gang.roles]
+
+
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """Where one replica goes: a node, which of its GPUs, and how many thousandths of each of them."""

@@ -243,12 +243,20 @@ def check_newest(attempt: AttemptId | None, newest: int, *, run: str) -> None:
         raise Conflict(f"attempt {number} of run {run} is superseded by attempt {newest}: what it sends now changes nothing of the run")
 
 
+HELD = "held"  # as `hold_reason`: it is held by a user, so no policy sees it
+
+
+def held_in_words(user: str | None) -> str:
+    return f"held by {user} until it is released"
+
+
 class RunEventKind(StrEnum):
     PROMISED = "promised"  # a start was promised
     BREACHED = "breached"  # and could not be kept
     PREEMPTED = "preempted"  # it was asked to make room
     DAMAGED = "damaged"  # a checkpoint of it cannot be read
     TIME_LIMIT = "time-limit"  # its time limit comes soon
+    CHANGED = "changed"  # somebody changed what it asks for, or what it is called
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +302,8 @@ class Run:
     preemptions: int = 0
     served_s: float = 0.0
     offline: bool = False  # recorded by plain `python main.py`, synced later
+    held_by: str | None = None  # the user who holds it: it waits, and does not start until it is released
+    note: str = ""  # free text of its user
     unstored: tuple[str, ...] = ()
 
     def optional_ranks(self) -> frozenset[int]:

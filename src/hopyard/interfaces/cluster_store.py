@@ -8,6 +8,7 @@ from typing import Protocol
 from hopyard.domain.attempt import AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, RunId
+from hopyard.domain.run import Run, RunEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,14 @@ class ClusterStore(Protocol):
     async def request_stop(self, run: RunId, /, *, now: datetime) -> Recorded:
         """A queued run is cancelled at once; a live one goes to `stopping`; a final one is left. Raises NotFound."""
         ...
+
+    async def change(self, before: Run, after: Run, event: RunEvent, /) -> None:
+        """Write what `after` has of spec, `held_by` and `note`, and the event of that. A run that is held is in no snapshot, and no plan
+        starts it; it keeps the time at which it was submitted. A promise is withdrawn where a policy sees another gang.
+
+        Compare-and-set: raises Conflict, with nothing written, when the run has other ones than `before` by now; and when a policy
+        would see the change (see `domain.run_change.waits_otherwise`) but the run does not wait. A plan that was made on the run as it
+        was before does not start it. Raises NotFound."""
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
         """Its live attempt goes to `stopping` to make room for nobody in particular, and its run back to the queue when it

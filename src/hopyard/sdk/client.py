@@ -182,6 +182,9 @@ class Client:
     def post(self, path: str, json_body: Any = None, **query: str | int | float | None) -> Any:
         return self.call("POST", path, json_body={} if json_body is None else json_body, query=query)
 
+    def patch(self, path: str, json_body: Any = None, **query: str | int | float | None) -> Any:
+        return self.call("PATCH", path, json_body=json_body, query=query)
+
     def delete(self, path: str, **query: str | int | float | None) -> Any:
         return self.call("DELETE", path, query=query)
 

@@ -50,10 +50,10 @@ async def accept(
         await check_secrets(parts, spec, user)
         nodes = await parts.nodes.get()
         spec = in_queue(await parts.queues.tree(), asked, user=user, owner=parts.queues.owner)
-        await _check_may_start(parts, spec, user, nodes)
+        await check_may_start(parts, spec, user, nodes)
         if spec.study is not None and spec.study.get("trial"):
             trial = spec_of_json(spec.study["trial"], path="study.trial")
-            await _check_may_start(parts, replace(trial, queue=spec.queue), user, nodes)
+            await check_may_start(parts, replace(trial, queue=spec.queue), user, nodes)
     await parts.storage.check(user)
     async with parts.sweeper.held_off():
         pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec
@@ -132,7 +132,8 @@ def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
         raise SpecError(f"study.mop.dataset: the run does not mount `{found.mop.dataset}`", hints=("name it under `datasets` too",))
 
 
-async def _check_may_start(parts: Parts, spec: RunSpec, user: str, nodes: Sequence[Node]) -> None:
+async def check_may_start(parts: Parts, spec: RunSpec, user: str, nodes: Sequence[Node]) -> None:
+    """Raises DoesNotFit where the run could never start: on no node there is, or within no limit of its queue."""
     check_fits(spec, nodes)
     await parts.queues.check_never_refused(_gang(spec, user), nodes)
 

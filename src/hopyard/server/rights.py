@@ -29,6 +29,15 @@ def check_may_end(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> N
         )
 
 
+def check_may_change(caller: Caller, run: Run, tree: QueueTree, *, owner: str) -> None:
+    """Raises Forbidden unless the run is the caller's, or the caller administers its queue or one above it, or owns the server."""
+    above = admins(tree, run.spec.queue) if run.spec.queue else ()
+    if caller.require_user() not in (run.name.user, *above, owner):
+        who = ", ".join(dict.fromkeys([run.name.user, *above, owner]))
+        hints = ("ask one of them", "`hop fork` makes one of your own of it")
+        raise Forbidden(f"run {run.name} is not `{caller.user}`'s to change; those who may: {who}", hints=hints)
+
+
 async def check_live_study(caller: Caller, runs: RunStore) -> None:
     """Raises Conflict for the driver of an attempt of a study that a later one has taken the place of: it starts and ends no trials any more."""
     if caller.run is not None and caller.attempt is not None:

@@ -216,6 +216,8 @@ class RunOut(Struct, frozen=True, kw_only=True):
     served_s: float
     offline: bool
     unstored: tuple[str, ...]
+    held_by: str | None
+    note: str
     latest: Latest | UnsetType = UNSET
     trials: Mapping[RunPhase, int] | UnsetType = UNSET
     attempts: Sequence[Attempt] | UnsetType = UNSET

@@ -102,5 +102,7 @@ async def _check_nobody_is_left(parts: Parts, tree: QueueTree) -> None:
     named = [str(run.name) for run in waiting if run.spec.queue in lost]
     queues = ", ".join(f"{queue} ({count})" for queue, count in lost.items())
     runs = ", ".join(named[:_NAMED]) + (", …" if sum(lost.values()) > _NAMED else "")
-    hint = "keep these queues until their runs have started, or end them: `hop stop RUN`"
-    raise Conflict(f"runs wait in queues that would be gone or have others below them: {queues}: {runs}", hints=(hint,))
+    leaves = [name for name in sorted(tree.queues) if name not in below]
+    move = f"move them first: `hop update --from-queue {next(iter(lost))} --queue {leaves[0] if leaves else 'QUEUE'}`"
+    hints = (move, "or keep these queues until their runs have started, or end the runs: `hop stop RUN`")
+    raise Conflict(f"runs wait in queues that would be gone or have others below them: {queues}: {runs}", hints=hints)

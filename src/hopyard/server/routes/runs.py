@@ -10,26 +10,28 @@ from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, UnsetType
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from hopyard.config.home import Home
 from hopyard.controller.leftovers import remove_folder
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.brief import brief_values
-from hopyard.domain.ids import RunId, RunName, check_name
-from hopyard.domain.run import Run, RunPhase, RunSpec
+from hopyard.domain.ids import QueueName, RunId, RunName, check_name
+from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
 from hopyard.server.auth import Caller
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
-from hopyard.server.fields import RUN_ID, TEXT, Id, In, Name, Time, entire, some_of
+from hopyard.server.fields import MAX_NAMES, RUN_ID, TEXT, Id, In, Key, Label, Name, Seconds, Text, Time, entire, some_of
 from hopyard.server.names import readable, readable_one, with_names
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.rights import check_live_study, check_may_end
-from hopyard.server.wire import PinnedOut, ProgressOut, RunOut, RunsOut, SpecIn, run_out, to_spec
+from hopyard.server.update import Wish, update_run
+from hopyard.server.wire import MAX_ROLES, PinnedOut, ProgressOut, RoleIn, RunOut, RunsOut, SpecIn, run_out, to_spec
 
 PLAN_WAIT_S = 1.0
 log = logging.getLogger("hopyard.server")
@@ -76,6 +78,28 @@ class RefQuery(In):
 
 class DeleteQuery(In):
     force: Annotated[int, Meta(ge=0, le=1, description="1 stops it first, with a short grace")] = 0
+
+
+class UpdateIn(In):
+    """What is to be different; what is left out stays. queue, priority, time_limit_s (null: no limit), roles (as they are, with other resources)
+    and hold are for runs that wait; label, note, tags (merged in) and untag for every run. hold: false releases a run that is held."""
+
+    queue: Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    time_limit_s: Seconds | UnsetType | None = UNSET
+    roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
+    hold: bool | None = None
+    label: Label | None = None
+    note: Annotated[str, Meta(max_length=4096, pattern=TEXT)] | None = None
+    tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
+    untag: Annotated[tuple[Key, ...], Meta(max_length=MAX_NAMES)] = ()
+
+
+class UpdatedOut(Struct, frozen=True):
+    """changes: what was changed, from what to what, in words; none where nothing differed."""
+
+    run: RunOut
+    changes: list[str]
 
 
 class StopIn(In):
@@ -181,6 +205,30 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         await parts.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
         return run_out(await readable_one(parts.runs, await parts.runs.get(run_id)), ask.caller)
 
+    async def update(ask: Ask[Nothing, UpdateIn]) -> UpdatedOut:
+        """Change a run: its queue, priority, time limit, resources while it waits, and whether it is held; its name, tags and note always.
+
+        What was changed, from what to what, when and by whom is an event of the run. 400 as for a submission. 403 unless the caller is the
+        run's user, administers its queue or one above it, or owns the server; and for a queue that the caller or the run's user may not
+        use. 409 where the run waits no longer.
+        """
+        body = ask.body
+        limit = None if body.time_limit_s is UNSET else body.time_limit_s
+        wish = Wish(
+            queue=None if body.queue is None else QueueName(body.queue),
+            priority=body.priority,
+            time_limit_s=limit,
+            without_limit=body.time_limit_s is None,
+            roles=None if body.roles is None else tuple(msgspec.convert(one, RoleSpec, from_attributes=True) for one in body.roles),
+            hold=body.hold,
+            label=body.label,
+            note=body.note,
+            tags=body.tags,
+            untag=body.untag,
+        )
+        run, done = await update_run(parts, RunId(ask.path["id"]), wish, ask.caller)
+        return UpdatedOut(run_out(await readable_one(parts.runs, run), ask.caller), done)
+
     async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
         """Delete a run that is over, with its streams and checkpoints, and with those of its trials. 403 as for ending it."""
         run_id = RunId(ask.path["id"])
@@ -207,6 +255,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507), audit="run.record"),
         Endpoint("GET", "/runs/by-name/{user}/{project}/{number}", by_name, returns=RunOut, errors=(400,)),
         Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="study"),
+        Endpoint("PATCH", "/runs/{id}", update, body=UpdateIn, returns=UpdatedOut, errors=(400, 409)),
         Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Nothing, errors=(409,)),
         Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut, who="study"),
     ]

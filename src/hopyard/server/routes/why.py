@@ -25,6 +25,8 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if run.phase is not RunPhase.QUEUED:
             run = await readable_one(parts.runs, run)
             return _told(run, detail=_standing(run))
+        if run.held_by is not None:
+            return _told(run, reason=run.hold_reason, detail=f"{run.hold_detail}; `hop update {run.name} --release` lets it start")
         snapshot = await parts.controller.snapshot()
         delayed = next((gang for gang in snapshot.delayed if gang.id == GangId(run.id)), None)
         if delayed is not None and delayed.not_before is not None:

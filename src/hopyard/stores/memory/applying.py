@@ -8,7 +8,7 @@ from hopyard.domain import attempt_news
 from hopyard.domain.amounts import placed
 from hopyard.domain.attempt import AttemptPhase
 from hopyard.domain.cluster import Plan, PlanResult, Preemption
-from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.gang import CHANGED_SINCE, Gang, Placement, is_other
 from hopyard.domain.ids import GangId, RunId, Version, attempt_id
 from hopyard.domain.run import RunEvent, RunEventKind, RunPhase
 from hopyard.interfaces.cluster_store import Recorded
@@ -56,6 +56,8 @@ class Applying:
         gang = state.pending.get(asked.gang.id)
         if gang is None:
             return "it no longer waits"
+        if state.runs[RunId(gang.id)].changed and is_other(asked.gang, gang):
+            return CHANGED_SINCE
         placement = Placement(gang.sized(_counts(gang, asked.gang)), asked.assignments)
         reason = state.holdings.take(placement)
         if reason is not None:

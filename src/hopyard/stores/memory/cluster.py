@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
-from hopyard.domain.run import RunPhase
+from hopyard.domain.run import Run, RunEvent, RunPhase
+from hopyard.domain.run_change import changed_meanwhile, waits_no_longer, waits_otherwise
 from hopyard.errors import NotFound, NotLeader
 from hopyard.interfaces.cluster_store import Lease, Recorded
 from hopyard.stores.memory.applying import Applying
@@ -125,6 +127,23 @@ class MemoryClusterStore:
         if row.attempts[-1].phase is not AttemptPhase.STOPPING:
             changes.make(row, attempt_news.stop(changes.before(row)))
         return changes.finish()
+
+    async def change(self, before: Run, after: Run, event: RunEvent, /) -> None:
+        row, state = self._existing(before.id), self._state
+        held_by = row.held_by if row.phase is RunPhase.QUEUED else None
+        if (row.spec, held_by, row.note) != (before.spec, before.held_by, before.note):
+            raise changed_meanwhile(before)
+        if waits_otherwise(before, after):
+            if row.phase is not RunPhase.QUEUED:
+                raise waits_no_longer(before, row.phase)
+            gang = after.spec.as_gang(row.id, row.name.user, submitted_at=row.submitted_at, served_s=row.gang.served_s)
+            row.gang, row.changed = replace(gang, roles=state.shape(gang.roles), not_before=row.gang.not_before), True
+            state.wait_no_more(row.gang.id)
+            if after.held_by is None:
+                state.wait(row.gang)
+            state.changed()
+        row.spec, row.held_by, row.note = after.spec, after.held_by, after.note
+        row.events.append(event)
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
         row = self._existing(run)

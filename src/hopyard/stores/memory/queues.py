@@ -27,7 +27,7 @@ class MemoryQueueStore:
         for queue, count in (await self.waiting()).items():
             if queue not in tree.queues or queue in parents:
                 runs = "1 run waits" if count == 1 else f"{count} runs wait"
-                raise Conflict(f"{runs} in the queue `{queue}`", hints=("keep it, or stop them first",))
+                raise Conflict(f"{runs} in the queue `{queue}`", hints=("keep it, or move or stop them first",))
         if tree != self._state.tree:
             self._state.tree = tree
             self._state.charges.set_tree(tree)

@@ -12,7 +12,7 @@ from hopyard.domain.cluster import Hold, Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
 from hopyard.domain.queue import Amounts
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec, moved
+from hopyard.domain.run import HELD, Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec, held_in_words, moved
 
 
 @dataclass(slots=True)
@@ -80,6 +80,9 @@ class RunRow:
     artifact: Digest | None = None
     stop_requested: bool = False
     offline: bool = False
+    held_by: str | None = None
+    note: str = ""
+    changed: bool = False  # it asks for something else than was submitted
     unstored: tuple[str, ...] = ()
     machine_env: Mapping[str, str | None] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -99,6 +102,7 @@ class RunRow:
         return [one for one in self.checkpoints if (one.attempt, one.rank, one.step) not in self.damaged]
 
     def noun(self, hold: Hold | None, promise: Promise | None) -> Run:
+        held = self.held_by is not None and self.phase is RunPhase.QUEUED
         return Run(
             id=self.id,
             name=self.name,
@@ -113,8 +117,8 @@ class RunRow:
             summary=self.summary,
             artifact=self.artifact,
             stop_requested=self.stop_requested,
-            hold_reason="" if hold is None else str(hold.reason),
-            hold_detail="" if hold is None else hold.detail,
+            hold_reason=HELD if held else "" if hold is None else str(hold.reason),
+            hold_detail=held_in_words(self.held_by) if held else "" if hold is None else hold.detail,
             position=None if hold is None else hold.position,
             blocked_by=() if hold is None else hold.blocked_by,
             expected_at=None if hold is None else hold.expected_at,
@@ -122,5 +126,7 @@ class RunRow:
             preemptions=self.gang.preemptions,
             served_s=self.gang.served_s,
             offline=self.offline,
+            held_by=self.held_by if held else None,
+            note=self.note,
             unstored=self.unstored,
         )

@@ -131,7 +131,7 @@ class State:
         return gang in self.pending or gang in self.delayed
 
     def wait_no_more(self, gang: GangId) -> None:
-        self.pending.discard(gang)
+        self.pending.discard(gang)  # one that is held is not there
         self.delayed.pop(gang, None)
         if self.promises.pop(gang, None) is not None:
             self.seen_promises.stale()

@@ -11,7 +11,7 @@ from hopyard.domain import attempt_news
 from hopyard.domain.amounts import placed
 from hopyard.domain.attempt import AttemptPhase
 from hopyard.domain.cluster import Breach, Plan, PlanResult, Preemption, Promise
-from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.gang import CHANGED_SINCE, Gang, Placement, is_other
 from hopyard.domain.ids import AttemptId, GangId, RunId, attempt_id
 from hopyard.domain.run import RunEventKind, RunPhase, moved
 from hopyard.stores.sql.attempt_rows import Changes
@@ -37,10 +37,12 @@ _WAITING = ByIds(
         runs.c.max_attempts,
         runs.c.losses,
         runs.c.refusals,
+        runs.c.held_by,
+        runs.c.changed,
     ),
     runs.c.id,
 )
-_PHASE = select(runs.c.id, runs.c.phase).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
+_STANDING = select(runs.c.id, runs.c.phase, runs.c.held_by).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 _START = Hot(
     update(runs)
     .where(runs.c.id == bindparam("b_id"), runs.c.phase == str(RunPhase.QUEUED))
@@ -63,6 +65,8 @@ class _Waiting(NamedTuple):
     max_attempts: int
     losses: int
     refusals: int
+    held_by: str | None
+    changed: bool
 
 
 class Applying:
@@ -114,6 +118,9 @@ class Applying:
                 rejected[asked.gang.id] = "it no longer waits"
                 continue
             gang = to_gang(row.gang)
+            if row.changed and is_other(asked.gang, gang):
+                rejected[gang.id] = CHANGED_SINCE
+                continue
             placement = Placement(gang.sized(_counts(gang, asked.gang)), asked.assignments)
             reason = self._refusal(placement)
             if reason is not None:
@@ -173,7 +180,7 @@ class Applying:
 
     def _waiting(self, gangs: Sequence[GangId]) -> dict[str, _Waiting]:
         found = (_Waiting(row[:WIDTH], *row[WIDTH:]) for row in _WAITING.rows(self._conn, gangs))
-        return {row.gang[0]: row for row in found if row.phase == RunPhase.QUEUED}
+        return {row.gang[0]: row for row in found if row.phase == RunPhase.QUEUED and row.held_by is None}
 
     # -- making room --------------------------------------------------------------------------------------------------
 
@@ -217,8 +224,8 @@ class Applying:
     def _still_waiting(self, gangs: Sequence[GangId]) -> set[GangId]:
         found: set[GangId] = set()
         for at in range(0, len(gangs), IDS_PER_QUERY):
-            rows = self._conn.execute(_PHASE, {"b_ids": gangs[at : at + IDS_PER_QUERY]})
-            found.update(run for run, phase in rows if phase == RunPhase.QUEUED)
+            rows = self._conn.execute(_STANDING, {"b_ids": gangs[at : at + IDS_PER_QUERY]})
+            found.update(run for run, phase, held_by in rows if phase == RunPhase.QUEUED and held_by is None)
         return found
 
     def _tell(self, run: RunId, kind: RunEventKind, detail: str) -> None:

@@ -14,20 +14,22 @@ from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
-from hopyard.domain.run import RunPhase, moved
+from hopyard.domain.run import Run, RunEvent, RunPhase, moved
+from hopyard.domain.run_change import waits_no_longer, waits_otherwise
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.cluster_store import Lease, Recorded
 from hopyard.stores.sql import node_rows
 from hopyard.stores.sql.apply_plan import Applying
 from hopyard.stores.sql.attempt_rows import Changes, OutOfStep
+from hopyard.stores.sql.change_rows import check_unchanged, write_change
 from hopyard.stores.sql.codec import decode_replicas, encode_exit, to_us
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.hold_rows import Change, HoldRows
 from hopyard.stores.sql.lease_rows import check_epoch, drop_lease, take_lease
 from hopyard.stores.sql.live import Live
 from hopyard.stores.sql.live_rows import LiveAttempt
-from hopyard.stores.sql.marks import read_marks
+from hopyard.stores.sql.marks import Stamp, read_marks
 from hopyard.stores.sql.promise_rows import replace_promises
 from hopyard.stores.sql.tables import attempts, runs
 from hopyard.stores.sql.view import View
@@ -168,6 +170,24 @@ class SqlClusterStore:
 
         return await self._write(write)
 
+    async def change(self, before: Run, after: Run, event: RunEvent, /) -> None:
+        def write(conn: Connection) -> None:
+            phase = _phase(conn, before.id)
+            check_unchanged(conn, before, phase)
+            visible = waits_otherwise(before, after)
+            if visible and phase is not RunPhase.QUEUED:
+                raise waits_no_longer(before, phase)
+            stamp = self._live.refresh(conn)
+            write_change(conn, before, after, event, stamp.now if visible else None)
+            if visible:
+                self._holds.drop(conn, [before.id])
+                self._live.waits_otherwise()
+                self._withdraw(conn, before.id, stamp)
+                stamp.touch("runs")
+                stamp.write()
+
+        await self._write(write)
+
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> Recorded:
         def write(conn: Connection) -> Recorded:
             _phase(conn, run)
@@ -254,13 +274,17 @@ class SqlClusterStore:
         conn.execute(_CANCEL.where(runs.c.id == run).values(values))
         self._holds.drop(conn, [run])
         self._live.waits_no_longer(run)
-        promises = {gang: one for gang, one in self._live.promises.items() if gang != GangId(run)}
-        if replace_promises(conn, self._live.promises, promises):
-            self._live.promises = promises
-            changes.stamp.touch("promises")
+        self._withdraw(conn, run, changes.stamp)
         changes.stamp.touch("runs")
         changes.stamp.write()
         return Recorded(changed=(run,))
+
+    def _withdraw(self, conn: Connection, run: RunId, stamp: Stamp) -> None:
+        """What was promised to the run."""
+        promises = {gang: one for gang, one in self._live.promises.items() if gang != GangId(run)}
+        if replace_promises(conn, self._live.promises, promises):
+            self._live.promises = promises
+            stamp.touch("promises")
 
 
 def _hear(changes: Changes, found: LiveAttempt, status: AttemptStatus) -> None:

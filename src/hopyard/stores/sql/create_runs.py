@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
 from hopyard.domain.queue import DEFAULT_PRIORITY
-from hopyard.domain.run import Run, RunPhase
+from hopyard.domain.run import Run, RunPhase, RunSpec
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
 from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_words, fingerprint, spec_columns, to_us
@@ -137,6 +137,10 @@ def _tell(journal: Journal, before: Marks, after: Marks, rows: Sequence[dict[str
         journal.write(before, Entry(after, submitted=tuple(map(to_gang, waiting))))
 
 
+def search_text(name: RunName, spec: RunSpec) -> str:
+    return "\n".join([str(name), spec.label, *(f"{key}={value}" for key, value in spec.tags.items())]).lower()
+
+
 def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:
     spec, offline, now = one.new.spec, one.new.offline, to_us(one.now)
     return {
@@ -177,7 +181,7 @@ def _contents_row(one: _Accepted) -> dict[str, Any]:
         "run": one.new.id,
         **spec_columns(spec),
         "fingerprint": one.fingerprint,
-        "search": "\n".join([str(name), spec.label, *(f"{key}={value}" for key, value in spec.tags.items())]).lower(),
+        "search": search_text(name, spec),
         "params": encode_map(spec.params),
         "summary": "{}",
         "latest": "{}",

@@ -28,9 +28,13 @@ _JITTER_US = timedelta(seconds=1) // timedelta(microseconds=1)  # an expected st
 _WAITING = (
     select(runs.c.id, runs.c.queue, holds.c.rank, holds.c.reason, holds.c.detail, holds.c.blocked_by, holds.c.expected_at)
     .outerjoin(holds, holds.c.run == runs.c.id)
-    .where(runs.c.phase == str(RunPhase.QUEUED))
+    .where(runs.c.phase == str(RunPhase.QUEUED), runs.c.held_by.is_(None))
 )
-_SINCE = select(runs.c.id, runs.c.queue, runs.c.phase).where(runs.c.touched > bindparam("b_clock"))
+_SINCE = (
+    select(runs.c.id, runs.c.queue, runs.c.phase, runs.c.held_by, holds.c.run)
+    .outerjoin(holds, holds.c.run == runs.c.id)
+    .where(runs.c.touched > bindparam("b_clock"))
+)
 _BASES = select(counters.c.name, counters.c.value).where(counters.c.name.startswith(BASE, autoescape=True))
 _SET_BASE = update(counters).where(counters.c.name == bindparam("b_name"))
 _CHANGE = Hot(update(holds).where(holds.c.run == bindparam("b_run")))
@@ -106,8 +110,10 @@ class HoldRows:
         if epoch != self._epoch or marks.removed > self._clock or marks.clock < self._clock:
             self._read(conn)
         elif marks.runs > self._clock:
-            for run, queue, phase in conn.execute(_SINCE, {"b_clock": self._clock}):
-                if phase == RunPhase.QUEUED:
+            for run, queue, phase, held_by, row in conn.execute(_SINCE, {"b_clock": self._clock}):
+                if row is None:  # another server changed the run
+                    self._rows.pop(run, None)
+                if phase == RunPhase.QUEUED and held_by is None:
                     self._waiting[run] = queue
                 else:
                     self._waiting.pop(run, None)

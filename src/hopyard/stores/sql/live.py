@@ -162,6 +162,10 @@ class Live:
         """It is out of the queue."""
         self._draft.placed.append(GangId(run))
 
+    def waits_otherwise(self) -> None:
+        """A run that waits was changed: how it waits now stands in its row alone."""
+        self._draft.requeued = True
+
     def changed(self, attempt: AttemptId, *, requeued: bool = False) -> None:
         """It is otherwise than before, or over. requeued: its run waits again."""
         self._draft.attempts.append(attempt)

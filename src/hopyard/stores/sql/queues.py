@@ -59,5 +59,5 @@ def _check_nobody_is_left(tree: QueueTree, waiting: Mapping[QueueName, int], *, 
     lost = sorted(queue for queue in waiting if (queue not in tree.queues and queue in before.queues) or queue in below)
     if lost:
         named = ", ".join(f"{queue} ({waiting[queue]})" for queue in lost[:5])
-        hint = "keep these queues until their runs have started, or stop the runs"
+        hint = f"move the runs (`hop update --from-queue {lost[0]} --queue QUEUE`), stop them, or keep these queues until they have started"
         raise Conflict(f"runs wait in queues that are no leaves of the new tree: {named}", hints=(hint,))

@@ -9,7 +9,7 @@ from sqlalchemy import Row, Select, and_, bindparam, func, select
 
 from hopyard.domain.brief import brief_spec, brief_values
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName
-from hopyard.domain.run import Attempt, Run, RunPhase
+from hopyard.domain.run import HELD, Attempt, Run, RunPhase, held_in_words
 from hopyard.stores.sql.codec import (
     Shape,
     decode_counts,
@@ -55,6 +55,7 @@ SELECT_RUNS: Select[Any] = (
         run_contents.c.params,
         run_contents.c.summary,
         run_contents.c.artifact,
+        run_contents.c.note,
         run_contents.c.unstored,
         (holds.c.rank - _HOLD_BASE).label("position"),
         holds.c.reason.label("hold_reason"),
@@ -95,6 +96,7 @@ def to_run(found: Row[Any], *, brief: bool = False) -> Run:
     spec, params, summary = decode_spec(row.spec), decode_map(row.params), decode_map(row.summary)
     if brief:  # also of a run from before there was a brief spec in the database
         spec, params, summary = brief_spec(spec), brief_values(params), brief_values(summary)
+    held = row.held_by is not None and row.phase == RunPhase.QUEUED
     return Run(
         id=RunId(row.id),
         name=RunName(row.user_name, row.project, row.number),
@@ -109,8 +111,8 @@ def to_run(found: Row[Any], *, brief: bool = False) -> Run:
         summary=summary,
         artifact=None if row.artifact is None else Digest(row.artifact),
         stop_requested=row.stop_requested,
-        hold_reason=row.hold_reason or "",
-        hold_detail=row.hold_detail or "",
+        hold_reason=HELD if held else row.hold_reason or "",
+        hold_detail=held_in_words(row.held_by) if held else row.hold_detail or "",
         position=row.position,
         blocked_by=decode_words(row.blocked_by or "[]"),
         expected_at=from_us_or_none(row.expected_at),
@@ -118,6 +120,8 @@ def to_run(found: Row[Any], *, brief: bool = False) -> Run:
         preemptions=row.preemptions,
         served_s=row.served_us / 1_000_000,
         offline=row.offline,
+        held_by=row.held_by if held else None,
+        note=row.note,
         unstored=decode_words(row.unstored),
     )
 

@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0015"  # the newest migration
+HEAD = "0016"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -79,6 +79,8 @@ runs = Table(
     _touched(),
     Column("parent", _Key),  # the study that a trial's run belongs to, which may be gone
     Column("study", Boolean, nullable=False, server_default=false()),
+    Column("held_by", _Key),  # the user who holds it: it does not start until it is released
+    Column("changed", Boolean, nullable=False, server_default=false()),  # it asks for something else than was submitted
     UniqueConstraint("user_name", "project", "number", name="runs_name"),
     Index("runs_phase", "phase", "submitted_at"),
     Index("runs_touched", "touched"),
@@ -106,6 +108,7 @@ run_contents = Table(
     Column("git_diff", _Key),
     Column("machine_env", Text),  # JSON: as of `RunStore.machine_env`
     Column("brief", Text),  # JSON: the spec as listings carry it, where that is less
+    Column("note", Text, nullable=False, server_default=""),
 )
 
 run_tags = Table(

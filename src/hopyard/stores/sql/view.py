@@ -30,9 +30,10 @@ from hopyard.stores.sql.tables import runs
 T = TypeVar("T")
 
 _QUEUED = str(RunPhase.QUEUED)
-_WAITING = select(*GANG_COLUMNS, runs.c.phase).where(runs.c.phase == _QUEUED)
-_TOUCHED = select(*GANG_COLUMNS, runs.c.phase).where(runs.c.touched > bindparam("b_clock"))
-_WAITING_IDS = select(runs.c.id).where(runs.c.phase == _QUEUED)
+_STANDING = select(*GANG_COLUMNS, runs.c.phase, runs.c.held_by)
+_WAITING = _STANDING.where(runs.c.phase == _QUEUED)
+_TOUCHED = _STANDING.where(runs.c.touched > bindparam("b_clock"))
+_WAITING_IDS = select(runs.c.id).where(runs.c.phase == _QUEUED, runs.c.held_by.is_(None))
 
 
 class View:
@@ -190,7 +191,7 @@ class View:
     def _take_runs(self, conn: Connection, before: Marks, *, missed: bool) -> None:
         rows = conn.execute(_WAITING) if before.runs < 0 else conn.execute(_TOUCHED, {"b_clock": before.runs})
         for row in rows:
-            if row.phase == _QUEUED:
+            if row.phase == _QUEUED and row.held_by is None:
                 self._wait(to_gang(row))
             else:
                 self._waits_no_more(GangId(row.id))

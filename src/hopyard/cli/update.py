@@ -1,0 +1,112 @@
+"""`hop update`: changes runs that wait, and what any run is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hopyard.cli import console
+from hopyard.cli.address import Run, get_run
+from hopyard.cli.options import extras_option, gpu_memory_option, json_option, run_argument
+from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.sdk.client import Client
+
+NO_LIMIT = "none"
+
+
+@click.command("update")
+@run_argument("refs", nargs=-1, metavar="[RUN]...")
+@click.option("-q", "--queue", metavar="QUEUE", help="Let it wait in this queue.")
+@click.option("--priority", type=int, metavar="0..100", help="Larger goes first.")
+@click.option("--time", metavar="2h|none", help="The run is ended after this long; none: it has no limit.")
+@click.option("--cpus", metavar="N", help="CPUs of each replica.")
+@click.option("--memory", metavar="8G", help="Memory of each replica.")
+@click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
+@gpu_memory_option
+@extras_option
+@click.option("--hold/--release", default=None, help="Keep it from starting, or let it start again; it keeps its place in time.")
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run; an empty one removes it.")
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag that it gets, or that changes (repeatable).")
+@click.option("--untag", multiple=True, metavar="K", help="A tag that it loses (repeatable).")
+@click.option("--note", metavar="TEXT", help="A note for those who look at the run; an empty one removes it.")
+@click.option("--from-queue", metavar="QUEUE", help="In place of RUN: all runs that wait in this queue, of all users.")
+@json_option
+def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **options: Any) -> None:
+    """Change runs: what they ask for and whether they may start while they wait; name, tags and note at any time.
+
+    Changed runs keep their place in time. What was changed, by whom, is told by `hop info`.
+    """
+    from hopyard.sdk.connect import connect
+
+    if bool(refs) == (from_queue is not None):
+        raise SpecError("which runs are meant is not told" if not refs else "--from-queue: runs are named as well", hints=("name runs, or all that wait in a queue: `--from-queue QUEUE`",))
+    changes = _changes(options)
+    client = connect()
+    if from_queue is not None:
+        _update_queue(client, from_queue, changes, options, as_json=as_json)
+        return
+    try:
+        runs = [get_run(client, ref) for ref in refs]  # all names are looked up before anything is changed
+    except NotFound as error:
+        others = ("nothing was changed: leave it out to change the others",) if len(refs) > 1 else ()
+        raise NotFound(error.message, hints=(*others, *error.hints)) from None
+    answers = []
+    for run in runs:
+        answers.append(_update(client, run, changes, options))
+        if not as_json:
+            console.say(f"{run['name']}  {'; '.join(answers[-1]['changes']) or 'nothing differs'}")
+    if as_json:
+        console.out_json(answers)
+
+
+def _update_queue(client: Client, queue: str, changes: dict[str, Any], options: dict[str, Any], *, as_json: bool) -> None:
+    from hopyard.cli.ps import list_runs
+
+    waiting = [run for run in list_runs(client, phases=("queued",), tags={}, limit=None, trials=1) if run["spec"]["queue"] == queue]
+    answers, started = [], 0
+    for run in reversed(waiting):  # the oldest first
+        try:
+            answers.append(_update(client, run, changes, options))
+        except Conflict:  # it has started meanwhile
+            started += 1
+            continue
+        if not as_json:
+            console.say(f"{run['name']}  {'; '.join(answers[-1]['changes']) or 'nothing differs'}")
+    if as_json:
+        console.out_json(answers)
+    elif not waiting:
+        console.say(f"no run waits in queue {queue}")
+    if started:
+        console.say(f"{started} had started meanwhile, and stay as they are")
+
+
+def _update(client: Client, run: Run, changes: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    from hopyard.cli.fork import roles_of
+    from hopyard.config.runspec import parse_sizes
+
+    roles = roles_of(client.get(f"/runs/{run['id']}")["spec"]["roles"], options) if parse_sizes(options) else None
+    answer: dict[str, Any] = client.patch(f"/runs/{run['id']}", changes if roles is None else {**changes, "roles": roles})
+    return answer
+
+
+def _changes(options: dict[str, Any]) -> dict[str, Any]:
+    """What the options change, sizes excepted. Raises SpecError."""
+    from hopyard.config import params
+    from hopyard.config.runspec import parse_sizes, parse_standing
+    from hopyard.domain.ids import check_name
+
+    unlimited = options["time"] == NO_LIMIT
+    changes = parse_standing({**options, "time": None if unlimited else options["time"]})
+    if unlimited:
+        changes["time_limit_s"] = None
+    if options["tags"]:
+        changes["tags"] = params.parse_tags(options["tags"])
+    if options["untag"]:
+        changes["untag"] = list(options["untag"])
+    if options["label"] is not None:
+        changes["label"] = check_name(options["label"], what="--name") if options["label"] else ""
+    changes |= {key: options[key] for key in ("hold", "note") if options[key] is not None}
+    if not changes and not parse_sizes(options):
+        raise SpecError("nothing is to be changed", hints=("say what, for example `--priority 70`; `hop update --help` lists what can be",))
+    return changes

@@ -1,0 +1,71 @@
+"""Changes of a run that its user, or somebody who administers its queue, asks for."""
+
+from __future__ import annotations
+
+from hopyard.domain.run import Run, RunPhase, RunSpec
+from hopyard.errors import Conflict
+
+UNLIMITED = "none"
+
+
+def waits_otherwise(before: Run, after: Run) -> bool:
+    """Whether a policy sees another gang, or one more or less: such changes are for runs that wait."""
+    return before.held_by != after.held_by or _asked(before.spec) != _asked(after.spec)
+
+
+def waits_no_longer(run: Run, phase: RunPhase) -> Conflict:
+    """Such a change came too late."""
+    hints = ("its name, its tags and its note can be changed in every phase", f"`hop fork {run.name}` runs it again with changes")
+    return Conflict(f"run {run.name} does not wait: it is {phase}, so what it asks for stays as it is", hints=hints)
+
+
+def changed_meanwhile(run: Run) -> Conflict:
+    return Conflict(f"run {run.name} was changed at the same moment", hints=("look at it with `hop info`, and send the change again",))
+
+
+def _asked(spec: RunSpec) -> tuple[object, ...]:
+    return (spec.gang_roles(), spec.queue, spec.priority, spec.time_limit_s)
+
+
+def changes(before: Run, after: Run) -> list[str]:
+    """What differs, each as people read it: `queue a -> b`."""
+    old, new = before.spec, after.spec
+    found = [
+        f"{what} {was} -> {now}"
+        for what, was, now in (
+            ("queue", old.queue, new.queue),
+            ("priority", old.priority, new.priority),
+            ("time limit", _seconds(old.time_limit_s), _seconds(new.time_limit_s)),
+            ("name", _quoted(old.label), _quoted(new.label)),
+            ("note", _quoted(before.note), _quoted(after.note)),
+        )
+        if was != now
+    ]
+    for role, other in zip(old.roles, new.roles, strict=True):
+        of = f" of {role.name}" if len(old.roles) > 1 else ""
+        for field in role.resources.__dataclass_fields__:
+            was, now = getattr(role.resources, field), getattr(other.resources, field)
+            if was != now:
+                found.append(f"{field}{of} {_listed(was)} -> {_listed(now)}")
+    found += [
+        f"tag {key} {_quoted(old.tags.get(key, ''))} -> {_quoted(new.tags.get(key, ''))}"
+        for key in sorted({*old.tags, *new.tags})
+        if old.tags.get(key) != new.tags.get(key)
+    ]
+    if before.held_by is None and after.held_by is not None:
+        found.append("held")
+    if before.held_by is not None and after.held_by is None:
+        found.append("released")
+    return found
+
+
+def _seconds(seconds: float | None) -> str:
+    return UNLIMITED if seconds is None else f"{seconds:g} s"
+
+
+def _quoted(text: str) -> str:
+    return f"`{text}`" if text else "none"
+
+
+def _listed(value: object) -> str:
+    return " or ".join(map(str, value)) or "any" if isinstance(value, tuple) else str(value)
