@@ -39,6 +39,8 @@ EVENTS = (
     "reserve",
     "cancel",
     "edit",
+    "edit",
+    "release",
 )
 
 
@@ -80,8 +82,14 @@ def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
         del world.pending[GangId(str(one))]
     elif event == "edit" and (one := one_of(world.pending)):
         gang_id = GangId(str(one))
-        edited: Gang = replace(world.pending[gang_id], priority=data.draw(st.sampled_from([10, 90])))
+        known = world.pending[gang_id]
+        other = data.draw(gangs(str(gang_id), world.queues))
+        field = data.draw(st.sampled_from(["priority", "queue", "time_limit_s", "roles"]))
+        resized = tuple(replace(role, resources=other.roles[0].resources) for role in known.roles)
+        edited: Gang = replace(known, **{field: resized if field == "roles" else getattr(other, field)})
         world.pending[gang_id] = edited
+    elif event == "release":  # it waits for long, and is seen only now; to hold one is to cancel it
+        world.submit(data.draw(gangs(f"r{count}", world.queues, at=-1000)))
 
 
 def as_stored(snapshot: Snapshot, waiting: Chunks[GangId, Gang]) -> Snapshot:

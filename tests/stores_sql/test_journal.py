@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import Connection
 
 from hopyard.domain import attempt_news
-from hopyard.domain.cluster import Promise, Snapshot
+from hopyard.domain.cluster import Hold, HoldReason, Promise, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue, QueueTree
-from hopyard.domain.run import Run
+from hopyard.domain.run import Run, RunEvent, RunEventKind
 from hopyard.stores.sql import create_runs, journal, live_rows
 from hopyard.stores.sql.database import Database
-from hopyard.testing.stores import Stores, apply, at, exited, new_run, node, running, see, start, submit
+from hopyard.testing.stores import Stores, apply, at, exited, new_run, node, note, running, see, start, submit
 from tests.stores_sql.conftest import stores_over
 
 pytestmark = pytest.mark.anyio
@@ -231,6 +231,27 @@ async def test_a_reader_far_behind_reads_the_rows(
     await stores.cluster.record_status(exited(second), now=at(7))
     assert (await same(stores, tmp_path / "hopyard.db")).running == ()
     assert reads.count > before
+
+
+@pytest.mark.parametrize("other_server", [False, True])
+async def test_runs_that_are_changed_are_read(stores: Stores, tmp_path: Path, other_server: bool) -> None:
+    """And their holds are written anew, whichever server changed them."""
+    _, run = await begun(stores)
+    other = Database.open(tmp_path / "hopyard.db")
+    try:
+        changer = stores_over(other) if other_server else stores
+        for held_by, priority in ((None, 70), ("bob", 70), (None, 80)):
+            await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+            known = await stores.runs.get(run.id)
+            wanted = replace(known, held_by=held_by, spec=replace(known.spec, priority=priority))
+            await changer.cluster.change(known, wanted, RunEvent(at(5), RunEventKind.CHANGED, "by bob"))
+            seen = await same(stores, tmp_path / "hopyard.db")
+            assert [gang.priority for gang in seen.pending] == ([] if held_by else [priority])
+            assert (await stores.runs.get(run.id)).hold_detail == ("held by bob until it is released" if held_by else "")
+        await note(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
+        assert (await stores.runs.get(run.id)).hold_detail == "quota"
+    finally:
+        await other.close()
 
 
 @pytest.mark.parametrize("change", ["cordon", "queues"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopyard.testing.audit_store_cases import AuditCases
+from hopyard.testing.change_cases import ChangeCases
 from hopyard.testing.cluster_store_cases import LifeCases, LossCases, PlanCases, StopCases
 from hopyard.testing.dataset_store_cases import AccessCases, DatasetCases
 from hopyard.testing.learning_cases import LearningCases
@@ -35,6 +36,7 @@ class ClusterStoreContract(
     StopCases,
     PreemptCases,
     PhaseCases,
+    ChangeCases,
     LearningCases,
     NodeCases,
     LeaseCases,

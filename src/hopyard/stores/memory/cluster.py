@@ -139,6 +139,7 @@ class MemoryClusterStore:
             gang = after.spec.as_gang(row.id, row.name.user, submitted_at=row.submitted_at, served_s=row.gang.served_s)
             row.gang, row.changed = replace(gang, roles=state.shape(gang.roles), not_before=row.gang.not_before), True
             state.wait_no_more(row.gang.id)
+            state.forget_hold(row.gang.id)
             if after.held_by is None:
                 state.wait(row.gang)
             state.changed()

@@ -180,6 +180,10 @@ class State:
             self._holds, self._unread = {hold.gang: hold for hold in self._unread}, ()
         return self._holds
 
+    def forget_hold(self, gang: GangId) -> None:
+        """It asks for something else than when this was noted."""
+        self._holds = {one: hold for one, hold in self.holds().items() if one != gang}
+
     def hold_of(self, run: RunRow) -> Hold | None:
         return self.holds().get(run.gang.id) if self.waits(run.gang.id) else None
 

@@ -1,0 +1,151 @@
+"""Changing runs: what they ask for while they wait, what they are called at any time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hopyard.domain.cluster import Hold, HoldReason, Promise
+from hopyard.domain.ids import GangId, NodeId, QueueName, RunId, attempt_id
+from hopyard.domain.queue import Queue, QueueTree
+from hopyard.domain.run import HELD, Run, RunEvent, RunEventKind, RunPhase
+from hopyard.errors import Conflict, NotFound
+from hopyard.interfaces.run_store import RunFilter
+from hopyard.testing.run_store_cases import GONE
+from hopyard.testing.stores import ClusterStores, apply, at, exited, gang_of, node, note, place, see, start, started, submit
+
+_OTHER = QueueName("other")
+
+
+async def _change(stores: ClusterStores, run: RunId, *, before: Run | None = None, **changes: Any) -> Run:
+    """The run afterwards; `changes` are fields of its spec, or held_by and note."""
+    known = before or await stores.runs.get(run)
+    own = {name: changes.pop(name) for name in ("held_by", "note") if name in changes}
+    wanted = replace(known, spec=replace(known.spec, **changes), **own)
+    await stores.cluster.change(known, wanted, RunEvent(at(50), RunEventKind.CHANGED, "by bob: this"))
+    return await stores.runs.get(run)
+
+
+async def _two_queues(stores: ClusterStores) -> None:
+    await stores.queues.replace(QueueTree({name: Queue(name) for name in (QueueName("default"), _OTHER)}, default=QueueName("default")))
+
+
+class ChangeCases:
+    """A change is written where a run is as it was known to be, or not at all."""
+
+    async def test_what_a_waiting_run_asks_for_is_changed(self, stores: ClusterStores) -> None:
+        await _two_queues(stores)
+        await see(stores, nodes=[node(cpus=8)])
+        run = await submit(stores, now=at(1))
+        await submit(stores, now=at(2))
+        await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        before = (await stores.cluster.snapshot(now=at(3))).version
+        (role,) = run.spec.roles
+        bigger = replace(role, resources=replace(role.resources, cpu_milli=5000))
+        after = await _change(stores, run.id, queue=_OTHER, priority=70, time_limit_s=60.0, roles=(bigger,))
+        assert (after.spec.queue, after.spec.priority, after.spec.time_limit_s, after.spec.roles) == (_OTHER, 70, 60.0, (bigger,))
+        assert (after.submitted_at, after.position, after.hold_detail) == (at(1), None, "")
+        snapshot = await stores.cluster.snapshot(now=at(4))
+        assert snapshot.version > before
+        gang = gang_of(snapshot, run.id)
+        assert gang == after.spec.as_gang(run.id, "alice", submitted_at=at(1))
+        assert await stores.queues.waiting() == {_OTHER: 1, QueueName("default"): 1}
+        assert [(one.at, one.kind, one.detail) for one in await stores.runs.events(run.id)] == [
+            (at(50), RunEventKind.CHANGED, "by bob: this")
+        ]
+        await note(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
+        assert (await stores.runs.get(run.id)).hold_detail == "quota"
+        assert await start(stores, run.id, seconds=5) == attempt_id(run.id, 1)
+
+    async def test_a_plan_made_before_does_not_start_it(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node(cpus=8)])
+        changed, held, other = [await submit(stores) for _ in range(3)]
+        snapshot = await stores.cluster.snapshot(now=at(1))
+        plan = [place(gang_of(snapshot, run.id), "n1") for run in (changed, held, other)]
+        await _change(stores, changed.id, priority=90)
+        await _change(stores, held.id, held_by="bob")
+        result = await apply(stores, *plan)
+        assert (result.applied, set(result.rejected)) == ((GangId(other.id),), {GangId(changed.id), GangId(held.id)})
+        assert (await stores.runs.get(changed.id)).phase is RunPhase.QUEUED
+
+    async def test_a_held_run_is_seen_by_no_policy_until_it_is_released(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node()])
+        run = await submit(stores, now=at(1))
+        await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        held = await _change(stores, run.id, held_by="bob")
+        assert (held.phase, held.held_by, held.hold_reason, held.position) == (RunPhase.QUEUED, "bob", HELD, None)
+        assert "held by bob" in held.hold_detail
+        assert list((await stores.cluster.snapshot(now=at(2))).pending) == []
+        await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "late", 1))
+        assert (await stores.runs.get(run.id)).hold_reason == HELD
+        released = await _change(stores, run.id, held_by=None)
+        assert (released.held_by, released.hold_reason) == (None, "")
+        assert gang_of(await stores.cluster.snapshot(now=at(3)), run.id).submitted_at == at(1)
+        await note(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        assert (await stores.runs.get(run.id)).position == 1
+        attempt = await start(stores, run.id, seconds=4)
+        await stores.cluster.record_status(exited(attempt), now=at(5))
+        assert (await stores.runs.get(run.id)).held_by is None
+
+    async def test_a_held_run_can_be_stopped(self, stores: ClusterStores) -> None:
+        run = await submit(stores)
+        await _change(stores, run.id, held_by="bob")
+        await stores.cluster.request_stop(run.id, now=at(2))
+        ended = await stores.runs.get(run.id)
+        assert (ended.phase, ended.held_by, ended.hold_reason) == (RunPhase.CANCELLED, None, "")
+
+    async def test_a_promise_to_another_gang_is_withdrawn(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node()])
+        run = await submit(stores)
+        promise = Promise(GangId(run.id), at(60), at(0), (NodeId("n1"),))
+        await apply(stores, promises=(promise,))
+        await _change(stores, run.id, label="named")
+        assert (await stores.runs.get(run.id)).promised_at == at(60)
+        await _change(stores, run.id, priority=70)
+        assert (await stores.runs.get(run.id)).promised_at is None
+        assert not (await stores.cluster.snapshot(now=at(1))).promises
+
+    async def test_what_a_run_is_called_is_changed_in_every_phase(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores, label="old", tags={"a": "1", "b": "2"})
+        version = (await stores.cluster.snapshot(now=at(1))).version
+        after = await _change(stores, run, label="new", tags={"b": "3"}, note="look\nhere")
+        assert (after.spec.label, after.spec.tags, after.note, after.phase) == ("new", {"b": "3"}, "look\nhere", RunPhase.STARTING)
+        assert (await stores.cluster.snapshot(now=at(1))).version == version
+        for where, found in (
+            (RunFilter(label="new"), [run]),
+            (RunFilter(label="old"), []),
+            (RunFilter(tags={"b": "3"}), [run]),
+            (RunFilter(tags={"a": "1"}), []),
+            (RunFilter(text="NEW"), [run]),
+        ):
+            assert [one.id for one in await stores.runs.list(where)] == found
+        await stores.cluster.record_status(exited(attempt), now=at(2))
+        assert (await _change(stores, run, note="")).note == ""
+
+    async def test_who_comes_second_is_told(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node()])
+        run = await submit(stores)
+        await _change(stores, run.id, priority=70)
+        for changes in ({"priority": 80}, {"note": "n"}, {"held_by": "bob"}):
+            with pytest.raises(Conflict, match="changed at the same moment"):
+                await _change(stores, run.id, before=run, **changes)
+        known = await stores.runs.get(run.id)
+        await start(stores, run.id, seconds=1)
+        late: list[dict[str, Any]] = [{"priority": 80}, {"held_by": "bob"}, {"time_limit_s": 1.0}]
+        for changes in late:
+            with pytest.raises(Conflict, match="does not wait: it is starting"):
+                await _change(stores, run.id, before=known, **changes)
+        assert (await stores.runs.get(run.id)).spec == known.spec
+        assert len(await stores.runs.events(run.id)) == 1
+        with pytest.raises(NotFound):
+            await _change(stores, run.id, before=replace(known, id=GONE), note="n")
+
+    async def test_a_run_that_waits_again_is_changed(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores)
+        await stores.cluster.fail_launch(attempt, "no", now=at(1))
+        await _change(stores, run, time_limit_s=5.0)
+        assert await start(stores, run, seconds=2) == attempt_id(run, 2)
+        (seen,) = (await stores.cluster.snapshot(now=at(3))).running
+        assert seen.gang.time_limit_s == 5.0

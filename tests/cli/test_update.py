@@ -1,0 +1,50 @@
+"""`hop update`, typed at a real server."""
+
+from __future__ import annotations
+
+from hopyard.sdk.client import Client
+
+from .terminal import Shell
+
+ROLE = {"command": ["true"], "resources": {"cpu_milli": 10}}
+
+
+def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) -> None:
+    assert shell.hop("node", "cordon", "box").code == 0
+    (shell.folder / "queues.yaml").write_text("queues: {default: {}, spare: {default_priority: 20, priorities: [0, 30]}}\n")
+    assert shell.hop("queue", "apply", "queues.yaml").code == 0
+    names = [client.post("/runs", {"spec": {"project": "updates", "roles": [ROLE]}})["name"] for _ in range(3)]
+    done = shell.hop("update", *names[:2], "--time", "2h", "--note", "look", "--tag", "a=b")
+    assert (done.code, done.text) == (0, "")
+    assert done.talk == "".join(f"{name}  time limit none -> 7200 s; note none -> `look`; tag a none -> `b`\n" for name in names[:2])
+    (told,) = shell.hop("update", names[0], "--hold", "--untag", "a", "--name", "kept", "--json").json
+    assert (told["run"]["held_by"], told["changes"]) == (told["run"]["name"].split("/")[0], ["name none -> `kept`", "tag a `b` -> none", "held"])
+    assert "held by" in shell.hop("ps", "--project", "updates").text
+    assert "--release` lets it start" in shell.hop("why", names[0]).text
+    assert "note        look" in shell.hop("info", names[0]).text
+    shrunk = shell.hop("update", names[2], "--cpus", "2", "--memory", "1G", "--time", "none")
+    assert "cpu_milli 10 -> 2000" in shrunk.talk
+
+    (shell.folder / "fewer.yaml").write_text("queues: {spare: {}}\n")
+    refused = shell.hop("queue", "apply", "fewer.yaml")
+    assert (refused.code, "hop update --from-queue default --queue spare" in refused.talk) == (1, True)
+    moved = shell.hop("update", "--from-queue", "default", "--queue", "spare")
+    assert moved.talk == "".join(f"{name}  queue default -> spare; priority 50 -> 20\n" for name in names)
+    assert shell.hop("update", "--from-queue", "default", "--queue", "spare").talk == "no run waits in queue default\n"
+    assert shell.hop("queue", "apply", "fewer.yaml").code == 0
+    (shell.folder / "queues.yaml").write_text("queues: {default: {}, spare: {}}\ndefault: default\n")
+    assert shell.hop("queue", "apply", "queues.yaml").code == 0
+    assert shell.hop("stop", *names).code == 0
+    assert shell.hop("node", "uncordon", "box").code == 0
+
+
+def test_what_is_not_told_is_asked_for(shell: Shell) -> None:
+    for words, what in (
+        (("update",), "which runs are meant is not told"),
+        (("update", "1", "--from-queue", "a"), "runs are named as well"),
+        (("update", "1"), "nothing is to be changed"),
+        (("update", "no/such/1", "--hold"), "no/such/1"),
+        (("hold", "1"), "hop update RUN"),
+    ):
+        refused = shell.hop(*words)
+        assert refused.code != 0 and what in refused.talk, refused
