@@ -255,7 +255,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507), audit="run.record"),
         Endpoint("GET", "/runs/by-name/{user}/{project}/{number}", by_name, returns=RunOut, errors=(400,)),
         Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="study"),
-        Endpoint("PATCH", "/runs/{id}", update, body=UpdateIn, returns=UpdatedOut, errors=(400, 409)),
+        Endpoint("PATCH", "/runs/{id}", update, body=UpdateIn, returns=UpdatedOut, errors=(400, 409), audit="run.update"),
         Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Nothing, errors=(409,)),
         Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut, who="study"),
     ]
