@@ -288,10 +288,10 @@ class LossCases:
         """The first attempt lives on where its engine cannot be reached, and tells of what it saved when others came after it."""
         run, attempt = await started(stores, max_attempts=20)
         await stores.runs.record_checkpoint(_saved(run, 1, 5))
-        for number in range(2, 12):
-            await stores.cluster.record_status(running(attempt), now=at(number))
-            await see(stores, nodes=[node()], seconds=number)
-            attempt = await start(stores, run, seconds=number)
+        for number in range(2, 12):  # hours apart: a run that is lost again and again is put back for longer and longer
+            await stores.cluster.record_status(running(attempt), now=at(3600 * number))
+            await see(stores, nodes=[node()], seconds=3600 * number + 1)
+            attempt = await start(stores, run, seconds=3600 * (number + 1))
             if number in (2, 9, 10):
                 await stores.runs.record_checkpoint(_saved(run, number, number * 10))
                 await stores.runs.record_checkpoint(_saved(run, 1, 1000 - number))
