@@ -14,8 +14,8 @@ class HomeServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, home: Home, handler: type[BaseHTTPRequestHandler]) -> None:
-        super().__init__(("", 0), handler, bind_and_activate=False)
+    def __init__(self, home: Home, routes: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("", 0), routes, bind_and_activate=False)
         self.socket.close()
         listening = listen(home.create())
         assert listening is not None, "this file system has no sockets"
