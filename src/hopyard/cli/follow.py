@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hopyard.cli.address import Run
+from hopyard.cli.address import Run, first_line
 from hopyard.cli.output import Output
 from hopyard.cli.statusline import StatusLine
 from hopyard.errors import ServerFault, ServerUnavailable
@@ -40,6 +40,7 @@ class Follower:
         self._cursors = dict(cursors or {})
         self._reconnect = reconnect or find_again
         self._attempt, self._preemptions = _attempt_number(run), int(run["preemptions"])
+        self._refused = ""  # why the attempt before could not be started
 
     def follow(self) -> Run:
         """Write what comes until the run is final; the run as it ended. Raises OutputGone, NotFound (removed meanwhile),
@@ -83,6 +84,9 @@ class Follower:
             self._line.show_progress(frame)
         elif kind in ("state", "end"):
             self._tell_new_attempt(frame["run"])
+            ended = (frame["run"].get("attempt") or {}).get("exit")
+            if ended and ended["kind"] == "node-fault":
+                self._refused = f"could not be started: {first_line(ended['reason'])}"
             self.run = frame["run"]
             self._line.show_run(self.run)
         return bool(kind == "end")
@@ -95,8 +99,9 @@ class Follower:
             origin = f"from the checkpoint at step {step}" if step is not None else "from the beginning"
             if run["spec"].get("study") is not None:  # what it decided stands in its journal, whether a state was saved or not
                 origin = "where the study was"
-            before = "made room" if run["preemptions"] > self._preemptions else "was lost"
+            before = "made room" if run["preemptions"] > self._preemptions else self._refused or "was lost"
             self._line.say(f"attempt {number} starts {origin}: the one before {before}")
+            self._refused = ""
             self._preemptions = run["preemptions"]
         self._attempt = max(number, self._attempt)
 

@@ -150,7 +150,7 @@ class RunSpec:
     preemptible: bool = True  # may be asked to make room for another run
     topology: Topology | None = None
     time_limit_s: float | None = None
-    max_attempts: int = 4  # lost attempts are repeated up to this many in all
+    max_attempts: int = 4  # the run ends with so many lost in a row without a newer checkpoint
     forked_from: RunId | None = None
     resume: ResumeFrom | None = None
     study: Mapping[str, Any] | None = None
