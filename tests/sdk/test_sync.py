@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hopyard.errors import IntegrityError, NotFound
 from hopyard.sdk import ship as shipping
 from hopyard.sdk.client import Client
 from hopyard.sdk.connect import connect, find_server, stop_server
-from hopyard.sdk.ship import StillRunning, offline_folders, ship
+from hopyard.sdk.ship import StillRunning, clear_leftovers, offline_folders, ship
 
 from .scripts import CLEAN, finish, start
 
@@ -206,3 +208,23 @@ def test_eight_commands_at_once_start_one_server(tmp_path: Path) -> None:
     finally:
         assert stop_server(home)
     assert find_server(home) is None
+
+
+def test_a_run_recorded_with_the_clock_ahead_is_taken_as_of_now(server: tuple[Home, Client], recorded: Path) -> None:
+    facts = json.loads((recorded / "run.json").read_bytes())
+    facts["started_at"] = (datetime.now(UTC) + timedelta(days=400)).isoformat()
+    (recorded / "run.json").write_text(json.dumps(facts))
+    run = ship(recorded, server[1]).run
+    assert run["phase"] == "succeeded"
+    assert datetime.fromisoformat(run["submitted_at"]) <= datetime.now(UTC)
+
+
+def test_recordings_that_hold_nothing_go_and_those_that_cannot_be_sent_are_told(tmp_path: Path) -> None:
+    for name, output in {"empty": b"", "lost": b"points", ".sent-whole": b"points", "begins": b""}.items():
+        streams = tmp_path / name / "streams"
+        streams.mkdir(parents=True)
+        (streams / "metrics").write_bytes(output)
+        if name != "begins":
+            os.utime(tmp_path / name, (1, 1))
+    assert clear_leftovers(tmp_path) == [tmp_path / "lost"]
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["begins", "lost"]

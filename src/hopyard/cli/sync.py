@@ -29,9 +29,11 @@ def sync(context: click.Context, folders: tuple[Path, ...], keep: bool, as_json:
     """
     from hopyard.config.home import Home
     from hopyard.sdk.connect import connect
-    from hopyard.sdk.ship import StillRunning, offline_folders, ship_all
+    from hopyard.sdk.ship import StillRunning, clear_leftovers, offline_folders, ship_all
 
     root = Home.default().offline
+    for lost in clear_leftovers(root):
+        console.say(f"note: {lost} cannot be sent: it has no run.json, for which its disk had no room; look at its streams/, then remove it")
     wanted = [_find(root, folder) for folder in folders] or offline_folders(root)
     if not wanted:
         console.say(f"nothing to sync below {root}")

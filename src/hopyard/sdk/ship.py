@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from hopyard.sdk.client import Client
 from hopyard.sdk.offline import LOCK_FILE, RUN_FILE
 
 SYNC_BYTES = 4 * 1024**2
+_SENT = ".sent-"  # begins the name of a folder that is being removed
+_BEGINS_WITHIN_S = 60.0  # a recording has its lock and its first words
 SYNCED_FILE = "synced"  # in a folder that was kept: the server that has it
 _KILLED = {"kind": ExitKind.LOST.value, "code": 1, "reason": "ended without a word: killed, or the machine went down"}
 Tell = Callable[[str, int, int], None]  # what is being sent ("streams": in bytes, "checkpoints": in pieces), done, in all
@@ -54,6 +57,38 @@ def offline_folders(root: Path) -> list[Path]:
     return sorted(folder for folder in found if not (folder / SYNCED_FILE).exists())
 
 
+def clear_leftovers(root: Path) -> list[Path]:
+    """Remove folders that were sent, and recordings that hold nothing. Those that hold something and cannot be sent: without `run.json`,
+    for which their disk had no room."""
+    lost: list[Path] = []
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        if folder.name.startswith(_SENT):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif folder.is_dir() and not (folder / RUN_FILE).exists() and not _is_recording(folder):
+            if any(file.is_file() and file.stat().st_size for file in folder.rglob("*")):
+                lost.append(folder)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+    return lost
+
+
+def _is_recording(folder: Path) -> bool:
+    """Whether a script records there, or is about to."""
+    if time.time() - folder.stat().st_mtime < _BEGINS_WITHIN_S:
+        return True
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def ship(folder: Path, client: Client, *, keep: bool = False, tell: Tell = _silent) -> Shipped:
     """Send one offline folder, then remove it, or mark it where `keep` is set.
 
@@ -71,8 +106,9 @@ def ship(folder: Path, client: Client, *, keep: bool = False, tell: Tell = _sile
         if keep:
             write_atomically(folder / SYNCED_FILE, client.url.encode() + b"\n")
         else:
-            (folder / RUN_FILE).unlink(missing_ok=True)  # first: what is left after a crash is no run any more
-            shutil.rmtree(folder, ignore_errors=True)
+            sent = folder.with_name(_SENT + folder.name)
+            folder.rename(sent)  # first: what is left after a crash is no run any more
+            shutil.rmtree(sent, ignore_errors=True)  # the next sync looks again
     return Shipped(client.get(f"/runs/{run['id']}"), size, count)
 
 
