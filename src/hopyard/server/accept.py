@@ -49,7 +49,7 @@ async def accept(
     if not offline:
         await check_secrets(parts, spec, user)
         nodes = await parts.nodes.get()
-        spec = in_queue(await parts.queues.tree(), asked, user=user, owner=parts.queues.owner)
+        spec = in_queue(await parts.queues.tree(), asked, user=user, owner=parts.queues.owner, trial=asked.parent is not None)
         await check_may_start(parts, spec, user, nodes)
         if spec.study is not None and spec.study.get("trial"):
             trial = spec_of_json(spec.study["trial"], path="study.trial")

@@ -60,17 +60,17 @@ class Queues:
             raise DoesNotFit(f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,))
 
 
-def in_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) -> RunSpec:
+def in_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str, trial: bool = False) -> RunSpec:
     """The spec with its queue and its priority. Raises SpecError, and Forbidden when the user may not submit there.
 
-    A trial has the priority with which its study was accepted."""
+    trial: of a study that was accepted with this priority."""
     queue = _leaf(tree, spec.queue or tree.default)
     may = _may_submit(tree, queue.name, owner)
     if may and user not in may:
         others = [name for name in _leaves(tree) if user in (_may_submit(tree, name, owner) or (user,))]
         hint = f"queues that you may submit to: {', '.join(others)}" if others else "ask one of them"
         raise Forbidden(f"`{user}` may not submit to queue {queue.name}; those who may: {', '.join(may[:20])}", hints=(hint,))
-    trusted = spec.parent is not None or user == owner or user in admins(tree, queue.name)
+    trusted = trial or user == owner or user in admins(tree, queue.name)
     if not spec.preemptible and not queue.no_preempt and not trusted:
         hint = "leave out `--no-preempt`; administrators of the queue may use it"
         raise Forbidden(f"`{user}` may not submit runs that are never preempted to queue {queue.name}", hints=(hint,))
