@@ -343,7 +343,7 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
         fork = await stage.ask("POST", f"/runs/{run['id']}/fork", {"params": {"lr": 0.2}, "checkpoint": "newest"})
         assert fork["spec"]["params"] == {"lr": 0.2, "n": 3}
         assert fork["spec"]["datasets"] == run["spec"]["datasets"]
-        assert fork["spec"]["resume"] == {"run": run["id"], "step": 4, "manifest": saved}
+        assert fork["spec"]["resume"] == {"run": run["id"], "step": 4, "manifest": saved, "foreign": False}
         assert fork["spec"]["forked_from"] == run["id"]
         await stage.until(lambda: f"{fork['id']}.1" in stage.engine.launches)
         restore = stage.engine.launches[f"{fork['id']}.1"].replicas[0].restore

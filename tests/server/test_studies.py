@@ -264,7 +264,7 @@ def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
         assert (await stage.ask("POST", path, {"trials": 5, "id": "goes-on"}))["id"] == on["id"]  # a retry
         spec = on["spec"]
         assert (spec["forked_from"], spec["priority"], spec["study"]["continues"], spec["study"]["trials"]) == (study["id"], 70, study["id"], 5)
-        assert spec["resume"] == {"run": study["id"], "step": 4, "manifest": saved["manifest"]}
+        assert spec["resume"] == {"run": study["id"], "step": 4, "manifest": saved["manifest"], "foreign": False}
         await stage.until(lambda: "goes-on.1" in stage.engine.launches)
         token, other = stage.token_of(on), stage.token_of(await stage.started(study=STUDY))
         for of in (f"/runs/{study['id']}/journal", f"/runs/{study['id']}/checkpoints", f"/runs/{made['id']}/checkpoints", f"/runs/{made['id']}"):
@@ -309,7 +309,7 @@ def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> No
         assert (await stage.ask("POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}))["id"] == "fork-1"
         spec = fork["spec"]
         begin = {"run": study["id"], "state": "1.7", "study": study["name"], "trial": "3", "epoch": 4, "value": 0.5, "params": {"lr": 0.25}}
-        assert (spec["forked_from"], spec["resume"], spec["params"]) == (study["id"], {"run": study["id"], "step": 1, "manifest": manifest}, {"kept": 1})
+        assert (spec["forked_from"], spec["resume"], spec["params"]) == (study["id"], {"run": study["id"], "step": 1, "manifest": manifest, "foreign": False}, {"kept": 1})
         assert (spec["study"]["beginning"], spec["study"]["max_epochs"], spec["study"]["trials"]) == (begin, 6, 1)
         assert spec["study"]["space"] == [{"name": "lr", "kind": "constant", "value": 2, "conditions": []}]
         again = (await stage.ask("POST", "/runs/fork-1/fork", {}))["spec"]
@@ -362,7 +362,7 @@ def test_a_trial_is_submitted_again_though_what_it_goes_on_from_was_deleted(tmp_
             await stage.until(lambda run=run: stage_phase(stage, run, "failed"))
         on = await stage.ask("POST", f"/runs/{study['id']}/continue", {"id": "goes-on"}, plan=1)
         await stage.until(lambda: "goes-on.1" in stage.engine.launches)
-        resume = {"run": made["id"], "step": 4, "manifest": saved["manifest"]}
+        resume = {"run": made["id"], "step": 4, "manifest": saved["manifest"], "foreign": False}
         body, token = trial(on, resume=resume), stage.token_of(on)
         goes_on = await stage.ask("POST", "/runs", body, token=token)
         await stage.ask("DELETE", f"/runs/{study['id']}")
