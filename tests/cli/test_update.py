@@ -29,7 +29,7 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
     refused = shell.hop("queue", "apply", "fewer.yaml")
     assert (refused.code, "hop update --from-queue default --queue spare" in refused.talk) == (1, True)
     moved = shell.hop("update", "--from-queue", "default", "--queue", "spare")
-    assert moved.talk == "".join(f"{name}  queue default -> spare; priority 50 -> 20\n" for name in names)
+    assert moved.talk == "".join(f"{name}  queue default -> spare\n" for name in names)
     assert shell.hop("update", "--from-queue", "default", "--queue", "spare").talk == "no run waits in queue default\n"
     assert shell.hop("queue", "apply", "fewer.yaml").code == 0
     (shell.folder / "queues.yaml").write_text("queues: {default: {}, spare: {}}\ndefault: default\n")
