@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 FOLDER = ".reserve"
 SLICES, SLICE_BYTES = 16, 1024 * 1024  # many small ones: a script that still writes takes what was freed for another
-ROOM = 4  # times what is missing: the reserve is never what fills a disk
+ROOM = 8  # times what is missing: the reserve is never what fills a disk
 REFILL_EVERY_S = 5.0
 log = logging.getLogger("hopyard.stores")
 
