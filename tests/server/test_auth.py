@@ -56,11 +56,11 @@ def address(path: str, run: str, attempt: str) -> str:
     return path
 
 
-def test_every_address_but_health_and_proof_asks_for_a_valid_token(tmp_path: Path) -> None:
+def test_every_address_but_health_ready_and_proof_asks_for_a_valid_token(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         for endpoint in endpoints(stage.parts):
             if endpoint.who == "anyone":
-                assert endpoint.path in ("/health", "/proof")
+                assert endpoint.path in ("/health", "/ready", "/proof")
                 continue
             at = API + address(endpoint.path, "someruns", "someruns.1")
             wrong = ["", "Bearer", "Bearer ", "Basic abc", "Bearer hop_wrong", "Bearer hopr_x", "Bearer hopr_a.1_99999999999_x", "Bearer hopr_a_b_c_d"]

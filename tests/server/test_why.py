@@ -29,10 +29,12 @@ def test_a_run_that_does_not_wait_says_where_it_stands(tmp_path: Path) -> None:
         told = await stage.ask("GET", f"/runs/{run['id']}/why")
         assert told["detail"] in ("it does not wait: it is being prepared on box", "it does not wait: it runs on box")
         assert told["what_if"] == [] and told["expected"] is None
+        other = await stage.started()
+        await stage.ask("GET", f"/runs/{run['id']}/why", token=stage.token_of(other), status=403)
         await stage.finish(run, code=3)
         ended = await stage.ask("GET", f"/runs/{run['id']}/why")
         assert ended["detail"] == "it does not wait: it has ended (failed): exit code 3"
-        await stage.ask("GET", f"/runs/{run['id']}/why", token=stage.token_of(run), status=403)
+        await stage.ask("GET", f"/runs/{run['id']}/why", token=stage.token_of(run), status=401)
         await stage.ask("GET", "/runs/0000000000/why", status=404)
 
     play(tmp_path, scene)

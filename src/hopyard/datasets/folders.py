@@ -76,10 +76,9 @@ class OpenFolder:
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW
         if "/" not in path:
             return os.open(path, flags, mode, dir_fd=self.descriptor)
-        try:
-            return _open_beneath(self.descriptor, path, flags, mode)
-        except NotImplementedError:
-            pass
+        found = _open_beneath(self.descriptor, path, flags, mode)
+        if found is not None:
+            return found
         head, _, name = path.rpartition("/")
         parent = self._walk(head)
         try:
@@ -154,8 +153,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _has_openat2: bool | None = None
 
 
-def _open_beneath(folder: int, path: str, flags: int, mode: int) -> int:
-    """As `open`, in one call, where the kernel has openat2 and lets us use it; else raises NotImplementedError."""
+def _open_beneath(folder: int, path: str, flags: int, mode: int) -> int | None:
+    """As `open`, in one call, where the kernel has openat2 and lets us use it; else None."""
     global _has_openat2
     if _has_openat2 is None:
         probe = _openat2(folder, b".", _FOLDER, 0)
@@ -163,7 +162,7 @@ def _open_beneath(folder: int, path: str, flags: int, mode: int) -> int:
         if probe >= 0:
             os.close(probe)
     if not _has_openat2:
-        raise NotImplementedError
+        return None
     while True:
         found = _openat2(folder, os.fsencode(path), flags, mode if flags & os.O_CREAT else 0)
         if found >= 0:

@@ -377,7 +377,8 @@ class LossCases:
         found = await stores.runs.get(run)
         assert (found.phase, found.ended_at) == (RunPhase.FAILED, at(3))
         assert found.exit is not None
-        assert (found.exit.kind, found.exit.reason) == (ExitKind.LOST, "no space for it")
+        assert found.exit.kind is ExitKind.LOST
+        assert found.exit.reason == "no space for it; given up after the 2nd loss in a row without a newer checkpoint"
 
     async def test_the_next_attempt_resumes_from_the_newest_checkpoint(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores, resume=ResumeFrom(RunId("other"), 3, digest("three")))
