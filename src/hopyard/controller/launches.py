@@ -9,7 +9,7 @@ from hopyard.domain.ids import AttemptId
 from hopyard.domain.launch import Launch, ReplicaLaunch, Restore
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.study import Parallel
-from hopyard.errors import LaunchFailed, NotFound
+from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.run_store import RunStore
 
 
@@ -32,7 +32,7 @@ class Composer:
         """The launch of this attempt: one ReplicaLaunch per rank, all with the same token, data and restore. A gang that was placed
         with fewer replicas than it may have is as large as it was placed."""
         if not all(role.command for role in run.spec.roles):
-            raise LaunchFailed("the run's spec cannot be read: it is damaged, or of another version", hints=("`hop rm` removes the run",))
+            raise SpecError("the run's spec cannot be read: it is damaged, or of another version", hints=("`hop rm` removes the run",))
         restore, values = await self._restore(run), await self._secret_values(run)
         spec, token = run.spec, self._sign(attempt)
         secret = "" if spec.study is None else self._secret(attempt)
