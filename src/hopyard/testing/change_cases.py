@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hopyard.domain.attempt import ExitKind
 from hopyard.domain.cluster import Hold, HoldReason, Promise
 from hopyard.domain.ids import GangId, NodeId, QueueName, RunId, attempt_id
 from hopyard.domain.queue import Queue, QueueTree
@@ -149,3 +150,25 @@ class ChangeCases:
         assert await start(stores, run, seconds=2) == attempt_id(run, 2)
         (seen,) = (await stores.cluster.snapshot(now=at(3))).running
         assert seen.gang.time_limit_s == 5.0
+
+    async def test_what_put_a_run_back_stays_as_it_is_when_the_run_is_changed(self, stores: ClusterStores) -> None:
+        await _two_queues(stores)
+        run, first = await started(stores)
+        await stores.cluster.request_preempt(run, "room", now=at(1))
+        await stores.cluster.record_status(exited(first, kind=ExitKind.PREEMPTED), now=at(2))
+        second = await start(stores, run, seconds=3)
+        await stores.cluster.fail_launch(second, "no driver", now=at(4), kind=ExitKind.NODE_FAULT)
+        (before,) = (await stores.cluster.snapshot(now=at(5))).delayed
+        assert (before.preemptions, before.put_back) == (1, "no driver")
+        assert before.not_before is not None and before.not_before > at(5)
+        held = await _change(stores, run, queue=_OTHER, held_by="bob")
+        assert held.preemptions == 1
+        snapshot = await stores.cluster.snapshot(now=at(5))
+        assert (snapshot.delayed, list(snapshot.pending)) == ((), [])
+        assert await stores.queues.waiting() == {_OTHER: 1}
+        await _change(stores, run, held_by=None)
+        assert (await stores.cluster.snapshot(now=at(5))).delayed == (replace(before, queue=_OTHER),)
+        assert await stores.queues.waiting() == {_OTHER: 1}
+        with pytest.raises(Conflict, match=str(_OTHER)):
+            await stores.queues.replace(QueueTree({QueueName("default"): Queue(QueueName("default"))}, default=QueueName("default")))
+        assert gang_of(await stores.cluster.snapshot(now=before.not_before), run) == replace(before, queue=_OTHER)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from hopyard.domain.ids import QueueName, Version
 from hopyard.domain.queue import QueueTree, Used
 from hopyard.domain.reservation import Reservation
+from hopyard.domain.run import RunPhase
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.memory.state import State
@@ -34,7 +35,7 @@ class MemoryQueueStore:
             self._state.declared()
 
     async def waiting(self) -> Mapping[QueueName, int]:
-        return dict(Counter(gang.queue for gang in self._state.pending.values()))
+        return dict(Counter(row.gang.queue for row in self._state.runs.values() if row.phase is RunPhase.QUEUED))
 
     async def used(self) -> Mapping[tuple[QueueName, str], Used]:
         return self._state.seen_used.get()
