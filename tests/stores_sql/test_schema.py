@@ -142,6 +142,17 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_run_whose_gang_cannot_be_read_keeps_no_server_from_starting(url: str) -> None:
+    database_0001(url)
+    with upgraded(url, "0007") as (conn, tables):
+        conn.execute(tables["runs"].update().where(tables["runs"].c.id == "r-done-1").values(gang="none"))
+    database = Database.open(url)
+    held = await stores_over(database).usage.usage(at(0), at(10), now=at(10))
+    assert [(one.user, one.attempts, one.held_s, one.cpu_s) for one in held] == [("alice", 3, 14.0, 5.0)]
+    await database.close()
+
+
+@pytest.mark.anyio
 async def test_of_promises_of_0004_it_is_seen_for_whom_others_made_room(url: str) -> None:
     database_0001(url)
     with upgraded(url, "0004") as (conn, tables):

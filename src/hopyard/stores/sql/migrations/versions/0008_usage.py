@@ -43,9 +43,7 @@ def upgrade() -> None:
 
 
 def _row(found: Any) -> dict[str, Any]:
-    roles = json.loads(found["gang"])["roles"]
-    counts = [role["replicas"] for role in roles] if found["counts"] is None else json.loads(found["counts"])
-    sizes = [(role["resources"], count) for role, count in zip(roles, counts, strict=True)]
+    sizes = _sizes(found)
     cards = [(len(gpus), share[0] if share else _WHOLE_GPU) for _, gpus, *share in json.loads(found["placement"])]
     return {
         "attempt": found["id"],
@@ -58,3 +56,14 @@ def _row(found: Any) -> dict[str, Any]:
         "cpu_milli": sum(resources["cpu_milli"] * count for resources, count in sizes),
         "memory_bytes": sum(resources["memory_bytes"] * count for resources, count in sizes),
     }
+
+
+def _sizes(found: Any) -> list[tuple[Any, int]]:
+    """What the replicas of each role asked for, and how many there were. Of a run that a fault or another version wrote, nothing: it must
+    not keep a server from starting."""
+    try:
+        roles = json.loads(found["gang"])["roles"]
+        counts = [role["replicas"] for role in roles] if found["counts"] is None else json.loads(found["counts"])
+        return [(role["resources"], count) for role, count in zip(roles, counts, strict=True)]
+    except (ValueError, KeyError, TypeError):
+        return []
