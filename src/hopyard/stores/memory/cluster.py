@@ -137,8 +137,9 @@ class MemoryClusterStore:
             if row.phase is not RunPhase.QUEUED:
                 raise waits_no_longer(before, row.phase)
             gang = after.spec.as_gang(row.id, row.name.user, submitted_at=row.submitted_at, served_s=row.gang.served_s)
-            known = {"preemptions": row.gang.preemptions, "not_before": row.gang.not_before, "put_back": row.gang.put_back}
-            row.gang, row.changed = replace(gang, roles=state.shape(gang.roles), **known), True
+            kept = row.gang  # of how it waited until now
+            row.gang = replace(gang, roles=state.shape(gang.roles), preemptions=kept.preemptions, not_before=kept.not_before, put_back=kept.put_back)
+            row.changed = True
             state.wait_no_more(row.gang.id)
             state.forget_hold(row.gang.id)
             if after.held_by is None:
