@@ -46,6 +46,14 @@ class ModelRun:
     exit: tuple[str, int] | None = None
     lost: int = 0
     preemptions: int = 0
+    priority: int | None = None
+    held_by: str | None = None
+    changed: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether a policy sees it."""
+        return self.phase == "queued" and self.held_by is None
 
     @property
     def final(self) -> bool:
@@ -100,7 +108,7 @@ class Model:
         applied = []
         for id_, places in wanted:
             run = self.runs.get(id_)
-            if run is None or run.phase != "queued" or not self.fits(run, places):
+            if run is None or not run.waits or not self.fits(run, places):
                 continue
             run.attempts.append(ModelAttempt(attempt_id(id_, len(run.attempts) + 1), places))
             run.phase, run.position = "starting", None
@@ -141,10 +149,22 @@ class Model:
             if attempt.id not in seen and attempt.phase != "starting":
                 self._end(run, AttemptPhase.LOST)
 
-    def fail_launch(self, attempt: AttemptId) -> None:
+    def fail_launch(self, attempt: AttemptId, kind: ExitKind) -> None:
         for run, known in list(self.live()):
-            if known.id == attempt:
+            if known.id == attempt and kind is ExitKind.LOST:
                 self._end(run, AttemptPhase.LOST)
+            elif known.id == attempt:
+                self._end(run, AttemptPhase.FAILED, Exit(kind, 125 if kind is ExitKind.PREPARE_FAILED else 1, "no"))
+
+    def change(self, id_: RunId, priority: int | None, held_by: str | None) -> bool:
+        """Whether it can be changed so."""
+        run = self.runs[id_]
+        if (priority, held_by) == (run.priority, run.held_by if run.phase == "queued" else None):
+            return True
+        if run.phase != "queued":
+            return False
+        run.priority, run.held_by, run.changed, run.position = priority, held_by, True, None
+        return True
 
     def stop(self, id_: RunId) -> None:
         run = self.runs[id_]

@@ -20,9 +20,10 @@ from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, 
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Hold, HoldReason, Observation, Plan, Preemption, Snapshot
 from hopyard.domain.gang import Gang, Placement
-from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName, Version
+from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, GangId, NodeId, RunId, RunName, Version
+from hopyard.domain.queue import DEFAULT_PRIORITY
 from hopyard.domain.resources import Resources
-from hopyard.domain.run import RunPhase
+from hopyard.domain.run import RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound, NotLeader
 from hopyard.interfaces.run_store import NewRun, RunFilter
 from hopyard.stores.sql.cluster import SqlClusterStore
@@ -179,7 +180,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def plan_well(self) -> None:
-        waiting = [run for run in self.model.runs.values() if run.phase == "queued"]
+        waiting = [run for run in self.model.runs.values() if run.waits]
         self.apply([(run.id, places) for run in waiting if (places := self.model.somewhere(run)) is not None])
 
     def apply(self, wanted: list[tuple[RunId, Places]]) -> None:
@@ -232,7 +233,7 @@ class StoreMachine(RuleBasedStateMachine):
         noting = self.stores.cluster.note_holds(holds, now=self.now(), epoch=self.epoch)
         self.do(self.beside_a_fault(noting) if self.clock % 3 == 0 else noting)
         for number, run in enumerate(order, 1):
-            run.position = number if run.phase == "queued" else None
+            run.position = number if run.waits else None
 
     @rule(data=st.data(), ranks=st.lists(st.integers(0, 2), min_size=1, max_size=3), told=replicas)
     def say(self, data: st.DataObject, ranks: list[int], told: tuple[ReplicaPhase, Exit | None]) -> None:
@@ -277,11 +278,25 @@ class StoreMachine(RuleBasedStateMachine):
         assert {ended.attempt for ended in recorded.ended} == set(live) - {attempt.id for _, attempt in self.model.live()}
         assert set(recorded.requeued) == {id_ for id_ in recorded.changed if self.model.runs[id_].phase == "queued"}
 
-    @rule(data=st.data())
-    def fail_launch(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), kind=st.sampled_from([ExitKind.LOST, ExitKind.NODE_FAULT, ExitKind.PREPARE_FAILED]))
+    def fail_launch(self, data: st.DataObject, kind: ExitKind) -> None:
         attempt = self.attempt_of(data)
-        self.do(self.stores.cluster.fail_launch(attempt, "no", now=self.now()))
-        self.model.fail_launch(attempt)
+        self.do(self.stores.cluster.fail_launch(attempt, "no", now=self.now(), kind=kind))
+        self.model.fail_launch(attempt, kind)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(data=st.data(), priority=st.sampled_from([None, 70]), held_by=st.sampled_from([None, "bob"]))
+    def change(self, data: st.DataObject, priority: int | None, held_by: str | None) -> None:
+        run = self.run_of(data)
+        known = self.do(self.stores.runs.get(run.id))
+        wanted = replace(known, held_by=held_by, spec=replace(known.spec, priority=priority))
+        changing = self.stores.cluster.change(known, wanted, RunEvent(self.now(), RunEventKind.CHANGED, "by bob"))
+        call = self.beside_a_fault(changing) if self.clock % 3 == 0 else changing
+        if self.model.change(run.id, priority, held_by):
+            self.do(call)
+        else:
+            with pytest.raises(Conflict):
+                self.do(call)
 
     @precondition(lambda self: self.model.runs)
     @rule(data=st.data())
@@ -311,6 +326,7 @@ class StoreMachine(RuleBasedStateMachine):
         for run, model in zip(found, expected, strict=True):
             assert (run.phase.value, run.stop_requested, run.position) == (model.phase, model.stop_requested, model.position)
             assert (run.submitted_at, run.preemptions) == (model.submitted_at, model.preemptions)
+            assert (run.spec.priority, run.held_by) == (model.priority, model.held_by if model.phase == "queued" else None)
             assert (run.ended_at is not None, _how(run.exit)) == (model.final, model.exit)
             attempts = self.do(self.stores.runs.attempts(run.id))
             assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [
@@ -325,8 +341,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert {name for name, one in snapshot.nodes.items() if one.cordoned} == self.model.cordoned
         marks = {RunId(one.gang.id): (one.stopping, one.preempted_for is not None, one.saved_at) for one in snapshot.running}
         assert marks == {run.id: (one.phase == "stopping", one.preempted, one.saved_at) for run, one in self.model.live()}
-        queued = {run.id: run.submitted_at for run in self.model.runs.values() if run.phase == "queued"}
-        assert {RunId(gang.id): gang.submitted_at for gang in (*snapshot.pending, *snapshot.delayed)} == queued
+        waiting = {run.id: (run.submitted_at, run.preemptions, run.priority or DEFAULT_PRIORITY) for run in self.model.runs.values() if run.waits}
+        pending = (*snapshot.pending, *snapshot.delayed)
+        assert {RunId(gang.id): (gang.submitted_at, gang.preemptions, gang.priority) for gang in pending} == waiting
+        queued = sum(run.phase == "queued" for run in self.model.runs.values())
+        assert self.do(self.stores.queues.waiting()) == ({DEFAULT_QUEUE: queued} if queued else {})
         held = {RunId(running.gang.id): _places(running.placement) for running in snapshot.running}
         assert held == {run.id: list(attempt.places) for run, attempt in self.model.live()}
         live = self.do(self.stores.cluster.live_attempts())
@@ -336,6 +355,9 @@ class StoreMachine(RuleBasedStateMachine):
             assert said == tuple(attempt.replicas[rank] for rank in sorted(attempt.replicas))
 
     def gang(self, run: RunId) -> Gang:
+        if self.model.runs[run].changed and self.model.runs[run].waits:  # it is compared with what the run asks for now
+            snapshot = self.do(self.stores.cluster.snapshot(now=at(0)))
+            return next(gang for gang in (*snapshot.pending, *snapshot.delayed) if gang.id == GangId(run))
         return Gang(GangId(run), (), at(0))  # a plan's own word on what a gang asks for is not believed
 
     def phases(self) -> dict[RunId, str]:
