@@ -278,6 +278,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
         cluster = SqlClusterStore(database)
         if settings.database is not None:
             await check_node_free(home, cluster, engine)
+        unswept = await other_database(home, access)
         parts = await assemble(
             runs=SqlRunStore(database),
             cluster=cluster,
@@ -300,7 +301,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             version=__version__,
             end_server=end.set,
             started_at=started_at,
-            warnings=tuple(filter(None, (warning, AS_ROOT if os.geteuid() == 0 else ""))),
+            warnings=tuple(filter(None, (warning, unswept, AS_ROOT if os.geteuid() == 0 else ""))),
             keys=await open_keys(home.signing_file, access, now=clock.now),
             prove=lambda nonce: proof(identity, nonce=nonce, port=port_of(url), place=place_of(home)),
             keep_checkpoints=settings.retention.checkpoints,
@@ -321,7 +322,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             await server.answering.wait()
             keep = timedelta(days=settings.retention.audit_days) if settings.retention.audit_days else None
             audit, removal = keep_audit(parts.audit, clock, keep=keep), asyncio.to_thread(exhaust, entries, end.is_set)
-            sweeping = parts.sweeper.run(clock), keep_swept(parts.runs, streams, clock, kept=home.kept)
+            sweeping = () if unswept else (parts.sweeper.run(clock), keep_swept(parts.runs, streams, clock, kept=home.kept))
             background = parts.controller.run(), *sweeping, look_at_everything(clock), audit, removal, reserves.run()
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
@@ -386,6 +387,21 @@ def ensure_mark(home: Home) -> str:
         mark = os.urandom(6).hex() if token is None else hash_token(token)[:12]
         write_atomically(home.mark_file, mark.encode() + b"\n", durable=True)
         return mark
+
+
+async def other_database(home: Home, access: AccessStore) -> str:
+    """A sentence where the blobs and streams of the home belong to another database than this: an empty one knows nothing of them, and
+    would have all of them swept away. "" where they are this one's."""
+    now = await access.database_id()
+    try:
+        known = home.database_id_file.read_text().strip()
+    except FileNotFoundError:
+        with suppress(OSError):  # a full disk: the next start writes it
+            write_atomically(home.database_id_file, now.encode() + b"\n", durable=True)
+        return ""
+    if known == now:
+        return ""
+    return f"the files of this home belong to another database, so none of them is swept: go back to that, or remove {home.database_id_file} to give them up"
 
 
 async def ensure_identity(home: Home, access: AccessStore) -> Identity:

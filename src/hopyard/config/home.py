@@ -67,6 +67,11 @@ class Home:
         return self.root / "mark"
 
     @property
+    def database_id_file(self) -> Path:
+        """Which database knows what the blobs and streams of this home are for."""
+        return self.root / "database-id"
+
+    @property
     def login_file(self) -> Path:
         """`{"url","token"}` of a team's server, 0600; where it is missing, the embedded one serves."""
         return self.root / "login.json"

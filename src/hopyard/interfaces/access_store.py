@@ -82,6 +82,10 @@ class AccessStore(Protocol):
         """Raises NotFound."""
         ...
 
+    async def database_id(self) -> str:
+        """What tells this database from others: made by chance at the first call, and kept."""
+        ...
+
     async def signing_secret(self) -> bytes | None:
         """What earlier versions signed the tokens of runs with; None where there is none (any more)."""
         ...

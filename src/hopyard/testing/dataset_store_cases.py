@@ -130,6 +130,11 @@ HASH, OTHER = "a" * 64, "b" * 64
 class AccessCases:
     """Tokens, secrets, and what must not be swept away."""
 
+    async def test_a_database_is_told_from_others(self, stores: Stores) -> None:
+        known = await stores.access.database_id()
+        assert known
+        assert await stores.access.database_id() == known
+
     async def test_tokens(self, stores: Stores) -> None:
         access = stores.access
         assert await access.find_token(HASH) is None

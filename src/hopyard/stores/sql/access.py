@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from secrets import token_hex
 from typing import Any
 
 from sqlalchemy import Column, Connection, Row, func, select, union, update
@@ -25,7 +26,7 @@ from hopyard.stores.sql.tables import (
     user_secrets,
 )
 
-_SIGNING, _TAKEN = "signing", "signing-taken"  # names in the table of secrets
+_SIGNING, _TAKEN, _DATABASE_ID = "signing", "signing-taken", "database-id"  # names in the table of secrets
 _LEFT_TO_OTHERS = timedelta(days=2)
 FIRST_TOKEN = "first"  # the name of the token that a user is made with
 _MANIFESTS: tuple[Column[Any], ...] = (
@@ -167,6 +168,16 @@ class SqlAccessStore:
                 raise NotFound(f"{user} has no secret `{name}`", hints=("`hop secret ls` lists them",))
 
         await self._database.write(write)
+
+    async def database_id(self) -> str:
+        def write(conn: Connection) -> str:
+            found = _value(conn, _DATABASE_ID)
+            if found is None:
+                found = token_hex(8).encode()
+                conn.execute(secrets.insert().values(name=_DATABASE_ID, value=found))
+            return found.decode()
+
+        return await self._database.write(write, vital=True)
 
     async def signing_secret(self) -> bytes | None:
         return await self._database.read(lambda conn: _value(conn, _SIGNING))
