@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -148,6 +149,32 @@ def test_trouble_of_the_machine_is_told_without_a_traceback(capfd: pytest.Captur
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert hop(capfd, "run", "train.py") == (1, "", "error: No such file or directory\n")
+
+
+def test_a_fault_of_the_program_is_one_line_and_names_a_private_file(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    @click.command()
+    def broken() -> None:
+        raise KeyError("no\x1b[31m such\nthing")
+
+    monkeypatch.setattr(group, "get_command", lambda _ctx, _name: broken)
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", str(tmp_path))
+        told = hop(capfd, "ps")
+    (file,) = tmp_path.iterdir()
+    assert (told.code, told.out) == (1, "")
+    assert told.err == (
+        "error: a fault of hop itself: KeyError: 'no\\x1b[31m such\\nthing'\n"
+        f"hint: where it happened is told in {file}; it helps those who mend it\n"
+    )
+    assert 'raise KeyError("no' in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        told = hop(capfd, "ps")
+    assert told.code == 1
+    assert "Traceback" in told.err
+    assert told.err.endswith("hint: where it happened is told above; it helps those who mend it\n")
 
 
 def test_shell_completion() -> None:

@@ -36,6 +36,30 @@ def report(problem: Exception) -> int:
     return USAGE
 
 
+def report_fault(fault: Exception) -> int:
+    """Tell of an exception that nothing expected, in one line; where it was raised is written to a file. Return the exit code."""
+    import traceback
+
+    details = "".join(traceback.format_exception(fault))
+    try:
+        place = _write_private(details)
+    except OSError:
+        sys.stderr.write(details)
+        place = "above"
+    said = "".join(traceback.format_exception_only(fault)).strip().partition("\n")[0]
+    tell(f"a fault of hop itself: {said}", hints=(f"where it happened is told {place}; it helps those who mend it",))
+    return FAILED
+
+
+def _write_private(details: str) -> str:
+    """Where it was written: to a file of its own that only this user can read, since a fault may quote what a command was given."""
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", prefix="hop-fault-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace") as file:
+        file.write(details)
+    return f"in {file.name}"
+
+
 def _first_small(message: str) -> str:
     message = message.strip().rstrip(".")
     return message[:1].lower() + message[1:] if message[1:2].islower() else message

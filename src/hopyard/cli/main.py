@@ -136,6 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{broken.filename}: " if broken.filename else ""
         failures.tell(f"{where}{broken.strerror or broken}")
         return failures.FAILED
+    except Exception as unexpected:
+        return failures.report_fault(unexpected)
 
 
 def command() -> NoReturn:
