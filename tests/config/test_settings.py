@@ -35,6 +35,14 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (told.server.port, told.retention.checkpoints, told.scheduler.preempt_grace_s) == (8765, 0, 90.0)
 
 
+def test_the_documented_example_is_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    file = tmp_path / "config.yaml"
+    file.write_text(text.partition("## Settings: `config.yaml`\n```yaml\n")[2].partition("```")[0])
+    told = read_settings(file)
+    assert (told.node.id, told.runs.max_output_bytes, told.quotas) == ("box", 2**30, QuotaSettings(500 * 2**30, 16384))
+
+
 @pytest.mark.parametrize(
     ("text", "problem", "hint"),
     [

@@ -22,7 +22,7 @@ from tests.server.test_http import listening
 from tests.server.test_limits import ask
 
 ENDPOINTS = endpoints(cast(Parts, _Unused()))
-READS = {"/blobs/missing", "/blobs/fetch", "/blobs/locate", "/blobs/{digest}/verify", "/runs/{id}/trials"}
+READS = {"/blobs/missing", "/blobs/fetch", "/blobs/locate", "/blobs/{digest}/verify", "/blobs/scrub", "/runs/{id}/trials"}
 DATA = {"/blobs/pack", "/blobs/{digest}"}
 
 
@@ -31,6 +31,12 @@ def test_every_endpoint_that_changes_something_is_audited(endpoint: Endpoint[Any
     """Others are named here, so that a new one is a decision; what runs report of themselves lies below /attempts."""
     assert endpoint.changes is (endpoint.path not in READS | DATA and not endpoint.path.startswith("/attempts/"))
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", endpoint.action)
+
+
+def test_the_documentation_names_each_action() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    rows = [line for line in text.partition("| action | what |")[2].partition("\n\n")[0].splitlines() if line.startswith("| `")]
+    assert {action for row in rows for action in re.findall(r"`([a-z]+\.[a-z_]+)`", row)} == {one.action for one in ENDPOINTS if one.changes}
 
 
 async def records(stage: Stage, **query: Any) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hopyard.server.auth import hash_token
 from tests.server.stage import Stage, play, role
+from tests.server.test_studies import STUDY, TRIAL
 
 BOB = "hop_" + "b" * 43
 TREE: dict[str, Any] = {
@@ -152,6 +153,12 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
         assert (forked["spec"]["priority"], forked["spec"]["preemptible"]) == (50, True)
         own = await stage.ask("POST", f"/runs/{by_owner['id']}/fork", {}, status=201)
         assert (own["spec"]["priority"], own["spec"]["preemptible"]) == (90, False)
+        never_preempted = {**STUDY, "trial": {**TRIAL, "preemptible": False}}
+        study = await stage.submit(study=never_preempted, priority=90, preemptible=False)
+        await stage.ask("POST", f"/runs/{study['id']}/stop", {})
+        for path in ("fork", "continue"):
+            taken = (await stage.ask("POST", f"/runs/{study['id']}/{path}", {}, token=dora, status=201))["spec"]
+            assert (taken["priority"], taken["preemptible"], taken["study"]["trial"]["preemptible"]) == (50, True, True)
         await put(stage, {**TREE, "queues": {**TREE["queues"], "default": {}}})
         assert (await submit(dora, 400, priority=61))["error"]["message"] == "priority: 61 is not from 10 to 60, which queue vision allows"
         assert (await submit(dora, priority=60))["spec"]["priority"] == 60
@@ -159,6 +166,7 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
         await put(stage, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
         refused = (await submit(dora, 403, preemptible=False))["error"]
         assert refused["message"] == "`dora` may not submit runs that are never preempted to queue default"
+        assert (await submit(dora, 403, study=never_preempted))["error"]["message"] == refused["message"]  # nor studies with such trials
 
     play(tmp_path, scene, loops=False)
 

@@ -49,11 +49,13 @@ async def accept(
     if not offline:
         await check_secrets(parts, spec, user)
         nodes = await parts.nodes.get()
-        spec = in_queue(await parts.queues.tree(), asked, user=user, owner=parts.queues.owner, trial=asked.parent is not None)
+        tree = await parts.queues.tree()
+        spec = in_queue(tree, asked, user=user, owner=parts.queues.owner, trial=asked.parent is not None)
         await check_may_start(parts, spec, user, nodes)
         if spec.study is not None and spec.study.get("trial"):
-            trial = spec_of_json(spec.study["trial"], path="study.trial")
-            await check_may_start(parts, replace(trial, queue=spec.queue), user, nodes)
+            trial = replace(spec_of_json(spec.study["trial"], path="study.trial"), queue=spec.queue, priority=spec.priority)
+            trial = in_queue(tree, trial, user=user, owner=parts.queues.owner)  # its runs are not asked again
+            await check_may_start(parts, trial, user, nodes)
     await parts.storage.check(user)
     async with parts.sweeper.held_off():
         pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec

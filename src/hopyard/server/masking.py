@@ -1,4 +1,4 @@
-"""What of a run is its user's alone: the values of its environment variables. Others are told the names."""
+"""What of a run is its user's alone: the values of its environment variables, of which others are told the names, and what it was granted."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Inherited:
 
 def inherited(spec: RunSpec, secrets: Collection[str]) -> Inherited:
     """What another user's fork takes over. Values belong to the user who gave them; a secret is the forking user's own of that name,
-    where there is one among `secrets`."""
+    where there is one among `secrets`. What the run was granted (its priority, and never to be preempted) is not handed on."""
     trial = _trial(spec)
     names = [*spec.env, *trial.get("env", ()), *(name for name in (*spec.secrets, *trial.get("secrets", ())) if name not in secrets)]
     kept = tuple(name for name in spec.secrets if name in secrets)
-    plain = replace(spec, env={}, secrets=kept)
+    plain = replace(spec, env={}, secrets=kept, priority=None, preemptible=True)
     if trial:
         own = [name for name in trial.get("secrets", ()) if name in secrets]
-        plain = replace(plain, study={**(spec.study or {}), "trial": {**trial, "env": {}, "secrets": own}})
+        plain = replace(plain, study={**(spec.study or {}), "trial": {**trial, "env": {}, "secrets": own, "priority": None, "preemptible": True}})
     return Inherited(plain, tuple(dict.fromkeys(names)))
 
 

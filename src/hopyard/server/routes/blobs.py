@@ -157,7 +157,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409), scope=Scope.READ, unaudited=_READS),
         Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,), scope=Scope.READ, unaudited=_READS),
-        Endpoint("POST", "/blobs/scrub", scrub, body=ScrubIn, returns=Scrubbed),
+        Endpoint("POST", "/blobs/scrub", scrub, body=ScrubIn, returns=Scrubbed, scope=Scope.ADMIN, unaudited=_READS),
         Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run", scope=Scope.READ, unaudited=_READS),
     ]

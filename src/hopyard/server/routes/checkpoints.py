@@ -85,10 +85,10 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise SpecError("epochs: only a study's best model is trained for so many more", hints=('say `checkpoint: "best"` too, or of a script change its parameter: `-p epochs=N`',))
         source, dropped = await taken_over(parts, source, ask.caller)
         if source.spec.study is None:
-            spec = _forked(source, change, await _resume(parts, source, change.checkpoint), user=ask.caller.user)
+            spec = _forked(source, change, await _resume(parts, source, change.checkpoint))
         else:
             fork = await fork_study(parts, source, checkpoint=change.checkpoint, params=change.params or {}, epochs=change.epochs)
-            spec = replace(_forked(source, msgspec.structs.replace(change, params=None), fork.resume, user=ask.caller.user), study=fork.study)
+            spec = replace(_forked(source, msgspec.structs.replace(change, params=None), fork.resume), study=fork.study)
             if change.checkpoint == BEST:  # by its label the study is found, whose best others train on, too
                 spec = replace(spec, label=change.label or "")
         spec = with_env(spec, change.env or {}, change.secrets)
@@ -103,11 +103,8 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-def _forked(source: Run, change: ForkIn, resume: Resume | None, *, user: str) -> RunSpec:
-    """What another user's run was granted (its priority, and never to be preempted) is not handed on."""
+def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
     spec = source.spec
-    if source.name.user != user:
-        spec = replace(spec, priority=None, preemptible=True)
     return replace(
         spec,
         params={**spec.params, **(change.params or {})},

@@ -112,6 +112,7 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             status=201,
             also=(200,),
             errors=(400, 403, 404, 409),
+            scope=Scope.ADMIN,
         ),
         Endpoint("GET", "/reservations/{reservation}", get, returns=ReservationOut, errors=(404,)),
         Endpoint("DELETE", "/reservations/{reservation}", delete, returns=ReservationOut, errors=(403, 404), scope=Scope.ADMIN),

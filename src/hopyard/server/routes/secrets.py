@@ -57,6 +57,6 @@ def secret_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     at = "/secrets/{secret}"
     return [
         Endpoint("GET", "/secrets", list_secrets, returns=SecretsOut),
-        Endpoint("PUT", at, put, body=SecretIn, returns=SecretOut, errors=(400, 409), scope=Scope.ADMIN),
+        Endpoint("PUT", at, put, body=SecretIn, returns=SecretOut, audit="secret.set", errors=(400, 409), scope=Scope.ADMIN),
         Endpoint("DELETE", at, remove, errors=(404,), scope=Scope.ADMIN),
     ]
