@@ -57,7 +57,7 @@ def ls(as_json: bool) -> None:
     if as_json:
         console.out_json(found)
     else:
-        console.out("\n".join(console.table(["NAME", "SET"], [[one["name"], clock(one["set_at"])] for one in found])))
+        console.out_lines(console.table(["NAME", "SET"], [[one["name"], clock(one["set_at"])] for one in found]))
 
 
 @secret.command("rm")

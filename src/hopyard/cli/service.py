@@ -58,7 +58,7 @@ def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> 
     unit = _unit(system, user)
     text = unit_text(unit.home, python=sys.executable, path=os.environ.get("PATH", os.defpath), user=user.pw_name if user else None)
     if only_print:
-        console.out(text.rstrip("\n"))
+        console.out_lines(text.splitlines())
         return
     _check_free(unit, force)
     _write(unit, text, user)
@@ -112,7 +112,7 @@ def status(system: bool, run_as: str | None, as_json: bool) -> int:
         console.say("hint: `hop service install` writes it")
     else:
         console.out(f"{unit.name}  {told['state']}, {'starts at boot' if told['enabled'] else 'does not start at boot'}")
-        console.out(f"file  {unit.file}\nhome  {unit.home.root}")
+        console.out_lines([f"file  {unit.file}", f"home  {unit.home.root}"])
     return 0 if told["state"] == "active" else 1
 
 
