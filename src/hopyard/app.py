@@ -40,6 +40,7 @@ from hopyard.config.settings import ServerSettings, Settings, read_settings
 from hopyard.controller.audit_retention import keep_audit
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.garbage import look_at_everything, look_briefly
+from hopyard.controller.heartbeat import keep_heartbeat
 from hopyard.controller.leftovers import keep_swept
 from hopyard.controller.restored import cordon_restored
 from hopyard.domain.ids import DEFAULT_POOL, slug
@@ -323,7 +324,9 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             keep = timedelta(days=settings.retention.audit_days) if settings.retention.audit_days else None
             audit, removal = keep_audit(parts.audit, clock, keep=keep), asyncio.to_thread(exhaust, entries, end.is_set)
             sweeping = () if unswept else (parts.sweeper.run(clock), keep_swept(parts.runs, streams, clock, kept=home.kept))
-            background = parts.controller.run(), *sweeping, look_at_everything(clock), audit, removal, reserves.run()
+            background = [parts.controller.run(), *sweeping, look_at_everything(clock), audit, removal, reserves.run()]
+            if settings.database is not None:
+                background.append(keep_heartbeat(cluster, clock, engine=name, place=f"{socket.gethostname()}:{home.root}"))
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):

@@ -86,7 +86,7 @@ def test_what_runs_at_a_server_that_is_away_ends_as_its_own_server_says(
     second.reaches(second.detach("says.py"), "succeeded")  # it has looked after its runs several times
     assert second.run(live)["phase"] == "stopping", "how it ended is known by its own server alone"
     lost = second.hop("logs", live)
-    assert (lost.code, "lies with the server of first" in lost.talk) == (1, True), lost
+    assert (lost.code, "lie with the server of first" in lost.talk) == (1, True), lost
     if ended_meanwhile:
         let_go.touch()
         until(lambda: is_gone(script.pid), "the end of the script")
@@ -130,3 +130,44 @@ def test_a_database_that_is_away_is_named_by_every_command(tmp_path: Path) -> No
     finally:
         world.end()
         remove_tree(world.home.trees)
+
+
+SAVES = """import hopyard as hop
+s = hop.bind(x=0)
+for i in hop.loop(range(2)):
+    s.x += 1
+    print('turn', i, flush=True)
+open('made', 'w').write('x')
+"""
+
+
+def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(two: tuple[World, World, str], tmp_path: Path) -> None:
+    first, second, _ = two
+    first.write("saves.py", SAVES)
+    run = first.detach("saves.py")
+    first.reaches(run, "succeeded")
+    first.kill_server()
+    second.write("says.py", "print('from the second')\n")
+    second.reaches(second.detach("says.py"), "succeeded")
+
+    def away() -> list[dict[str, str]]:
+        return [one for one in second.ok("node", "ls", "--json").json if one["id"] == "first" and one["away_since"]]
+
+    (node,) = until(away, "that its server counts as away")
+    assert str(first.home.root) in node["server"]
+    for command in (("node", "ls"), ("node", "info", "first"), ("pool", "ls")):
+        assert f"{first.home.root}) has been away since " in second.ok(*command).out, command
+    commands = (
+        ("logs", run),
+        ("logs", "-f", run),
+        ("logs", "--attempt", "1", run),
+        ("plot", run),
+        ("pull", run, str(tmp_path / "pulled")),
+        ("pull", run, "--checkpoint", str(tmp_path / "saved")),
+        ("fork", run, "--checkpoint", "newest", "--detach"),
+    )
+    for command in commands:
+        done = second.hop(*command)
+        said = "lie with the server of first (" in done.talk and "which has been away since" in done.talk
+        assert (done.code, said) == (1, True), (command, done)
+    assert "which has been away since" in second.ok("info", run).out

@@ -80,6 +80,7 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     yield from _listed("events", _events(run.get("events") or []))
     yield from _listed("checkpoints", _checkpoints(run.get("checkpoints") or []))
     yield from _listed("not stored", run.get("unstored") or [])
+    yield from _listed("elsewhere", run.get("elsewhere") or [])
     progress = progress_parts(run.get("progress") or {})
     if progress:
         yield "progress", "  ".join(progress)

@@ -11,7 +11,7 @@ from hopyard.cli import console
 from hopyard.cli.address import Run, get_run
 from hopyard.cli.harmless import Harmless
 from hopyard.cli.options import last_run_argument
-from hopyard.errors import NotFound, SpecError, UsageError
+from hopyard.errors import Conflict, NotFound, SpecError, UsageError
 from hopyard.sdk.client import Client
 
 _BLOCK = 256 * 1024
@@ -35,6 +35,7 @@ def logs(
     sequences other than colours and those of progress bars are shown as text, except with --raw.
     """
     from hopyard.cli.follow import ask_surely
+    from hopyard.cli.times import localised
     from hopyard.sdk.connect import connect
 
     if only_stdout and only_stderr:
@@ -54,6 +55,8 @@ def logs(
     ranks = range(size) if rank is None else (rank,)
     if follow:
         return _follow(client, run, streams, rank, size, tail, ranks, raw=raw)
+    for sentence in run.get("elsewhere") or () if attempt is None else ():
+        console.say(f"note: {localised(sentence)}")
     for stream in streams:
         sink = sys.stderr.buffer if stream == "stderr" and not only_stderr else sys.stdout.buffer
         for one in ranks:
@@ -170,7 +173,10 @@ def _cursors_of_tail(client: Client, run: Run, streams: tuple[str, ...], ranks: 
     for attempt in attempts:
         for rank in ranks:
             for stream in streams:
-                _, length = _raw_part(client, run, attempt["id"], rank, stream, 0, 0)
+                try:
+                    _, length = _raw_part(client, run, attempt["id"], rank, stream, 0, 0)
+                except Conflict:  # of an earlier attempt that lies with another server nothing follows
+                    continue
                 if attempt is attempts[-1] and tail and length:
                     begin = max(0, length - _BLOCK)
                     data, _ = _raw_part(client, run, attempt["id"], rank, stream, begin, length - begin)

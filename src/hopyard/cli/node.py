@@ -144,8 +144,10 @@ def state_of(one: Node) -> str:
 
 
 def reason_of(one: Node) -> str:
-    """Why nothing starts there: what an administrator said, and what the node itself lacks."""
-    return "; ".join(filter(None, [one["cordon_reason"], one["trouble"]]))
+    """Why nothing starts there: what an administrator said, what the node itself lacks, and what is with its server."""
+    from hopyard.cli.times import localised
+
+    return "; ".join(filter(None, [one["cordon_reason"], one["trouble"], localised(one["not_ready"])]))
 
 
 def table_of(nodes: list[Node]) -> list[str]:

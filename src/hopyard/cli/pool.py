@@ -36,9 +36,13 @@ def list_pools(as_json: bool) -> None:
 
 
 def table_of(pools: list[dict[str, Any]]) -> list[str]:
-    """The lines of the table, head first. RESERVED, of how many nodes something is reserved now, and extras: where there are any."""
+    """The lines of the table, head first. RESERVED, of how many nodes something is reserved now, extras, and why nodes are not ready:
+    where there are any."""
+    from hopyard.cli.times import localised
+
     extras, reserved = any(one["extras"] for one in pools), any(one["reserved"] for one in pools)
-    head = ["POOL", "NODES", "OPEN", *["RESERVED"] * reserved, "CPU", "MEMORY", "GPU", *["EXTRAS"] * extras]
+    closed = any(one["not_ready"] for one in pools)
+    head = ["POOL", "NODES", "OPEN", *["RESERVED"] * reserved, "CPU", "MEMORY", "GPU", *["EXTRAS"] * extras, *["REASON"] * closed]
     rows = [
         [
             one["name"],
@@ -49,6 +53,7 @@ def table_of(pools: list[dict[str, Any]]) -> list[str]:
             memory_of(one),
             _gpus(one),
             *[extras_of(one)] * extras,
+            *["; ".join(f"{node}: {localised(why)}" for node, why in one["not_ready"].items())] * closed,
         ]
         for one in pools
     ]

@@ -41,7 +41,7 @@ def why(ref: str, as_json: bool) -> None:
 
 
 def lines_of(found: Why, run: Run, nodes: Sequence[Node] = ()) -> list[str]:
-    """What people read. nodes: those there are, where some that are cordoned may be what it waits for."""
+    """What people read. nodes: those there are, where some that are cordoned or not ready may be what it waits for."""
     if not found["reason"]:
         return [f"{found['name']}: {found['detail']}"]
     from hopyard.cli.times import localised
@@ -52,6 +52,7 @@ def lines_of(found: Why, run: Run, nodes: Sequence[Node] = ()) -> list[str]:
     if found["blocked_by"]:
         lines += ["in its way:", *map(_blocker, found["blocked_by"])]
     lines += _cordoned(run, nodes)
+    lines += _not_ready(run, nodes)
     lines += _expected(found)
     if found["what_if"]:
         lines += ["it would start", *(f"  {line['text']}" for line in found["what_if"])]
@@ -73,6 +74,18 @@ def _blocker(one: dict[str, Any]) -> str:
     ends = "until" if one["kind"] == "reservation" else "probably until"
     until = f", {ends} {clock(one['until'])} ({soon(one['until'])})" if one["until"] else ""
     return f"  {one['kind']} {one['name']}{until}"
+
+
+def _not_ready(run: Run, nodes: Sequence[Node]) -> list[str]:
+    """Nodes on which it may be, and that are not ready because of their servers."""
+    from hopyard.cli.times import localised
+
+    places = [role["where"] for role in run["spec"]["roles"]]
+    found = [node for node in nodes if node["not_ready"] and any(_allows(where, node) for where in places)]
+    lines = [f"  node {node['id']}: {localised(node['not_ready'])}" for node in found[:_NODES]]
+    if len(found) > _NODES:
+        lines.append(f"  and {len(found) - _NODES} more; `hop node ls` lists the nodes")
+    return ["not ready:", *lines] if lines else []
 
 
 def _cordoned(run: Run, nodes: Sequence[Node]) -> list[str]:

@@ -58,6 +58,16 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownServer:
+    """A server of this database. engine: the one whose nodes are its own. place: its machine and home. seen_at: when it recorded last that
+    it is up."""
+
+    engine: str
+    place: str
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """A gang that holds resources: it starts, runs, or is being stopped.
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from hopyard.domain.attempt import AttemptStatus, ExitKind
-from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, RunId
 from hopyard.domain.run import Run, RunEvent
 
@@ -140,6 +140,14 @@ class ClusterStore(Protocol):
         """Let nothing new start on a node, for this reason ("": for the one that it is cordoned for), or let it again.
 
         Raises NotFound."""
+        ...
+
+    async def note_server(self, server: KnownServer, /) -> None:
+        """Record that a server is up; it replaces what was recorded of its engine before."""
+        ...
+
+    async def servers(self) -> Sequence[KnownServer]:
+        """All servers that recorded themselves, by engine."""
         ...
 
     async def remove_node(self, node: NodeId, /) -> None:

@@ -119,6 +119,7 @@ class Preparation:
             found = self._patiently(lambda: self.server.client.post(path), f"checkpoint of step {restore.step}")
             if found["own"]:
                 then = "the next attempt starts from the one before" if found["damaged"] else "it is fetched again"
+                then = found.get("elsewhere") or then
                 raise NodeFault(f"{failed.exit.reason.partition(' (')[0]}; {then}") from failed
             hint = "fork it with `--checkpoint STEP` of an earlier one: `hop info RUN` lists them"
             raise PrepareFailed(f"{failed.exit.reason.partition(' (')[0]}; {hint}") from failed

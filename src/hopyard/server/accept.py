@@ -13,10 +13,11 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, check_name, check_run_id, new_run_id
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, ResumeFrom, Run, RunSpec
-from hopyard.errors import Conflict, DoesNotFit, NotFound, SpecError
+from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun, RunStore
 from hopyard.scheduler.placement.fit import never_fits
+from hopyard.server.other_servers import explain_missing
 from hopyard.server.parts import Parts
 from hopyard.server.queues import in_queue
 from hopyard.server.shapes import check_role, check_topology
@@ -62,7 +63,11 @@ async def accept(
         pinned = await _pin_trials(parts.datasets, pinned)
         if spec.resume is not None and not trust and await _is_foreign(parts.runs, spec.resume, user):
             pinned = replace(pinned, resume=replace(spec.resume, foreign=True))
-        await _check_blobs(parts, spec)
+        try:
+            await _check_blobs(parts, spec)
+        except MissingBlobs:
+            await explain_missing(parts, spec.resume.run if spec.resume is not None else spec.forked_from)
+            raise
         try:
             (run,) = await parts.runs.create([NewRun(new_id, user, pinned, offline)], now=now)
         except Conflict:

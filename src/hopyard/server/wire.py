@@ -189,6 +189,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     spec: values of `env` are `***` for everybody but the run's user. machine_env: variables of the machine that its processes got; null in the
     place of a value that may be secret. pinned, not_inherited: in the answer to a submission: data of others that it found as the newest,
     names of variables and secrets of the forked run that another user's fork does not take over.
+    elsewhere: sentences about attempts whose output, checkpoints and files lie with another server of the same database.
     unstored: sentences about what of it could not be stored and was given up: what, why, and where it is kept.
     events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
     """
@@ -227,6 +228,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     machine_env: Mapping[str, str | None] | UnsetType = UNSET
     pinned: Sequence[PinnedOut] | UnsetType = UNSET
     not_inherited: Sequence[str] | UnsetType = UNSET
+    elsewhere: Sequence[str] | UnsetType = UNSET
 
 
 _RUN_FIELDS = tuple(field for field in Run.__dataclass_fields__ if field != "name")

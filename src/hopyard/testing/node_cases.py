@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.domain.cluster import Node, Observation
+from hopyard.domain.cluster import KnownServer, Node, Observation
 from hopyard.domain.gang import ANYWHERE, Where
 from hopyard.domain.ids import NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
@@ -48,6 +48,13 @@ class NodeCases:
         await see(stores, nodes=[node(cordoned=True)], seconds=3)
         assert await stores.cluster.cordon(NodeId("n1"), False) == node()
         await start(stores, waits.id, seconds=4)
+
+    async def test_a_server_is_known_as_it_recorded_itself_last(self, stores: ClusterStores) -> None:
+        assert list(await stores.cluster.servers()) == []
+        second = KnownServer("b", "two:/home", at(1))
+        for server in (KnownServer("b", "one:/home", at(0)), KnownServer("a", "one:/other", at(0)), second):
+            await stores.cluster.note_server(server)
+        assert list(await stores.cluster.servers()) == [KnownServer("a", "one:/other", at(0)), second]
 
     async def test_the_reason_stays_until_another_is_given_or_the_node_is_open_again(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from hopyard.errors import NotFound
 from hopyard.scheduler.timeline.booked import holds
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import LINE, In
+from hopyard.server.other_servers import Servers
 from hopyard.server.parts import Parts
 from hopyard.server.reservation_wire import ReservationOut, coming
 from hopyard.server.rights import check_owner
@@ -36,7 +38,8 @@ class UsedOut(Struct, frozen=True):
 class NodeOut(Struct, frozen=True, kw_only=True):
     """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it. trouble: why its
     engine can start nothing on it for now, "" where it can; it tries again by itself. reserved: names of reservations
-    that hold there now."""
+    that hold there now. server: where several share the database, the machine and home of the one whose node it is. away_since:
+    when that one was last seen, while it is away. not_ready: in words why the node is not ready, where its server is the reason."""
 
     id: str
     engine: str
@@ -52,6 +55,9 @@ class NodeOut(Struct, frozen=True, kw_only=True):
     extras: Mapping[str, int]
     used: UsedOut
     reserved: Sequence[str]
+    server: str
+    away_since: datetime | None
+    not_ready: str
 
 
 class NodesOut(Struct, frozen=True):
@@ -87,12 +93,14 @@ class CardsOut(Struct, frozen=True):
 
 
 class PoolOut(Struct, frozen=True, kw_only=True):
-    """All nodes of a pool together; open: on how many of them something may start; reserved: of how many something is reserved now."""
+    """All nodes of a pool together; open: on how many of them something may start; reserved: of how many something is reserved now. not_ready: by node,
+    in words why it is not ready, where another server is the reason."""
 
     name: str
     nodes: int
     open: int
     reserved: int
+    not_ready: Mapping[str, str]
     cpu_milli: int
     memory_bytes: int
     gpus: list[CardsOut]
@@ -129,14 +137,14 @@ _IN_AND_OUT = "takes nodes in and out of service"
 def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def nodes(_ask: Ask[Nothing, Nothing]) -> NodesOut:
         """List the nodes with what of them is in use."""
-        return NodesOut(nodes_of(await parts.cluster.snapshot(now=parts.now())))
+        return NodesOut(nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts)))
 
     async def get(ask: Ask[Nothing, Nothing]) -> NodeDetailOut:
         """Get a node with the runs that are on it."""
         snapshot = await parts.cluster.snapshot(now=parts.now())
         node = _find(snapshot, ask.path["node"])
         return NodeDetailOut(
-            _one(snapshot, node),
+            _one(snapshot, node, await Servers.get(parts)),
             [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)],
             coming(snapshot, lambda one: node.id in one.nodes),
         )
@@ -171,7 +179,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def pools(_ask: Ask[Nothing, Nothing]) -> PoolsOut:
         """List the pools of nodes with what of them is in use."""
-        return PoolsOut(pools_of(nodes_of(await parts.cluster.snapshot(now=parts.now()))))
+        return PoolsOut(pools_of(nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts))))
 
     at = "/nodes/{node}"
     return [
@@ -185,11 +193,11 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-def nodes_of(snapshot: Snapshot) -> list[NodeOut]:
+def nodes_of(snapshot: Snapshot, servers: Servers) -> list[NodeOut]:
     """All nodes by id."""
     used, reserved = usage(snapshot.running), _reserved(snapshot)
     return [
-        _node(node, used.get(node.id, UsedOut()), reserved.get(node.id, ()))
+        _node(node, used.get(node.id, UsedOut()), reserved.get(node.id, ()), servers)
         for node in sorted(snapshot.nodes.values(), key=lambda n: n.id)
     ]
 
@@ -228,7 +236,7 @@ def _reserved(snapshot: Snapshot) -> dict[NodeId, list[str]]:
     return found
 
 
-def _node(node: Node, used: UsedOut, reserved: Sequence[str]) -> NodeOut:
+def _node(node: Node, used: UsedOut, reserved: Sequence[str], servers: Servers) -> NodeOut:
     return NodeOut(
         id=node.id,
         engine=node.engine,
@@ -244,12 +252,15 @@ def _node(node: Node, used: UsedOut, reserved: Sequence[str]) -> NodeOut:
         extras=node.extras,
         used=used,
         reserved=reserved,
+        server=servers.place(node.engine),
+        away_since=servers.away_since(node.engine),
+        not_ready=servers.not_ready(node),
     )
 
 
-def _one(snapshot: Snapshot, node: Node) -> NodeOut:
+def _one(snapshot: Snapshot, node: Node, servers: Servers) -> NodeOut:
     used = usage(_there(snapshot, node.id)).get(node.id, UsedOut())
-    return _node(node, used, _reserved(snapshot).get(node.id, ()))
+    return _node(node, used, _reserved(snapshot).get(node.id, ()), servers)
 
 
 def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
@@ -269,6 +280,7 @@ def _pool(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
         nodes=len(nodes),
         open=sum(node.ready and not node.cordoned and not node.trouble for node in nodes),
         reserved=sum(bool(node.reserved) for node in nodes),
+        not_ready={node.id: node.not_ready for node in nodes if node.not_ready},
         cpu_milli=sum(node.cpu_milli for node in nodes),
         memory_bytes=sum(node.memory_bytes for node in nodes),
         gpus=[CardsOut(model, milli, busy[model]) for model, milli in sorted(cards.items())],
@@ -304,4 +316,4 @@ async def _cordon(parts: Parts, ask: Ask[Nothing, Any], *, on: bool, reason: str
     await parts.cluster.cordon(NodeId(ask.path["node"]), on, reason=reason)
     parts.controller.wake()
     snapshot = await parts.cluster.snapshot(now=parts.now())
-    return _one(snapshot, _find(snapshot, ask.path["node"]))
+    return _one(snapshot, _find(snapshot, ask.path["node"]), await Servers.get(parts))

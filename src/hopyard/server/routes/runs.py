@@ -27,6 +27,7 @@ from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
 from hopyard.server.fields import MAX_NAMES, RUN_ID, TEXT, Id, In, Key, Label, Name, Seconds, Text, Time, entire, some_of
 from hopyard.server.names import readable, readable_one, with_names
+from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.rights import check_live_study, check_may_end
@@ -325,6 +326,7 @@ async def whole(parts: Parts, caller: Caller, run: Run) -> RunOut:
         progress=progress,
         stopped_by=await _stopped_by(parts, run) if run.stop_requested else None,
         machine_env=await parts.runs.machine_env(run.id),
+        elsewhere=list((await attempts_elsewhere(parts, run)).values()),
     )
 
 

@@ -17,6 +17,7 @@ from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import In
+from hopyard.server.other_servers import Servers
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_owner
 from hopyard.server.routes.nodes import NodeOut, nodes_of
@@ -114,7 +115,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             home=parts.home,
             pid=parts.pid,
             uptime_s=(parts.now() - parts.started_at).total_seconds(),
-            nodes=nodes_of(await parts.cluster.snapshot(now=parts.now())),
+            nodes=nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts)),
             runs={phase.value: count for phase, count in sorted((await parts.runs.count()).items())},
             engine=parts.engine,
             blobs=BlobsOut(count, size),

@@ -11,13 +11,14 @@ from starlette.responses import Response, StreamingResponse
 
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
-from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.answers import encode
 from hopyard.server.auth import Caller
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import TEXT, In, entire, one_of, some_of
 from hopyard.server.names import readable_one
+from hopyard.server.other_servers import check_here
 from hopyard.server.parts import Parts
 from hopyard.server.wire import run_out
 from hopyard.tracking.follow import Follower, Wish
@@ -137,6 +138,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         run = await parts.runs.get(RunId(ask.path["id"]))
         if split_attempt(attempt)[0] != run.id:
             raise NotFound(f"run {run.name} has no attempt {attempt}")
+        await check_here(parts, run, attempt)
         length = (await parts.streams.lengths(attempt, rank)).get(stream, 0)
         data = await parts.streams.read(StreamKey(attempt, rank, stream), ask.query.offset, ask.query.limit)
         return Response(data, media_type="application/octet-stream", headers={"X-Length": str(length)})
@@ -153,12 +155,14 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         names = None if ask.query.names is None else [name for name in ask.query.names.split(",") if name]
         past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
+        await check_here(parts, past.run)
         found = await read_series(parts.streams, past, names=names, rank=ask.query.rank, max_points=ask.query.max_points)
         return MetricsOut({name: _series(series) for name, series in found.items()})
 
     async def system(ask: Ask[SystemQuery, Nothing]) -> SystemOut:
         """Read what the run's processes used: CPU, memory, GPUs."""
         past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
+        await check_here(parts, past.run)
         samples = await read_system(parts.streams, past, max_points=ask.query.max_points)
         return SystemOut(msgspec.convert(samples, list[SampleOut]))
 
@@ -174,19 +178,11 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             RawQuery,
             returns=Raw("bytes", headers={"X-Length": "how many bytes the stream has"}),
             who="run",
+            errors=(409,),
         ),
-        Endpoint("GET", "/runs/{id}/metrics", metrics, MetricsQuery, returns=MetricsOut, who="study"),
-        Endpoint("GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, who="run"),
+        Endpoint("GET", "/runs/{id}/metrics", metrics, MetricsQuery, returns=MetricsOut, who="study", errors=(409,)),
+        Endpoint("GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, who="run", errors=(409,)),
     ]
-
-
-async def check_here(parts: Parts, run: Run) -> None:
-    """Raises Conflict when the newest attempt's output lies with another server of the same database."""
-    attempt = run.attempt
-    if attempt is None or attempt.engine in ("", parts.engine) or await parts.streams.list(run.id):
-        return
-    nodes = ", ".join(dict.fromkeys(attempt.nodes))
-    raise Conflict(f"the output of {run.name} lies with the server of {nodes}, another one on this database", hints=(f"ask there, or copy `streams/{run.id}` of its home",))
 
 
 def frame(head: Mapping[str, Any], caller: Caller) -> bytes:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
-from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
 from hopyard.domain.run import Run, RunEvent, RunPhase
 from hopyard.domain.run_change import changed_meanwhile, waits_no_longer, waits_otherwise
@@ -164,6 +164,12 @@ class MemoryClusterStore:
 
     async def cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
         return self._nodes.cordon(node, on, reason=reason)
+
+    async def note_server(self, server: KnownServer, /) -> None:
+        self._state.servers[server.engine] = server
+
+    async def servers(self) -> Sequence[KnownServer]:
+        return [self._state.servers[engine] for engine in sorted(self._state.servers)]
 
     async def remove_node(self, node: NodeId, /) -> None:
         self._nodes.remove(node)

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from hopyard.domain.amounts import totals
 from hopyard.domain.charges import Charges
 from hopyard.domain.chunked import Chunks
-from hopyard.domain.cluster import Hold, Node, Promise, Running, Snapshot
+from hopyard.domain.cluster import Hold, KnownServer, Node, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.holdings import Holdings
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, RunName, Version
@@ -61,6 +61,7 @@ class State:
         self.version = 0
         self.declared_at = 0  # the version at which queues or reservations were changed last
         self.lease: Lease | None = None
+        self.servers: dict[str, KnownServer] = {}
         self.epoch = 0
         self.nodes: dict[NodeId, Node] = {}
         self.said: dict[str, Sequence[Node]] = {}  # by each engine, of its nodes, the last time

@@ -12,14 +12,14 @@ from sqlalchemy import Connection, select, update
 
 from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
-from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Snapshot
+from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
 from hopyard.domain.run import Run, RunEvent, RunPhase, moved
 from hopyard.domain.run_change import waits_no_longer, waits_otherwise
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.cluster_store import Lease, Recorded
-from hopyard.stores.sql import node_rows
+from hopyard.stores.sql import node_rows, server_rows
 from hopyard.stores.sql.apply_plan import Applying
 from hopyard.stores.sql.attempt_rows import Changes, OutOfStep
 from hopyard.stores.sql.change_rows import check_unchanged, write_change
@@ -219,6 +219,12 @@ class SqlClusterStore:
             return found
 
         return await self._write(write)
+
+    async def note_server(self, server: KnownServer, /) -> None:
+        await self._database.write(lambda conn: server_rows.note(conn, server), vital=True)
+
+    async def servers(self) -> Sequence[KnownServer]:
+        return await self._database.read(server_rows.of_all)
 
     async def remove_node(self, node: NodeId, /) -> None:
         def write(conn: Connection) -> None:

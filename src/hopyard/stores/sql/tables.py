@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0016"  # the newest migration
+HEAD = "0017"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -216,6 +216,15 @@ nodes = Table(
     Column("node", Text, nullable=False),  # JSON
     Column("cordoned", Boolean, nullable=False, server_default=false()),
     _touched(),
+)
+
+# Servers that share this database, by the engine whose nodes are their own.
+servers = Table(
+    "servers",
+    metadata,
+    Column("engine", _Key, primary_key=True),
+    Column("place", Text, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
 )
 
 # One row: the tree of queues as it was declared.

@@ -1,0 +1,22 @@
+"""Rows of servers that share the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, insert, select, update
+
+from hopyard.domain.cluster import KnownServer
+from hopyard.stores.sql.codec import from_us, to_us
+from hopyard.stores.sql.tables import servers
+
+
+def note(conn: Connection, server: KnownServer) -> None:
+    values = {"place": server.place, "seen_at": to_us(server.seen_at)}
+    if not conn.execute(update(servers).where(servers.c.engine == server.engine).values(values)).rowcount:
+        conn.execute(insert(servers).values(engine=server.engine, **values))
+
+
+def of_all(conn: Connection) -> Sequence[KnownServer]:
+    rows = conn.execute(select(servers.c.engine, servers.c.place, servers.c.seen_at).order_by(servers.c.engine))
+    return [KnownServer(engine, place, from_us(seen_at)) for engine, place, seen_at in rows]
