@@ -50,7 +50,7 @@ def test_a_band_of_seconds_is_told(seconds: float, told: bool) -> None:
 
 
 def node(name: str, **more: Any) -> dict[str, Any]:
-    return {"id": name, "pool": "a", "labels": {"rack": "1"}, "cordoned": True, "cordon_reason": "", **more}
+    return {"id": name, "pool": "a", "labels": {"rack": "1"}, "cordoned": True, "cordon_reason": "", "not_ready": "", **more}
 
 
 def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
@@ -67,6 +67,15 @@ def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
     many = told([node(f"n{i}") for i in range(7)])
     assert (len(many), many[-2]) == (7, "  and 2 more")
     assert "`hop node uncordon NODE`" in many[-1]
+
+
+def test_why_names_the_servers_of_nodes_that_are_not_ready() -> None:
+    away = "its server (two:/home) has been away since 2026-11-25 18:03:12 UTC"
+    spec = {"roles": [{"where": {"pools": ["a"], "labels": []}}]}
+    nodes = [node("n1", cordoned=False, not_ready=away), node("n2", cordoned=False), node("n3", pool="b", not_ready=away)]
+    lines = lines_of(waits(), {**WAITING, "spec": spec}, nodes)
+    assert lines[lines.index("not ready:") + 1].startswith("  node n1: its server (two:/home) has been away since ")
+    assert not any("n2" in line or "n3" in line or "UTC" in line for line in lines)
 
 
 def test_what_will_not_start_as_things_are_says_so() -> None:
