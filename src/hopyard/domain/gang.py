@@ -11,6 +11,7 @@ from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, PoolName, QueueNam
 from hopyard.domain.resources import WHOLE_GPU, Resources
 
 NODE_LEVEL = "node"  # the level of topology that is a node itself; every other level is a label of nodes ("rack", "zone")
+DEFAULT_PRIORITY = 50  # of a run that asked for none, in a queue that says nothing else
 
 
 class Closeness(StrEnum):

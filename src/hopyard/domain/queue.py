@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
 
 # Amounts by the name of a resource: "cpu" in thousandths of a core, "memory" in bytes, "gpu" in thousandths of a GPU of any
 # model, "gpu:MODEL" (lower case) in thousandths of one of that model, any other name in whole units of that extra.
 Amounts = Mapping[str, int]
 CPU, MEMORY, GPU, GPU_OF = "cpu", "memory", "gpu", "gpu:"
-DEFAULT_PRIORITY = 50  # of a run that asked for none, in a queue that says nothing else
 
 
 @dataclass(frozen=True, slots=True)

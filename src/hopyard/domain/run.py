@@ -10,9 +10,8 @@ from itertools import islice
 from typing import Any
 
 from hopyard.domain.attempt import Exit
-from hopyard.domain.gang import ANYWHERE, Gang, Role, Topology, Where
+from hopyard.domain.gang import ANYWHERE, DEFAULT_PRIORITY, Gang, Role, Topology, Where
 from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, Digest, GangId, QueueName, RunId, RunName, split_attempt
-from hopyard.domain.queue import DEFAULT_PRIORITY
 from hopyard.domain.resources import Resources
 from hopyard.errors import Conflict
 

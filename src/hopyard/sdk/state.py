@@ -13,7 +13,6 @@ from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import open_file
-from hopyard.sdk.plain import load_plain, not_plain
 
 
 class Kind(StrEnum):
@@ -123,6 +122,8 @@ def read(path: str, *, foreign: bool = False) -> Any:
     read alone. Raises SpecError for anything else.
     """
     import pickle
+
+    from hopyard.sdk.plain import load_plain, not_plain  # late: `import hopyard` and `hop.log` need no pickle
 
     try:
         if not path.endswith(".pt"):

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
+from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE
-from hopyard.domain.queue import DEFAULT_PRIORITY
 from hopyard.domain.run import Run, RunEvent, RunPhase
 from hopyard.domain.run_change import changed_meanwhile
 from hopyard.stores.sql.codec import decode_spec, encode_shape, fingerprint, spec_columns, to_us

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
-from hopyard.domain.queue import DEFAULT_PRIORITY
 from hopyard.domain.run import Run, RunPhase, RunSpec
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
