@@ -212,7 +212,7 @@ from pathlib import Path
 import sysconfig
 roots = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(sorted(root for root in roots if root not in sys.stdlib_module_names))
-print(sorted({"http", "subprocess", "asyncio", "numpy", "torch", "ssl", "email"} & set(sys.modules)))
+print(sorted({"http", "subprocess", "asyncio", "numpy", "torch", "ssl", "email", "pickle"} & set(sys.modules)))
 print([name for name in sorted(sys.modules) if name.startswith("hopyard.") and name.split(".")[1] not in ("sdk", "domain", "config", "errors", "private_files")])
 """
     done = subprocess.run([sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True, check=True)
