@@ -117,6 +117,9 @@ def test_what_is_changed_starts_as_it_was_changed(tmp_path: Path) -> None:
         refused = await change(stage, third, priority=20, status=409)
         assert "does not wait" in refused["error"]["message"]
         assert (await change(stage, third, note="runs", label="third"))["run"]["spec"]["label"] == "third"
+        await stage.finish(third)
+        refused = await change(stage, third, priority=20, status=409)
+        assert "does not wait: it has ended, so" in refused["error"]["message"]
 
     play(tmp_path, scene)
 

@@ -16,7 +16,7 @@ def waits_otherwise(before: Run, after: Run) -> bool:
 def waits_no_longer(run: Run, phase: RunPhase) -> Conflict:
     """Such a change came too late."""
     hints = ("its name, its tags and its note can be changed in every phase", f"`hop fork {run.name}` runs it again with changes")
-    return Conflict(f"run {run.name} does not wait: it is {phase}, so what it asks for stays as it is", hints=hints)
+    return Conflict(f"run {run.name} does not wait: it {'has ended' if phase.final else f'is {phase}'}, so what it asks for stays as it is", hints=hints)
 
 
 def changed_meanwhile(run: Run) -> Conflict:
