@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from blake3 import blake3
 
-from hopyard.config.home import HOME_VARIABLE, Home
+from hopyard.config.home import HOME_VARIABLE, REPLICA_VARIABLE, Home
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.sdk.client import Client
@@ -115,7 +115,8 @@ class LocalServer:
             if process.pid == os.getpid():
                 continue
             try:
-                mine = process.environ().get(HOME_VARIABLE) == root or any(root in word for word in process.cmdline())
+                variables = process.environ()
+                mine = variables.get(HOME_VARIABLE) == root or variables.get(REPLICA_VARIABLE, "").startswith(root + "/") or any(root in word for word in process.cmdline())
             except (psutil.Error, OSError):
                 continue
             if mine:

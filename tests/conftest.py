@@ -43,7 +43,8 @@ def _using(base: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and (mark in process.environ().get("HOPYARD_HOME", "") or any(mark in word for word in process.cmdline())):
+            homes = [process.environ().get(name, "") for name in ("HOPYARD_HOME", "HOPYARD_REPLICA_DIR")]
+            if process.pid != os.getpid() and (any(mark in home for home in homes) or any(mark in word for word in process.cmdline())):
                 found.append(process)
         except psutil.Error:
             continue

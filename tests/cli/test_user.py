@@ -60,6 +60,11 @@ def test_nobody_goes_on_with_what_another_did_without_naming_it(shell: Shell, cl
         carol.detach("--", "true")
     assert study in carol.hop("search", "show", study).text
     assert study in shell.hop("search", "show").text
+    shell.hop("logs", "-f", study)  # until it has ended
+    for words, trust in ((("--trust",), True), ((), None)):
+        assert carol.hop("search", "resume", study, "--trials", "2", "--detach", *words).code == 0
+        newest = client.get("/audit", action="study.continue", limit=1)["records"][0]
+        assert (newest["user"], newest["detail"].get("trust")) == ("carol", trust)
 
 
 def test_tokens_are_made_listed_replaced_and_revoked(shell: Shell, client: Client) -> None:

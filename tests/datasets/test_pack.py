@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import hopyard
 from hopyard.datasets.ignore import CODE, DATA, EVERYTHING, EXACT, Rules
 from hopyard.datasets.pack import pack
 from hopyard.datasets.progress import SILENT
@@ -144,6 +145,31 @@ def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: Rules, tmp_path: P
     (root / "state" / "home" / "out").unlink()
     assert packed(root, tmp_path / "elsewhere") == ["..odd/file", "main.py", "state/home/token", "state/homely"]
     assert packed(root, root / "..odd") == ["main.py", "state/home/token", "state/homely"]
+
+
+@pytest.mark.parametrize("rules", [CODE, DATA, EVERYTHING])
+def test_homes_and_parts_of_them_are_left_out_with_their_tokens_and_keys(rules: Rules, tmp_path: Path) -> None:
+    files = {"server/identity.json": b"k", "server/token": b"t", "server/cache/x": b"", "old/hopyard.db": b"d", "client/login.json": b"t", "client/cache/x": b""}
+    files |= {"attempts/r.1/0/spec.json": b"t", "attempts/r.1/0/status.json": b"", "attempts/r.1/0/streams/stdout": b"", "keys/signing-keys.json": b"k"}
+    root = make_tree(tmp_path / "work", {"main.py": b"x", "data/identity.json": b"a user's own", "data/token": b"", "web/login.json": b"{}"} | files)
+    (root / "data" / "token").unlink()
+    (root / "part" / "sdk").mkdir(parents=True)
+    (root / "part" / "sdk" / "hopyard").symlink_to(Path(hopyard.__file__).parent)
+    tree = pack(root, rules=rules, cache=tmp_path / "cache")
+    assert [file.path for file in Manifest.decode(tree.encoded).files] == ["data/identity.json", "main.py", "web/login.json"]
+    left_out = ("attempts/r.1/0", "client", "keys", "old", "part/sdk/hopyard", "server")
+    assert tree.homes == left_out == pack(root, rules=rules, cache=tmp_path / "cache").homes
+
+
+@pytest.mark.parametrize("rules", [CODE, DATA])
+def test_of_a_folder_that_is_a_home_only_the_users_own_files_are_packed(rules: Rules, tmp_path: Path) -> None:
+    files = {"identity.json": b"k", "token": b"t", "hopyard.db": b"", "hopyard.db-wal": b"", ".token.1234": b"t", "attempts/r.1/0/token": b"t", "cache/x": b""}
+    root = make_tree(tmp_path / "home", {"main.py": b"x", "lib/token": b"a user's own"} | files)
+    tree = pack(root, rules=rules)
+    assert ([file.path for file in Manifest.decode(tree.encoded).files], tree.homes) == (["lib/token", "main.py"], (".",))
+    with pytest.raises(SpecError, match="belongs to a home of Hopyard"):
+        pack(root / "token", rules=rules)
+    assert pack(root / "main.py", rules=rules).files == 1
 
 
 def test_pipes_sockets_and_odd_names_are_refused_by_name(tmp_path: Path) -> None:

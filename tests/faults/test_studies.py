@@ -115,3 +115,4 @@ def test_hopping_trials_make_room_and_no_epoch_is_repeated(world: World) -> None
     (pause,) = chart["breaks"]
     assert all(unit["to_s"] <= pause["from_s"] or unit["from_s"] >= pause["to_s"] for worker in chart["workers"] for unit in worker["units"])
     assert len(hops) <= len(set(hops)) + 4, "of each trial, at most what it had done of the epoch under way"
+    assert not (world.home.root / "partitions").exists(), "indexes that one run writes lie where no other reads them"

@@ -201,7 +201,8 @@ def test_shutdown_refuses_while_runs_live_and_keeps_or_stops_them(home: Home, tm
         client.post("/shutdown", {"runs": "stop"})
         assert process.wait(DEADLINE_S) == 0
     with server(home) as (_, client):
-        assert client.get(f"/runs/{endless['id']}")["phase"] == "cancelled"
+        ended = client.get(f"/runs/{endless['id']}")
+        assert (ended["phase"], ended["stopped_by"]) == ("cancelled", client.get("/status")["user"])
 
 
 def test_followers_do_not_hold_the_end_up(home: Home) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from hopyard.cli.console import number, seconds_since, span
+from hopyard.domain.replica import RUN_TOKEN
 from hopyard.sdk.client import API, Client
 
 Run = dict[str, Any]
@@ -14,7 +16,12 @@ _LATE_S = 2.0  # what was expected to start so long ago is late: to start takes 
 
 def get_run(client: Client, ref: str) -> Run:
     """The run that `ref` names: an id, a name, a number, a label or `last`. Raises NotFound with close names."""
-    run: Run = client.get("/runs/resolve", ref=ref)
+    own = os.environ.get("HOPYARD_RUN_ID")
+    if own and client.token.startswith(RUN_TOKEN) and ref in (own, os.environ.get("HOPYARD_RUN")):
+        ref, path = "", f"/runs/{own}"  # a run's own token may look up no other
+    else:
+        path = "/runs/resolve"
+    run: Run = client.get(path, ref=ref or None)
     return run
 
 

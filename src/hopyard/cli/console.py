@@ -33,6 +33,12 @@ def say(text: str = "") -> None:
     sys.stderr.flush()
 
 
+def say_homes(homes: Sequence[str]) -> None:
+    """That homes of Hopyard were left out of what was packed, if any were."""
+    if homes:
+        say(f"note: left out, since it belongs to a home of Hopyard: {', '.join(homes[:5])}" + (f" and {len(homes) - 5} more" if len(homes) > 5 else ""))
+
+
 def out(text: str = "") -> None:
     """One line of data, on stdout."""
     sys.stdout.write(rendered(text) + "\n")

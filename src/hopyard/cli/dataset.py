@@ -74,6 +74,7 @@ def push(name: str, path: Path, message: str, metric: str | None, as_json: bool)
     with TransferBar() as bar:
         home = Home.default()
         tree = pack(path, rules=DATA, cache=home.pack_cache, without=home.root, progress=bar)
+        console.say_homes(tree.homes)
         if not tree.files:
             raise SpecError(f"`{path}` holds no files", hints=("a `.hopignore` file in it may leave out too much",))
         answer, sent = _push_version(client, name, tree, {"manifest": tree.digest, "message": message, "metric": metric}, bar)

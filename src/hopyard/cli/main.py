@@ -15,6 +15,7 @@ from hopyard.cli import failures
 from hopyard.cli.commands import COMMANDS
 from hopyard.errors import HopyardError, UsageError
 
+_OF_A_MACHINE = ("up", "down", "service", "backup", "restore")
 _BY_NAME = {entry.name: entry for entry in COMMANDS}
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -85,9 +86,12 @@ def hop(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-    elif ctx.invoked_subcommand not in ("doctor", "help", "service"):  # which look at homes of others
-        from hopyard.config.home import Home
+        return
+    from hopyard.config.home import REPLICA_VARIABLE, Home
 
+    if ctx.invoked_subcommand in _OF_A_MACHINE and os.environ.get(REPLICA_VARIABLE):
+        raise UsageError(f"`hop {ctx.invoked_subcommand}` starts, ends or copies a server, which no run does", hints=("type it outside of runs",))
+    if ctx.invoked_subcommand not in ("doctor", "help", "service"):  # which look at homes of others
         Home.default().check()
 
 

@@ -163,6 +163,7 @@ def gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -> Non
 @click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the study's]")
 @env_option
 @secret_option
+@click.option("--trust", is_flag=True, help="Read all of another user's states. Else only tensors, arrays and plain values are: anything more runs code of theirs.")
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
 def resume(ref: str, code: Path | None, env: tuple[str, ...], secrets: tuple[str, ...], detach: bool, as_json: bool, **changed: Any) -> int:

@@ -35,9 +35,10 @@ def resume(
     priority: int | None = None,
     env: Mapping[str, str] | None = None,
     secrets: Sequence[str] = (),
+    trust: bool = False,
 ) -> tuple[Client, Run]:
     """Go on with the study, in a new run; that. trials: so many in all. code: a folder that takes the place of the study's code. queue,
-    priority: others than the study's. env, secrets: variables, and names of secrets, that are added.
+    priority: others than the study's. env, secrets: variables, and names of secrets, that are added. trust: all of another user's states may be read, which may run code of theirs.
 
     One that is being stopped is waited for. Raises Conflict where it has not ended, or has finished and no more trials are asked for; SpecError where its searcher cannot
     propose more.
@@ -55,13 +56,14 @@ def resume(
         study = client.get(f"/runs/{study['id']}")
     if trials is not None:
         _check_grows(study_of_json(study["spec"]["study"]), read_journal(client, study), trials)
-    body: dict[str, Any] = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "trials": trials, "queue": queue, "priority": priority}
+    body: dict[str, Any] = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "trials": trials, "queue": queue, "priority": priority, "trust": trust}
     body |= {"env": dict(env or {}), "secrets": list(secrets)}
     path = f"/runs/{study['id']}/continue"
     if code is None:
         return client, client.post(path, body, plan=1)
     home = Home.default()
     tree = pack(code, rules=CODE, cache=home.pack_cache, without=home.root)
+    console.say_homes(tree.homes)
     return post(client, {**body, "code": tree.digest}, tree, {}, path=path)
 
 

@@ -45,6 +45,7 @@ def submit(
         with _CodeBar() as bar:
             home = Home.default().create()
             tree = pack(folder, rules=CODE, cache=home.pack_cache, without=home.root, progress=bar)
+        console.say_homes(tree.homes)
         if not bar.warned:
             _warn_of_size(tree.size_bytes, tree.files)
         client = connect()

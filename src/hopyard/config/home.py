@@ -14,6 +14,7 @@ from hopyard.errors import SpecError
 from hopyard.private_files import OTHERS, close_to_others, close_tree, make_folder
 
 HOME_VARIABLE = "HOPYARD_HOME"
+REPLICA_VARIABLE = "HOPYARD_REPLICA_DIR"  # the folder of the replica that a process inside a run belongs to
 AS_ROOT = "the server runs as root, and so do all runs: every token is a root shell on this machine"
 ROOT_HINT = "start it as an ordinary user, in a home of theirs"
 
@@ -26,9 +27,11 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """`$HOPYARD_HOME`, or `~/.hopyard`."""
-        given = os.environ.get(HOME_VARIABLE)
-        return cls(Path(given).expanduser().absolute() if given else Path.home() / ".hopyard")
+        """`$HOPYARD_HOME`, or `~/.hopyard`; inside a run a folder of its replica's, since the user's holds the user's tokens."""
+        given, replica = os.environ.get(HOME_VARIABLE), os.environ.get(REPLICA_VARIABLE)
+        if given:
+            return cls(Path(given).expanduser().absolute())
+        return cls(Path(replica) / "home" if replica else Path.home() / ".hopyard")
 
     @property
     def server_file(self) -> Path:
@@ -112,9 +115,7 @@ class Home:
 
     @property
     def trees(self) -> Path:
-        """The cache of trees; within a run that may not write to that (see `replica.process`), one of the run's own."""
-        shared, replica = self.root / "cache" / "trees", os.environ.get("HOPYARD_REPLICA_DIR")
-        return Path(replica) / "trees" if replica and shared.is_dir() and not os.access(shared, os.W_OK) else shared
+        return self.root / "cache" / "trees"
 
     @property
     def envs(self) -> Path:

@@ -29,7 +29,8 @@ def pack(
     root: Path, *, rules: Rules = DATA, cache: Path | None = None, without: Path | None = None, progress: Progress = SILENT
 ) -> PackedTree:
     """The tree at `root` (a folder, or a single file). `cache` is a folder in which to remember digests, `Home.pack_cache`;
-    `without` is left out with all it holds: the home itself, which has the owner's token and changes while it is read.
+    `without` is left out with all it holds: the home itself, which has the owner's token and changes while it is read. Other homes are left out, too, and told
+    in `PackedTree.homes`.
 
     Raises SpecError, naming the file, for what cannot be read or packed, and for a file that changes while it is read.
     """
@@ -39,17 +40,17 @@ def pack(
     walked = walk(root, rules, without=without)
     unchanged = memory.unchanged(walked) if memory else None
     if memory and unchanged:
-        return _remembered(root, memory, unchanged, rules, without)
+        return _remembered(root, memory, unchanged, rules, without, walked.homes)
     digests = _digests(root, walked, memory, progress)
     manifest = _manifest(walked, digests)
     encoded = manifest.encode()
     summary = Summary(Digest(blake3(encoded).hexdigest()), manifest.size_bytes, len(manifest.files))
     if memory:
         memory.save(walked, began_ns, summary, encoded)
-    return _tree(root, summary, lambda: encoded, memory)
+    return _tree(root, summary, lambda: encoded, memory, walked.homes)
 
 
-def _remembered(root: Path, memory: StatCache, summary: Summary, rules: Rules, without: Path | None) -> PackedTree:
+def _remembered(root: Path, memory: StatCache, summary: Summary, rules: Rules, without: Path | None, homes: list[str]) -> PackedTree:
     def encode() -> bytes:
         found = memory.manifest()
         if found is not None and blake3(found).hexdigest() == summary.digest:
@@ -59,13 +60,13 @@ def _remembered(root: Path, memory: StatCache, summary: Summary, rules: Rules, w
             raise changed(str(root))
         return again.encoded
 
-    return _tree(root, summary, encode, memory)
+    return _tree(root, summary, encode, memory, homes)
 
 
-def _tree(root: Path, summary: Summary, encode: Callable[[], bytes], memory: StatCache | None) -> PackedTree:
+def _tree(root: Path, summary: Summary, encode: Callable[[], bytes], memory: StatCache | None, homes: list[str]) -> PackedTree:
     forget = memory.forget if memory else lambda: None
     return PackedTree(
-        root, summary.digest, size_bytes=summary.size_bytes, files=summary.files, encode=encode, forget=forget, single=not root.is_dir()
+        root, summary.digest, size_bytes=summary.size_bytes, files=summary.files, encode=encode, forget=forget, single=not root.is_dir(), homes=homes
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -26,14 +26,16 @@ class Source(NamedTuple):
 
 class PackedTree:
     """What `pack` found. `digest` names the manifest; `size_bytes` and `files` count what it holds.
+    `homes` are the homes of Hopyard below it that were left out, and parts of them.
 
     The manifest's bytes are produced only when they are needed: pushing a tree that did not change needs its digest alone.
     """
 
     def __init__(
-        self, root: Path, digest: Digest, *, size_bytes: int, files: int, encode: Callable[[], bytes], forget: Callable[[], None], single: bool
+        self, root: Path, digest: Digest, *, size_bytes: int, files: int, encode: Callable[[], bytes], forget: Callable[[], None], single: bool,
+        homes: Sequence[str] = (),
     ) -> None:
-        self.root, self.digest, self.size_bytes, self.files = root, digest, size_bytes, files
+        self.root, self.digest, self.size_bytes, self.files, self.homes = root, digest, size_bytes, files, tuple(homes)
         self._encode, self._forget, self._single = encode, forget, single
 
     @cached_property

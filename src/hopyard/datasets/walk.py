@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from hopyard.datasets.homes import is_home, is_of_home, is_sdk_link
 from hopyard.datasets.ignore import Ignored, Rules
 from hopyard.domain.manifest import check_path, is_bare_repository, is_repository_name, link_stays_inside
 from hopyard.errors import SpecError
@@ -27,10 +28,12 @@ class Walked(NamedTuple):
     files: list[Seen]
     links: list[tuple[str, str]]
     folders: list[str]  # empty ones
+    homes: list[str]  # homes of Hopyard, and parts of them, that are left out; "." is the root itself
 
 
 def walk(root: Path, rules: Rules, *, without: Path | None = None) -> Walked:
-    """What belongs to the tree at `root`, a folder or a single file. `without`: a folder that is left out with all it holds.
+    """What belongs to the tree at `root`, a folder or a single file. `without`: a folder that is left out with all it holds. Homes of Hopyard are left out
+    wherever they are: they hold tokens and keys.
 
     Raises SpecError naming the entry for what cannot be packed: a link that leads out, a device or socket, a name that is not
     UTF-8 or holds control characters, a folder that cannot be read, a path that is not there.
@@ -40,10 +43,12 @@ def walk(root: Path, rules: Rules, *, without: Path | None = None) -> Walked:
     except OSError as bad:
         raise SpecError(f"`{root}` cannot be read: {bad.strerror}", hints=("give a file or folder that is there and yours to read",)) from bad
     if stat.S_ISREG(top.st_mode):
-        return Walked([_seen(_checked(root.name), top)], [], [])
+        if is_of_home(root.name) and is_home(os.listdir(root.parent)):
+            raise SpecError(f"`{root}` belongs to a home of Hopyard, which holds tokens and keys", hints=("no file of a home is packed",))
+        return Walked([_seen(_checked(root.name), top)], [], [], [])
     if not stat.S_ISDIR(top.st_mode):
         raise SpecError(f"`{root}` is neither a file nor a folder")
-    found = Walked([], [], [])
+    found = Walked([], [], [], [])
     left_out = _below(root, without)
     pending = [("", str(root), Ignored.at_root(rules, root))]
     while pending:
@@ -52,6 +57,7 @@ def walk(root: Path, rules: Rules, *, without: Path | None = None) -> Walked:
     found.files.sort()
     found.links.sort()
     found.folders.sort()
+    found.homes.sort()
     return found
 
 
@@ -73,12 +79,17 @@ def _look_into(
     found: Walked,
     pending: list[tuple[str, str, Ignored]],
 ) -> None:
-    files, links, folders = found
+    files, links, folders, homes = found
     kept = False
     try:
         with os.scandir(folder) as listing:
             entries = list(listing)
         names = {entry.name for entry in entries if entry.name in rules.files}
+        if not rules.exact and is_home(entry.name for entry in entries):
+            homes.append(prefix[:-1] or os.curdir)
+            if prefix:
+                return
+            entries = [entry for entry in entries if not is_of_home(entry.name)]
         if names:
             ignored = ignored.enter(Path(folder), prefix, names)
         if is_bare_repository(entry.name for entry in entries):
@@ -99,6 +110,9 @@ def _look_into(
             if is_folder:
                 pending.append((path + "/", entry.path, ignored))
             elif entry.is_symlink():
+                if not rules.exact and is_sdk_link(entry.path):
+                    homes.append(path)
+                    continue
                 links.append((path, _target(root, path, entry.path)))
             else:
                 about = entry.stat(follow_symlinks=False)

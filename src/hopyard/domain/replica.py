@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
@@ -10,6 +10,7 @@ from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.resources import WHOLE_GPU
 
 SPEC_FILE, STATUS_FILE, STOP_FILE, LOCK_FILE, TOKEN_FILE = "spec.json", "status.json", "stop", "lock", "token"
+RUN_TOKEN = "hopr_"  # begins every run's token
 STUDY_FILE = "study.json"  # of a replica of a study: {"spec": StudySpec, "secret": hexadecimal digits}
 STREAMS = ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal")
 
@@ -111,3 +112,18 @@ class StopOrder:
         """What holds when a second order comes: the smaller grace; and who is simply to end waits for no safe point."""
         said = later if self.at_safe_point and not later.at_safe_point else self
         return replace(said, grace_s=min(self.grace_s, later.grace_s))
+
+
+def order_to_peers(ended: Sequence[tuple[int, Exit]], grace_s: float) -> StopOrder | None:
+    """What the others of a gang are told once essential replicas ended badly; None where none did. ended: ranks, and how they ended."""
+    bad = [(rank, exit) for rank, exit in ended if not exit.ok]
+    if not bad:
+        return None
+    # One that ended because of another is no cause.
+    rank, exit = next((one for one in bad if one[1].kind is not ExitKind.PEER_FAILED), bad[0])
+    if exit.kind is ExitKind.PREEMPTED:
+        return StopOrder(grace_s, ExitKind.PREEMPTED, f"preempted with replica {rank}")
+    if exit.kind is ExitKind.STOPPED:
+        return StopOrder(grace_s, reason=f"stopped with replica {rank}")
+    how = {ExitKind.TIME_LIMIT: "reached its time limit", ExitKind.LOST: "was lost", ExitKind.PEER_FAILED: "ended"}.get(exit.kind, "failed")
+    return StopOrder(grace_s, ExitKind.PEER_FAILED, f"ended because replica {rank} {how}")

@@ -42,7 +42,6 @@ def variables(
     sdk = sdk_folder(Path(node.home))
     env["PYTHONPATH"] = f"{sdk}{os.pathsep}{env['PYTHONPATH']}" if env.get("PYTHONPATH") else str(sdk)
     env |= {
-        "HOPYARD_HOME": node.home,
         "HOPYARD_RUN": launch.run_name,
         "HOPYARD_RUN_ID": launch.run,
         "HOPYARD_ATTEMPT": launch.attempt,

@@ -24,6 +24,7 @@ from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError
 from hopyard.private_files import make_folder, open_file
 from hopyard.sdk.client import Client
 from hopyard.sdk.home_link import Stranger, client_of, dial, peer_of, port_of
+from hopyard.sdk.own_run import find_replica, read_own_run
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -56,8 +57,12 @@ class Server:
 def connect(*, start: bool = True, home: Home | None = None) -> Client:
     """A client of the server that this user works with; the embedded one is started when none runs and `start` is set.
 
+    Inside a run, where no other is named, it is the run's own server, with the run's own token; none is started there.
     Raises ServerUnavailable when there is no server (or it does not come up), AuthError when an address has no token.
     """
+    replica = find_replica() if home is None and HOME_VARIABLE not in os.environ else None
+    if replica is not None and not (os.environ.get(URL_VARIABLE) and os.environ.get(TOKEN_VARIABLE)):
+        return read_own_run(replica).client()
     home = home or Home.default()
     home.check()
     url, token, login = _named_url(), os.environ.get(TOKEN_VARIABLE), read_login(home)
@@ -90,7 +95,7 @@ def far_url(home: Home) -> str | None:
 
 def _named_url() -> str | None:
     """Within a run the variable alone only says where the run came from."""
-    alone = not os.environ.get(TOKEN_VARIABLE) and bool(os.environ.get("HOPYARD_REPLICA_DIR"))
+    alone = not os.environ.get(TOKEN_VARIABLE) and find_replica() is not None
     return None if alone else os.environ.get(URL_VARIABLE)
 
 
@@ -224,8 +229,10 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
     and the server itself holds a lock for its whole life.
 
     command: what starts it; this interpreter with `-m hopyard.app --home HOME` by default.
-    Raises ServerUnavailable, with the end of the server's log as its hint.
+    Raises ServerUnavailable, with the end of the server's log as its hint; inside a run always.
     """
+    if find_replica() is not None:
+        raise ServerUnavailable(f"no server runs for {home.root}, and none is started inside a run", hints=("start it outside of runs: `hop up`",))
     _make(home)
     deadline = time.monotonic() + timeout_s
     patience, killed = _Patience(), 0
@@ -310,7 +317,6 @@ def _turn(home: Home, deadline: float) -> Iterator[None]:
 def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
     import subprocess
 
-    # Without what a command inside a run has in its environment.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {HOME_VARIABLE: str(home.root)}
     log = open_file(home.server_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:

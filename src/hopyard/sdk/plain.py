@@ -43,7 +43,7 @@ def plain_global(module: str, name: str) -> Any:
 def not_plain(what: str) -> SpecError:
     return SpecError(
         f"it holds a `{what}`, which is no tensor, array or plain value; to read it would run code of another user",
-        hints=("where you trust its author: `trust=True` reads all of it, and `hop fork --trust` starts a run from it",),
+        hints=("where you trust its author: `trust=True` reads all of it, and `--trust` of `hop fork` and `hop search resume` starts a run from it",),
     )
 
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from hopyard.domain.audit import AuditRecord, Outcome
 from hopyard.domain.ids import RunId
+from hopyard.domain.run import Run
 from hopyard.errors import HopyardError, NotFound
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.run_store import RunStore
@@ -21,11 +22,12 @@ from hopyard.server.auth import Caller
 from hopyard.server.rates import TokenBucket
 from hopyard.server.wire import RunOut
 
+STOP = "run.stop"  # the action
 PEER = "peer"  # in the state of a request: who its connection came from, where the protocol knows more than the address
 _LETTERS, _NAMES = 200, 50
 # What is kept of queries and bodies: names, amounts and switches. Everything else may hold a secret: env, parameters, commands, tokens.
 _KEPT = frozenset(
-    ["project", "label", "queue", "priority", "preemptible", "time_limit_s", "max_attempts", "forked_from", "parent", "id", "name", "user", "users", "runs", "grace_s", "at_safe_point", "force", "version", "manifest", "message", "metric", "higher_is_better", "kept", "keep", "note", "hold", "reason", "scope", "scopes", "expires_at", "expires_s", "stop_runs", "step", "epochs", "trials", "gpus", "cpu_milli", "memory_bytes", "replicas", "tags", "start_at", "end_at", "nodes", "pools", "dry_run", "overlap", "started_at"]
+    ["project", "label", "queue", "priority", "preemptible", "time_limit_s", "max_attempts", "forked_from", "parent", "id", "name", "user", "users", "runs", "grace_s", "at_safe_point", "force", "version", "manifest", "message", "metric", "higher_is_better", "kept", "keep", "note", "hold", "reason", "scope", "scopes", "expires_at", "expires_s", "stop_runs", "trust", "step", "epochs", "trials", "gpus", "cpu_milli", "memory_bytes", "replicas", "tags", "start_at", "end_at", "nodes", "pools", "dry_run", "overlap", "started_at"]
 )
 _NAMED = frozenset({"env", "queues", "secrets"})  # mappings of which the names are kept
 _OPENED = frozenset({"spec", "tree", "changes"})
@@ -97,6 +99,16 @@ class Auditor:
 
     def _record(self, action: str, request: Request, caller: Caller, target: tuple[str, str], outcome: Outcome, detail: Mapping[str, Any]) -> AuditRecord:
         return AuditRecord(self._now(), caller.user, action, *target, outcome, _origin(request), caller.token, detail)
+
+
+async def record_stops(store: AuditStore, request: Request, caller: Caller, runs: Sequence[Run], *, cause: str, now: datetime) -> None:
+    """Runs were asked to end by another action than `run.stop`: cause, such as `user.remove`. They are asked also where the disk is too full
+    for these records: that is logged."""
+    records = [AuditRecord(now, caller.user, STOP, str(run.name), run.id, Outcome.DONE, _origin(request), caller.token, {"cause": cause}) for run in runs]
+    try:
+        await asyncio.gather(*map(store.record, records))
+    except HopyardError as full:
+        log.warning("who stopped %s was not recorded: %s", ", ".join(str(run.name) for run in runs), full.message)
 
 
 def _origin(request: Request) -> str:

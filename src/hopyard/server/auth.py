@@ -20,17 +20,22 @@ from datetime import datetime, timedelta
 
 from hopyard.domain.access import ALL_SCOPES, Scope, Token, with_included
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.replica import RUN_TOKEN
 from hopyard.errors import AuthError, Forbidden, HopyardError, RunOver
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.server.signing import RUN_TOKEN_LIFE, Keys
 
-_USER_PREFIX, _RUN_PREFIX = "hop_", "hopr_"
+_USER_PREFIX = "hop_"
 _CACHED_TOKENS = 1024
 _FRESH = timedelta(seconds=2)  # how long a token counts on this server after another one revoked it
 _CLOCKS_APART = timedelta(minutes=5)  # of servers that sign for each other
 _USE_NOTED_EVERY = timedelta(minutes=1)
 _NO_TOKEN = "this server asks for a token"
 _REVOKED_HINT = "it may have been revoked, or be another server's"
+RUN_HINT = (
+    "a run's own token, which commands inside a run have, reads that run, its logs and its checkpoints, and starts and ends the trials of a study; "
+    "for more set HOPYARD_URL and HOPYARD_TOKEN to those of a user"
+)
 _TOKEN_HINT = "send `Authorization: Bearer TOKEN`; the owner's is in the file `token` of the server's home folder, others get theirs from the owner: `hop user add NAME`"
 log = logging.getLogger("hopyard.server")
 
@@ -57,18 +62,18 @@ class Caller:
     def require_user(self) -> str:
         """The user's name; raises Forbidden for a run's token."""
         if self.run is not None:
-            raise Forbidden("a run's own token may not do this", hints=("use a user's token",))
+            raise Forbidden("a run's own token may not do this", hints=(RUN_HINT,))
         return self.user
 
     def require_run(self, run: str) -> None:
         """Raises Forbidden unless this is a user or the run itself."""
         if self.run is not None and self.run != run:
-            raise Forbidden("a run's own token may touch that run only")
+            raise Forbidden("a run's own token may touch that run only", hints=(RUN_HINT,))
 
     def require_attempt(self, attempt: str) -> None:
         """Raises Forbidden unless this is a user or the attempt itself."""
         if self.attempt is not None and self.attempt != attempt:
-            raise Forbidden("a run's own token may touch its own attempt only")
+            raise Forbidden("a run's own token may touch its own attempt only", hints=(RUN_HINT,))
 
 
 def new_user_token() -> str:
@@ -107,7 +112,7 @@ class Tokens:
     def sign(self, attempt: AttemptId) -> str:
         """A new token for this attempt, valid for 24 h."""
         expiry = int((self._now() + RUN_TOKEN_LIFE).timestamp())
-        return f"{_RUN_PREFIX}{attempt}_{expiry}_{_mac(self.keys.current, attempt, expiry)}"
+        return f"{RUN_TOKEN}{attempt}_{expiry}_{_mac(self.keys.current, attempt, expiry)}"
 
     def secret(self, attempt: AttemptId) -> str:
         """What the replicas of a study's attempt prove to each other."""
@@ -119,11 +124,11 @@ class Tokens:
         if caller.run is None or caller.run == run:
             return
         if self._belongs is None or not await self._belongs(RunId(run), caller.run):
-            raise Forbidden("a run's own token may touch that run, and those of its trials, only")
+            raise Forbidden("a run's own token may touch that run, and those of its trials, only", hints=(RUN_HINT,))
 
     def renewed(self, token: str) -> str | None:
         """A fresh token in place of a run's token that has used up half of its life, or whose key is retired; else None."""
-        attempt, expiry, mac = _split(token) if token.startswith(_RUN_PREFIX) else ("", 0, "")
+        attempt, expiry, mac = _split(token) if token.startswith(RUN_TOKEN) else ("", 0, "")
         if not attempt:
             return None
         young = expiry - self._now().timestamp() > RUN_TOKEN_LIFE.total_seconds() / 2
@@ -139,7 +144,7 @@ class Tokens:
     async def caller(self, authorization: str | None) -> Caller:
         """Who a request with this `Authorization` header comes from. Raises AuthError."""
         token = bearer(authorization)
-        return await self._run(token) if token.startswith(_RUN_PREFIX) else await self._user(token)
+        return await self._run(token) if token.startswith(RUN_TOKEN) else await self._user(token)
 
     async def _user(self, text: str) -> Caller:
         key, now = hash_token(text), self._now()
@@ -247,7 +252,7 @@ def bearer(authorization: str | None) -> str:
 
 def _split(token: str) -> tuple[str, int, str]:
     """Attempt, expiry and mac of a run's token; an empty attempt when it is not written like one."""
-    parts = token.removeprefix(_RUN_PREFIX).split("_")
+    parts = token.removeprefix(RUN_TOKEN).split("_")
     if len(parts) != 3 or not parts[1].isdecimal() or len(parts[1]) > 12:
         return "", 0, ""
     return parts[0], int(parts[1]), parts[2]

@@ -34,7 +34,6 @@ class Place:
     rank: int
     folder: Path
     gang: Path
-    home: Path
     meet: tuple[str, int]
     secret: bytes
     datasets: Mapping[str, Path]
@@ -75,7 +74,6 @@ def find_place(environ: Mapping[str, str] | None = None) -> Place:
         rank=int(env.get("RANK", "0")),
         folder=folder,
         gang=Path(env.get("HOPYARD_GANG_DIR") or folder),
-        home=Path(env.get("HOPYARD_HOME") or folder),
         meet=(env.get("MASTER_ADDR", "127.0.0.1"), int(env.get("MASTER_PORT", "0"))),
         secret=secret,
         datasets={name: Path(path) for name, path in json.loads(env.get("HOPYARD_DATASETS") or "{}").items()},

@@ -8,19 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hopyard.config.home import Home
 from hopyard.errors import (
     AuthError,
     Forbidden,
     HopyardError,
-    IntegrityError,
     NotFound,
     ServerFault,
     ServerUnavailable,
     StorageFull,
 )
 from hopyard.sdk.client import Client
-from hopyard.sdk.home_link import client_of, port_of
+from hopyard.sdk.own_run import read_own_run
 
 _RETRY_S = (0.05, 1.0)
 _FAULTS = 5  # of the server, one after another, before they are told
@@ -34,14 +32,8 @@ class StudyServer:
     """
 
     def __init__(self, folder: Path, *, stopping: Callable[[], bool], say: Callable[[str], None]) -> None:
-        try:
-            spec = json.loads((folder / "spec.json").read_bytes())
-            self._first, self._home = str(spec["launch"]["server_url"]), Home(Path(spec["node"]["home"]))
-            self._token = str(spec["launch"]["token"])
-        except (OSError, ValueError, KeyError, TypeError) as bad:
-            raise IntegrityError(f"{folder / 'spec.json'} cannot be read: {bad}") from bad
-        self._folder, self._stopping, self._say = folder, stopping, say
-        self._client = self._fresh()
+        self._run, self._stopping, self._say = read_own_run(folder), stopping, say
+        self._client = self._run.client()
         self._away, self._faults = False, 0
 
     def ask(self, question: Callable[[Client], T]) -> T:
@@ -52,7 +44,7 @@ class StudyServer:
             try:
                 answer = question(self._client)
             except HopyardError as failed:
-                fresh = self._fresh()
+                fresh = self._run.client()
                 renewed = (fresh.url, fresh.token) != (self._client.url, self._client.token)
                 if self._stopping() or not self._may_pass(failed, renewed):
                     raise
@@ -114,11 +106,3 @@ class StudyServer:
         if not self._away and pause >= _RETRY_S[1]:
             self._away = True
             self._say(f"the study waits for its server: {failed.message}")
-
-    def _fresh(self) -> Client:
-        try:
-            token = (self._folder / "token").read_text().strip() or self._token
-        except OSError:
-            token = self._token
-        url = str((self._home.read_server() or {}).get("url", ""))
-        return client_of(self._home, token, url=url if port_of(url) else self._first)

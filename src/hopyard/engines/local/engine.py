@@ -24,7 +24,7 @@ from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch
-from hopyard.domain.replica import NodeShare, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.replica import NodeShare, ReplicaSpec, ReplicaState, StopOrder, order_to_peers
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import for_replicas
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
@@ -369,17 +369,11 @@ class LocalEngine:
         ended = [(folder, state.exit) for folder, state in states if state is not None and state.exit is not None]
         counting = [(folder.rank, exit) for folder, exit in ended if self._is_essential(folder)]
         grace_s = self._grace.total_seconds()
-        bad = next(((rank, exit) for rank, exit in counting if not exit.ok), None)
-        if bad is not None and bad[1].kind is ExitKind.PREEMPTED:
-            order = StopOrder(grace_s, ExitKind.PREEMPTED, f"preempted with replica {bad[0]}")
-        elif bad is not None and bad[1].kind is ExitKind.STOPPED:
-            order = StopOrder(grace_s, reason=f"stopped with replica {bad[0]}")
-        elif bad is not None:
-            order = StopOrder(grace_s, ExitKind.PEER_FAILED, f"ended because replica {bad[0]} failed")
-        elif counting and not any(self._is_essential(folder) for folder, state in states if state is None or state.exit is None):
+        order = order_to_peers(counting, grace_s)
+        if order is None:
+            if not counting or any(self._is_essential(folder) for folder, state in states if state is None or state.exit is None):
+                return
             order = StopOrder(grace_s, reason="ended with its gang")
-        else:
-            return
         for folder, state in states:
             if (state is None or state.exit is None) and not folder.has_stop():
                 self._request_stop(folder, order)

@@ -22,7 +22,8 @@ from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
-from hopyard.server.auth import Caller
+from hopyard.server.audit import STOP
+from hopyard.server.auth import RUN_HINT, Caller
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
 from hopyard.server.fields import MAX_NAMES, RUN_ID, TEXT, Id, In, Key, Label, Name, Seconds, Text, Time, entire, some_of
@@ -149,7 +150,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         where = ask.query
         if ask.caller.run is not None and where.parent != ask.caller.run:
-            raise Forbidden("a run's own token lists its trials only", hints=("`parent` names the run",))
+            raise Forbidden("a run's own token lists its trials only", hints=("`parent` names the run", RUN_HINT))
         key, _, value = (where.tag or "").partition("=")
         found = await parts.runs.list(
             RunFilter(
@@ -332,7 +333,7 @@ async def whole(parts: Parts, caller: Caller, run: Run) -> RunOut:
 
 async def _stopped_by(parts: Parts, run: Run) -> str | None:
     """Who asked the run to end, first."""
-    asked = await parts.audit.list(AuditFilter(action="run.stop", target=run.id, outcome=Outcome.DONE))
+    asked = await parts.audit.list(AuditFilter(action=STOP, target=run.id, outcome=Outcome.DONE))
     return asked[-1].user if asked else None
 
 

@@ -15,6 +15,7 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
+from hopyard.server.audit import record_stops
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import In
 from hopyard.server.other_servers import Servers
@@ -140,7 +141,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if ask.body.runs == "refuse":
             await _refuse_while_live(parts)
         elif ask.body.runs == "stop":
-            await _stop_all(parts)
+            await _stop_all(parts, ask)
         parts.end_server()
         return Nothing()
 
@@ -166,7 +167,7 @@ async def _refuse_while_live(parts: Parts) -> None:
         raise Conflict(f"{live} runs are not over ({names})", hints=("`keep` lets them go on without the server, `stop` ends them",))
 
 
-async def _stop_all(parts: Parts) -> None:
+async def _stop_all(parts: Parts, ask: Ask[Nothing, ShutdownIn]) -> None:
     """Returns when no run is live, after half a minute at most: what does not end by then is left to the next server.
 
     A page at a time: those that wait are over at once, so what comes next is what still runs, or waits beyond the page.
@@ -175,9 +176,10 @@ async def _stop_all(parts: Parts) -> None:
     try:
         async with asyncio.timeout(_STOP_WAIT_S):
             while live := await _live(parts):
-                fresh = [run.id for run in live if run.id not in asked]
-                asked.update(fresh)
-                await asyncio.gather(*(_stop(parts, run) for run in fresh))
+                fresh = [run for run in live if run.id not in asked]
+                asked.update(run.id for run in fresh)
+                await asyncio.gather(*(_stop(parts, run.id) for run in fresh))
+                await record_stops(parts.audit, ask.request, ask.caller, fresh, cause="server.shutdown", now=parts.now())
                 if not fresh and not await _over(parts, live[-1].id):
                     return
     except TimeoutError:

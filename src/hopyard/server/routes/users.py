@@ -14,6 +14,7 @@ from hopyard.domain.ids import check_name
 from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Forbidden, NotFound
 from hopyard.interfaces.run_store import RunFilter
+from hopyard.server.audit import record_stops
 from hopyard.server.auth import Caller, hash_token, new_user_token
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import In, Name
@@ -90,6 +91,7 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if ask.query.stop_runs:
             for run in live:
                 await parts.controller.stop(run.id)
+            await record_stops(parts.audit, ask.request, ask.caller, live, cause="user.remove", now=parts.now())
         return RemovedUserOut(name, tokens, [str(run.name) for run in live])
 
     def _check(caller: Caller) -> None:

@@ -29,7 +29,6 @@ def main() -> int:
         place.dataset,
         f"worker-{place.role_rank}",
         place.gang / "states",
-        cache=place.home / "partitions",
         foreign=place.foreign,
     )
     return 0

@@ -27,7 +27,6 @@ def run_worker(
     scratch: Path,
     *,
     code: Path | None = None,
-    cache: Path | None = None,
     host: str = "",
     memory: Path = MEMORY,
     patience_s: float = PATIENCE_S,
@@ -37,7 +36,7 @@ def run_worker(
 
     data: the folder of the dataset, or a function that opens partitions by their plan. worker: a name that no other worker of the
     study has. scratch: a folder on disk that all workers of this host share. code: the folder of the user's code (that of the
-    process). cache: where indexes of partitions are kept (in `scratch`). host: the address under which other workers reach this
+    process). Indexes of partitions are kept in `scratch`. host: the address under which other workers reach this
     one (that from which the driver sees it come). memory: where files lie in shared memory. foreign: the study
     began with states of another user: only tensors, arrays and plain values are read of states.
 
@@ -50,7 +49,7 @@ def run_worker(
     process.settle(spec.mop.deterministic, spec.mop.threads)
     make_folder(scratch)
     if isinstance(data, Path):
-        data = data_of_folder(data, cache or scratch / "partitions", dataset=spec.mop.dataset)
+        data = data_of_folder(data, scratch / "partitions", dataset=spec.mop.dataset)
     shelf = Shelf(hashlib.blake2b(secret, digest_size=8).hexdigest(), scratch, memory=memory)
     try:
         with_driver = Worker(address, secret, shelf, data, WorkerId(worker), code or Path.cwd(), host, patience_s, foreign=foreign)

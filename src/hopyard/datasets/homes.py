@@ -1,0 +1,41 @@
+"""Telling a home of Hopyard by what lies in it: it holds tokens and keys, so no tree takes it in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+# Any of these sets tells a home: of a server, of one that never ran, of a client of another server. Names that others use, too, need company.
+_MARKS = (
+    frozenset({"hopyard.db"}),
+    frozenset({"signing-keys.json"}),
+    frozenset({"server.sock", "server.lock"}),
+    frozenset({"start.lock", "server.lock"}),
+    frozenset({"identity.json", "token"}),
+    frozenset({"identity.json", "server.lock"}),
+    frozenset({"login.json", "cache"}),
+    frozenset({"login.json", "offline"}),
+    frozenset({"spec.json", "status.json", "streams"}),  # a replica's folder, with the token of its run
+)
+_TELLING = frozenset().union(*_MARKS)
+# What lies in a home, see `config.home`: left out where the home is the packed folder itself, in which the user's own files may lie as well.
+_ENTRIES = _TELLING | {"mark", "server.json", "config.yaml", "restored.json", "logs", "blobs", "streams", "attempts", "cache", "offline", "kept", "partitions"}
+_ENTRIES |= {"lock", "stop", "study.json", "checkpoints", "restore", "trees", "home"}  # of a replica's folder, see `domain.replica`
+
+
+def is_home(names: Iterable[str]) -> bool:
+    """Whether a folder with these entries is a home."""
+    there = _TELLING.intersection(names)
+    return bool(there) and any(mark <= there for mark in _MARKS)
+
+
+def is_of_home(name: str) -> bool:
+    """Whether an entry of a home is Hopyard's, with its temporary files and those of its database."""
+    return name in _ENTRIES or name.startswith(("hopyard.db-", "."))
+
+
+def is_sdk_link(path: str) -> bool:
+    """Whether this is the link by which runs import the SDK, `cache/sdk/hopyard`: where it is, a part of a home is."""
+    folder, name = os.path.split(path)
+    return name == "hopyard" and os.path.basename(folder) == "sdk" and Path(os.readlink(path), "sdk", "own_run.py").is_file()
