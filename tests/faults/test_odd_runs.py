@@ -138,3 +138,18 @@ def test_a_run_whose_folder_is_damaged_or_replica_frozen_is_stopped_with_its_pro
     until(lambda: not world.ok("ps", "--json").json, "no live run")
     world.ok("rm", "-y", run["id"])
     until(lambda: not folder.exists(), "the removal of its folder")
+
+
+def test_a_run_keeps_as_much_output_as_it_asks_for_and_the_server_allows(world: World) -> None:
+    settings = world.home.settings_file
+    settings.write_text(settings.read_text() + "runs: {max_output: 4M}\n")
+    world.write("floods.py", "for n in range(8): print('x' * 999_999)\nprint('end')\n")
+    small = world.reaches(world.detach("--max-output", "1M", "floods.py"), "succeeded")
+    forked = world.reaches(world.ok("fork", small["name"], "--detach").out.strip(), "succeeded")
+    world.write("hop.yaml", "max_output: 8M\nroles: [{command: [python, floods.py]}]\n")
+    large = world.reaches(world.detach("hop.yaml"), "succeeded")
+    sizes = [len(world.log(run)) >> 20 for run in (small, forked, large)]
+    assert sizes == [1, 1, 5], "what it asks for or the server allows, and a quarter of it from the end"
+    assert "1M of each of stdout and stderr" in world.ok("info", small["name"]).out
+    refused = world.hop("run", "--max-output", "10K", "floods.py")
+    assert (refused.code, "--max-output: `10K` is too little" in refused.talk) == (1, True), refused

@@ -74,6 +74,8 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
         yield "topology", _topology(spec["topology"])
     if spec.get("time_limit_s"):
         yield "time limit", format_time(spec["time_limit_s"])
+    if spec.get("max_output_bytes"):
+        yield "max output", f"{format_memory(spec['max_output_bytes'])} of each of stdout and stderr"
     if spec.get("forked_from"):
         yield "forked from", spec["forked_from"] + _from_where(spec)
     yield from _listed("attempts", [_attempt(run, a) for a in run.get("attempts") or ()])

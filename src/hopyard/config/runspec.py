@@ -17,6 +17,8 @@ from hopyard.config.suggest import hints_for
 from hopyard.domain.ids import check_name, slug
 from hopyard.errors import SpecError
 
+LEAST_OUTPUT_BYTES = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class RoleRequest:
@@ -85,6 +87,7 @@ class RunRequest:
     requirements: Path | None = None
     python: str = ""
     secrets: tuple[str, ...] = ()
+    max_output_bytes: int | None = None
 
     def spec(self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]) -> dict[str, Any]:
         """The RunSpec as JSON."""
@@ -105,6 +108,7 @@ class RunRequest:
             "preemptible": self.preemptible,
             "topology": None if self.topology is None else self.topology.spec(),
             "time_limit_s": self.time_limit_s,
+            "max_output_bytes": self.max_output_bytes,
         }
 
 
@@ -177,7 +181,7 @@ def parse_places(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_standing(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options --queue, --priority, --time, --no-preempt and --topology among `given` as fields of a RunRequest. Raises
+    """The options --queue, --priority, --time, --max-output, --no-preempt and --topology among `given` as fields of a RunRequest. Raises
     SpecError."""
     found: dict[str, Any] = {}
     if given.get("queue") is not None:
@@ -186,10 +190,20 @@ def parse_standing(given: Mapping[str, Any]) -> dict[str, Any]:
         found["priority"] = check_priority(given["priority"])
     if given.get("time") is not None:
         found["time_limit_s"] = units.parse_time(given["time"], what="--time")
+    if given.get("max_output") is not None:
+        found["max_output_bytes"] = parse_output(given["max_output"], what="--max-output")
     if given.get("preemptible") is not None:
         found["preemptible"] = given["preemptible"]
     if given.get("topology") is not None:
         found["topology"] = asks.parse_topology(given["topology"])
+    return found
+
+
+def parse_output(text: str, *, what: str = "max_output") -> int:
+    """How many bytes of output are kept. Raises SpecError."""
+    found = units.parse_memory(text, what=what)
+    if found < LEAST_OUTPUT_BYTES:
+        raise SpecError(f"{what}: `{text}` is too little", hints=("1M or more",))
     return found
 
 

@@ -24,6 +24,7 @@ from hopyard.config.asks import MAX_EXTRAS, check_extra
 from hopyard.config.limits import LimitSettings, read_limits
 from hopyard.config.quotas import QuotaSettings, read_quotas
 from hopyard.config.reader import Section, read_yaml, shown
+from hopyard.config.runspec import LEAST_OUTPUT_BYTES
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
 
@@ -31,7 +32,7 @@ from hopyard.domain.ids import check_name
 _MOST_CPU_MILLI, _MOST_MEMORY_BYTES, _MOST_GPUS, _MOST_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
-MAX_OUTPUT_BYTES, _LEAST_OUTPUT_BYTES = 2**30, 2**20
+MAX_OUTPUT_BYTES = 2**30
 _LONGEST_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
 
 
@@ -184,7 +185,7 @@ def _runs(given: Section) -> RunSettings:
             raise given.fail(f"pass_environment.{at}", f"{shown(value)} is not the name of a variable", "a name, or the beginning of names and `*`: HF_HOME, NCCL_*")
         found[value] = None
     most = given.amount("max_output", units.parse_memory)
-    if most is not None and 0 < most < _LEAST_OUTPUT_BYTES:
+    if most is not None and 0 < most < LEAST_OUTPUT_BYTES:
         raise given.fail("max_output", f"{shown(given.values['max_output'])} is too little", "1M or more; 0 keeps all that runs write")
     return RunSettings(tuple(found), MAX_OUTPUT_BYTES if most is None else most)
 

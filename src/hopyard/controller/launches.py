@@ -59,6 +59,7 @@ class Composer:
                         env=spec.env,
                         environment=spec.environment,
                         time_limit_s=spec.time_limit_s,
+                        max_output_bytes=spec.max_output_bytes,
                         restore=restore,
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,

@@ -42,6 +42,7 @@ class ReplicaLaunch:
     tags: Mapping[str, str] = field(default_factory=dict)
     environment: Environment = Environment()
     time_limit_s: float | None = None
+    max_output_bytes: int | None = None  # as of `domain.run.RunSpec`
     restore: Restore | None = None
     essential: bool = True  # as of `domain.gang.Role`
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`

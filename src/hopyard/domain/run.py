@@ -131,6 +131,7 @@ class RunSpec:
     queue, priority: None asks for none; what the tree of queues says then is filled in when the run is accepted.
     topology: of all replicas together, beside what each role asks for itself.
     study: of a run that is a study, its StudySpec as JSON (`config.studyjson`). parent: the study that a trial's run belongs to.
+    max_output_bytes: how much of each of stdout and stderr of a replica is kept; None, and what is more, is as the node says.
     secrets: names of secrets of the run's user, whose values its processes get as variables of these names.
     """
 
@@ -155,6 +156,7 @@ class RunSpec:
     study: Mapping[str, Any] | None = None
     parent: RunId | None = None
     secrets: tuple[str, ...] = ()
+    max_output_bytes: int | None = None
 
     @property
     def size(self) -> int:

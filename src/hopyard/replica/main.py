@@ -334,7 +334,7 @@ class Replica:
                 dropped = self._output.dropped_bytes(name, (self._folder.streams / name).stat().st_size)
                 if dropped:
                     limit = format_memory(self._output.limit_bytes)
-                    self._left_behind.add(f"{dropped} bytes of {name} of replica {self._spec.launch.rank} are left out: it passed the limit of {limit} (`runs: {{max_output: …}}` in config.yaml)")
+                    self._left_behind.add(f"{dropped} bytes of {name} of replica {self._spec.launch.rank} are left out: it passed the limit of {limit} (`hop run --max-output`, at most `runs: {{max_output: …}}` in config.yaml)")
 
     def _tell_of_loss(self, ended: Exit) -> None:
         """The run goes on without a replica that is not essential, so nobody reads why in the run's own end."""

@@ -143,6 +143,7 @@ class SpecIn(In):
     study: StudyIn | None = None
     parent: Id | None = None
     secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
+    max_output_bytes: Annotated[int, Meta(ge=2**20, le=2**53)] | None = None
 
 
 def to_spec(given: SpecIn) -> RunSpec:

@@ -204,7 +204,7 @@ class LocalEngine:
                 grace_s=self._grace.total_seconds(),
                 nvml=self._nvml,
                 pass_environment=self._pass_environment,
-                max_output_bytes=self._max_output_bytes,
+                max_output_bytes=min(filter(None, (self._max_output_bytes, replica.max_output_bytes)), default=0),
                 processes=self._processes,
             ),
         )
