@@ -152,4 +152,4 @@ def test_a_run_keeps_as_much_output_as_it_asks_for_and_the_server_allows(world: 
     assert sizes == [1, 1, 5], "what it asks for or the server allows, and a quarter of it from the end"
     assert "1M of each of stdout and stderr" in world.ok("info", small["name"]).out
     refused = world.hop("run", "--max-output", "10K", "floods.py")
-    assert (refused.code, "--max-output: `10K` is too little" in refused.talk) == (1, True), refused
+    assert (refused.code, "--max-output: `10K` is too little" in refused.talk) == (2, True), refused
