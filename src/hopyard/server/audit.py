@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -127,7 +128,7 @@ def _detail(asked: Sequence[Any]) -> dict[str, Any]:
 
 
 def _keep(found: dict[str, Any], given: Mapping[str, Any], part: Any) -> None:
-    defaults = {field.encode_name: field.default for field in msgspec.structs.fields(part)} if isinstance(part, msgspec.Struct) else {}
+    defaults = _defaults(type(part)) if isinstance(part, msgspec.Struct) else {}
     for name, value in given.items():
         if name in _OPENED and value is not None:
             inner = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
@@ -139,6 +140,11 @@ def _keep(found: dict[str, Any], given: Mapping[str, Any], part: Any) -> None:
             kept = _plain(value)
             if kept is not None:
                 found[name] = kept
+
+
+@cache  # msgspec resolves the types of all fields each time, which takes a millisecond
+def _defaults(shape: type[msgspec.Struct]) -> Mapping[str, Any]:
+    return {field.encode_name: field.default for field in msgspec.structs.fields(shape)}
 
 
 def _plain(value: Any) -> Any:
