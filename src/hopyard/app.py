@@ -102,7 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lock is None:
             say(f"a server runs already for {home.root}")
             return 0
-        home.check_entries()
         entries = home.close_entries()
         for _ in islice(entries, CLOSED_AT_ONCE):
             pass
@@ -348,6 +347,13 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
 
 def exhaust(entries: Iterator[str], ended: Callable[[], bool]) -> None:
     """Goes through `entries` to their end, or until the server has ended."""
+    try:
+        _go_through(entries, ended)
+    except HopyardError as foreign:
+        log.error("%s", foreign.message)
+
+
+def _go_through(entries: Iterator[str], ended: Callable[[], bool]) -> None:
     for _ in entries:
         if ended():
             return

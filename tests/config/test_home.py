@@ -90,7 +90,58 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     home.server_file.write_text("{}")
     os.chown(home.server_file, ANOTHER, -1)
     with pytest.raises(SpecError, match=r"server\.json belongs to"):
-        home.check_entries()
+        home.check()
+
+
+@needs_root
+@pytest.mark.parametrize("name", ["login.json", "config.yaml", "restored.json", "zzz"])
+def test_what_another_user_left_in_an_open_home_is_refused_each_time(tmp_path: Path, name: str) -> None:
+    home = Home(tmp_path / "home")
+    home.root.mkdir()
+    home.root.chmod(0o777)
+    mine = tmp_path / "mine"
+    (mine / "sub").mkdir(parents=True)
+    (mine / "sub").chmod(0o775)
+    planted = home.root / name
+    if name == "zzz":
+        planted.symlink_to(mine)
+    else:
+        planted.write_text("{}")
+    os.chown(planted, ANOTHER, -1, follow_symlinks=False)
+    for use in (home.create, home.check):
+        with pytest.raises(SpecError, match=f"{name} belongs to") as refused:
+            use()
+        assert "remove it" in refused.value.hints[1]
+    planted.unlink()
+    home.check()
+    planted.symlink_to(mine)  # the owner's own, to a folder that is none of Hopyard's
+    list(home.close_entries())
+    assert mode(mine / "sub") == 0o775
+
+
+@needs_root
+def test_what_another_user_left_below_an_open_folder_is_refused_at_the_start(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home").create()
+    packs = home.blobs / "packs"
+    packs.mkdir(parents=True)
+    for folder in (home.blobs, packs):
+        folder.chmod(0o777)
+    (packs / "planted").write_text("x")
+    os.chown(packs / "planted", ANOTHER, -1)
+    with pytest.raises(SpecError, match="planted belongs to"):
+        list(home.close_entries())
+
+
+def test_a_folder_of_the_home_may_lie_on_another_disk_and_is_closed_there(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home").create()
+    disk = tmp_path / "disk" / "blobs"
+    (disk / "packs").mkdir(parents=True)
+    disk.chmod(0o755)
+    (disk / "packs").chmod(0o755)
+    home.blobs.symlink_to(disk)
+    home.check()
+    list(home.close_entries())
+    assert (mode(disk), mode(disk / "packs")) == (0o700, 0o755)
 
 
 def test_a_home_that_is_no_folder_or_not_there_is_nothing_to_check(tmp_path: Path) -> None:

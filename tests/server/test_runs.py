@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -247,6 +248,44 @@ def test_listing_filters_and_pages(tmp_path: Path) -> None:
         assert "colour" in refused["error"]["message"]
         await stage.ask("GET", "/runs", limit="many", status=422)
         await stage.ask("GET", "/runs", limit=0, status=422)
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_labels_of_others_never_stand_in_for_a_name_or_an_id(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        eve = (await stage.ask("POST", "/users", {"name": "eve"}, status=201))["token"]
+        mine = await stage.submit(plan=0, label="mine")
+        spec = {"project": "p", "roles": [role()]}
+
+        async def labelled(label: str) -> str:
+            return str((await stage.ask("POST", "/runs", {"spec": {**spec, "label": label}}, token=eve, plan=0))["id"])
+
+        async def find(ref: str, status: int | None = None) -> Any:
+            return (await stage.ask("GET", "/runs/resolve", ref=ref, status=status)).get("id")
+
+        for taken in (mine["id"], mine["id"][:19], "alice/p/1", "p/1", "1", "mine"):
+            await labelled(taken)
+            assert await find(taken) == mine["id"], taken
+        for absent in ("alice/p/99", "p/99", "99"):
+            await labelled(absent)
+            await find(absent, status=404)
+        shared = await labelled("resnet")
+        assert await find("resnet") == shared
+        forked = await stage.ask("POST", f"/runs/{shared}/fork", {}, plan=0)
+        assert forked["spec"]["label"] == "", "a fork of another user's run is not found by that user's label"
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_label_names_the_newest_run_that_is_not_over(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        waits = await stage.submit(plan=0, label="dup")
+        over = await stage.submit(plan=0, label="dup")
+        await stage.ask("POST", f"/runs/{over['id']}/stop", {})
+        assert (await stage.ask("GET", "/runs/resolve", ref="dup"))["id"] == waits["id"]
+        await stage.ask("POST", f"/runs/{waits['id']}/stop", {})
+        assert (await stage.ask("GET", "/runs/resolve", ref="dup"))["id"] == over["id"]
 
     play(tmp_path, scene, loops=False)
 

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from hopyard.private_files import OTHERS, close_to_others, close_tree, make_fold
 
 HOME_VARIABLE = "HOPYARD_HOME"
 REPLICA_VARIABLE = "HOPYARD_REPLICA_DIR"  # the folder of the replica that a process inside a run belongs to
+_OF_A_FILE_SYSTEM = "lost+found"  # root's, where a home is a mounted disk
+_MAY_LIE_ELSEWHERE = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})  # on another disk, behind a link
 AS_ROOT = "the server runs as root, and so do all runs: every token is a root shell on this machine"
 ROOT_HINT = "start it as an ordinary user, in a home of theirs"
 
@@ -172,34 +175,45 @@ class Home:
         if about.st_mode & OTHERS:
             hint = "choose a folder on a file system that knows modes: HOPYARD_HOME=FOLDER"
             raise SpecError(f"{self.root} can be read by others, and its mode cannot be changed", hints=(hint,))
+        self._check_planted()
+
+    def _check_planted(self) -> None:
+        """Raises SpecError where an entry of the root folder, or what a link there leads to, belongs to another user: a server of theirs has
+        been at work here, or they left settings, an address to log in at, or links here while the folder was open. It costs a look at
+        some twenty entries."""
+        for entry in os.scandir(self.root):
+            if entry.name == _OF_A_FILE_SYSTEM:
+                continue
+            try:
+                check_owner(Path(entry.path), entry.stat(follow_symlinks=False).st_uid)
+                if entry.is_symlink():
+                    check_owner(Path(entry.path), entry.stat().st_uid)
+            except FileNotFoundError:
+                continue
 
     def close_entries(self) -> Iterator[str]:
         """Takes the rights of others from every entry of the root folder at once, then, one by one as the caller goes on, from what lies
-        below the folders that others could enter. Yields paths. The scripts' own files, in `work`, are left as the scripts made them.
+        below the folders that others could enter. Yields paths. The scripts' own files, in `work`, are left as the scripts made them. Of a
+        folder that lies elsewhere, behind a link of its owner's, only that folder itself is closed. Raises SpecError where another user has
+        made something there.
         """
         opened = []
         for entry in os.scandir(self.root):
+            linked = entry.is_symlink()
+            if linked and entry.name not in _MAY_LIE_ELSEWHERE:
+                continue
             try:
-                about = entry.stat(follow_symlinks=not entry.is_symlink() or entry.is_dir())
+                about = entry.stat()
             except FileNotFoundError:
                 continue
-            if about.st_uid == os.geteuid() and close_to_others(entry.path, about.st_mode) and entry.is_dir():
+            if about.st_uid == os.geteuid() and close_to_others(entry.path, about.st_mode) and entry.is_dir() and not linked:
                 opened.append(entry.path)
         for folder in opened:
             yield folder
-            yield from close_tree(folder, without=frozenset({"work"}))
-
-    def check_entries(self) -> None:
-        """Raises SpecError where one of Hopyard's own files or folders belongs to another user: a server of theirs has been at work here."""
-        own = (
-            self.server_file, self.socket_file, self.server_lock, self.start_lock, self.token_file, self.identity_file, self.signing_file, self.database, self.server_log.parent, self.server_log,
-            self.blobs, self.streams, self.attempts, self.trees.parent, self.offline,
-        )  # fmt: skip
-        for path in own:
-            try:
-                check_owner(path, path.stat().st_uid)
-            except FileNotFoundError:
-                continue
+            for path in close_tree(folder, without=frozenset({"work"})):
+                with suppress(FileNotFoundError):
+                    check_owner(Path(path), os.lstat(path).st_uid)
+                yield path
 
     def read_server(self) -> dict[str, Any] | None:
         """What `server.json` says, None where there is none (or it is not whole). Raises SpecError where it may not be read."""
@@ -233,7 +247,8 @@ def check_owner(path: Path, uid: int) -> None:
     me = os.geteuid()
     if uid != me:
         hint = f"run this as {user_name(uid)}, or choose another home: HOPYARD_HOME=FOLDER; to hand the home over: `chown -R {me} FOLDER` as root"
-        raise SpecError(f"{path} belongs to {user_name(uid)} (uid {uid}), and this is {user_name(me)} (uid {me})", hints=(hint,))
+        planted = "where it is not yours, look at it and remove it: its owner may have left it there to be obeyed"
+        raise SpecError(f"{path} belongs to {user_name(uid)} (uid {uid}), and this is {user_name(me)} (uid {me})", hints=(hint, planted))
 
 
 def user_name(uid: int) -> str:

@@ -289,7 +289,6 @@ def _still_there(home: Home, timeout_s: float) -> ServerUnavailable:
 def _make(home: Home) -> None:
     try:
         home.create()
-        home.check_entries()
         make_folder(home.server_log.parent)
     except OSError as broken:
         hint = "HOPYARD_HOME names another folder"

@@ -44,11 +44,12 @@ class Inherited:
 
 def inherited(spec: RunSpec, secrets: Collection[str]) -> Inherited:
     """What another user's fork takes over. Values belong to the user who gave them; a secret is the forking user's own of that name,
-    where there is one among `secrets`. What the run was granted (its priority, and never to be preempted) is not handed on."""
+    where there is one among `secrets`. What the run was granted (its priority, and never to be preempted) is not handed on, nor its
+    label, by which its user finds it."""
     trial = _trial(spec)
     names = [*spec.env, *trial.get("env", ()), *(name for name in (*spec.secrets, *trial.get("secrets", ())) if name not in secrets)]
     kept = tuple(name for name in spec.secrets if name in secrets)
-    plain = replace(spec, env={}, secrets=kept, priority=None, preemptible=True)
+    plain = replace(spec, label="", env={}, secrets=kept, priority=None, preemptible=True)
     if trial:
         own = [name for name in trial.get("secrets", ()) if name in secrets]
         plain = replace(plain, study={**(spec.study or {}), "trial": {**trial, "env": {}, "secrets": own, "priority": None, "preemptible": True}})

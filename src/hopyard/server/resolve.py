@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from hopyard.domain.ids import RunId, RunName, is_name, is_run_id
-from hopyard.domain.run import Run
+from hopyard.domain.run import Run, RunPhase
 from hopyard.domain.suggest import close_names
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
 _NAMES = "a run is named USER/PROJECT/NUMBER, PROJECT/NUMBER or NUMBER, by its label, its id, or as `last`: alice/mnist/12"
 _SHORTEST_PART = 6
+_LIVE = frozenset(phase for phase in RunPhase if not phase.final)
 _LOOK_AT = 200  # newest runs whose names are compared for hints
 
 
@@ -20,7 +21,14 @@ async def resolve(runs: RunStore, ref: str, *, user: str) -> Run:
     ref = ref.strip()
     if not ref:
         raise SpecError("a run has to be named", hints=(_NAMES,))
-    found = await _by_word(runs, ref, user) or await _by_name(runs, ref, user) or await _by_label(runs, ref, user) or await _by_id(runs, ref)
+    found = (
+        await _by_word(runs, ref, user)
+        or await _by_name(runs, ref, user)
+        or await _by_id(runs, ref)
+        or await _by_own_label(runs, ref, user)
+        or await _by_part_of_id(runs, ref)
+        or await _by_label_of_others(runs, ref)
+    )
     if found is None and ref == "last":  # what commands ask for that were given no name
         others = await runs.list(RunFilter(limit=1))
         raise NotFound("you have no runs yet" if others else "there are no runs yet", hints=("`hop run` starts one", *(("`hop ps --all` lists those of others",) if others else ())))
@@ -45,9 +53,17 @@ async def _by_name(runs: RunStore, ref: str, user: str) -> Run | None:
     return await runs.find_by_name(name)
 
 
-async def _by_label(runs: RunStore, ref: str, user: str) -> Run | None:
-    own = await runs.list(RunFilter(user=user, label=ref, limit=1)) if ref else ()
-    return next(iter(own or (await runs.list(RunFilter(label=ref, limit=1)) if ref else ())), None)
+async def _by_own_label(runs: RunStore, ref: str, user: str) -> Run | None:
+    """The newest run of the user with this label; one that is not over goes before those that are."""
+    live = await runs.list(RunFilter(user=user, label=ref, phases=_LIVE, limit=1))
+    return next(iter(live or await runs.list(RunFilter(user=user, label=ref, limit=1))), None)
+
+
+async def _by_label_of_others(runs: RunStore, ref: str) -> Run | None:
+    """A label must not stand in for a name: what is written as one is looked up among the names alone."""
+    if "/" in ref or ref.isdecimal() or ref == "last":
+        return None
+    return next(iter(await runs.list(RunFilter(label=ref, limit=1))), None)
 
 
 async def _by_id(runs: RunStore, ref: str) -> Run | None:
@@ -56,7 +72,12 @@ async def _by_id(runs: RunStore, ref: str) -> Run | None:
     try:
         return await runs.get(RunId(ref))
     except NotFound:
-        pass
+        return None
+
+
+async def _by_part_of_id(runs: RunStore, ref: str) -> Run | None:
+    if len(ref) < _SHORTEST_PART or not is_run_id(ref):
+        return None
     found = await runs.list(RunFilter(id_prefix=ref, limit=2))
     if len(found) > 1:
         raise SpecError(f"`{ref}` begins the id of several runs", hints=[f"for example {run.id} ({run.name})" for run in found])
