@@ -206,6 +206,9 @@ def test_status_token_and_doctor(shell: Shell, client: Client, served_home: Path
     token = shell.hop("token", "--json").json
     assert token == {"url": client.url + "/api/v1", "token_file": str(served_home / "token")}
     assert client.token not in shell.hop("token").text + shell.hop("token").talk
+    bobs = client.post("/tokens", {"name": "elsewhere"})["secret"]
+    away = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": bobs}).hop("token")
+    assert str(served_home) not in away.text + away.talk and "Bearer $HOPYARD_TOKEN" in away.talk, "the token of this home stays here"
     without_torch(shell)
     checks = {finding["check"]: finding["level"] for finding in shell.hop("doctor", "--json").json}
     assert checks["server"] == checks["database"] == checks["home"] == checks["settings"] == checks["clock"] == "ok"

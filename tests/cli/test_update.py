@@ -45,6 +45,9 @@ def test_what_is_not_told_is_asked_for(shell: Shell) -> None:
         (("update", "1"), "nothing is to be changed"),
         (("update", "no/such/1", "--hold"), "no/such/1"),
         (("hold", "1"), "hop update RUN"),
+        (("update", "1", "--hold", "--release"), "--release is given as well"),
+        (("update", "--from-queue", "nope", "--hold"), "there is no queue `nope`"),
+        (("audit", "--since", "1h", "--until", "2h"), "nothing lies between"),
     ):
         refused = shell.hop(*words)
         assert refused.code != 0 and what in refused.talk, refused

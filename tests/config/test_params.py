@@ -32,8 +32,13 @@ def test_types(text: str, value: object) -> None:
     assert found == value
 
 
-def test_params_keep_the_last_of_a_key() -> None:
-    assert parse_params(["lr=0.1", "name=x=y", "lr=0.2"]) == {"lr": 0.2, "name": "x=y"}
+def test_what_is_given_twice_is_refused() -> None:
+    assert parse_params(["lr=0.1", "name=x=y"]) == {"lr": 0.1, "name": "x=y"}
+    for parse in (parse_params, parse_tags, lambda pairs: parse_env(pairs, {"a": "here"})):
+        with pytest.raises(SpecError, match="`a` is given twice"):
+            parse(["a=1", "b=1", "a=2"])
+    with pytest.raises(SpecError, match="`a` is given twice"):
+        parse_env(["a", "a=2"], {"a": "here"})
 
 
 @pytest.mark.parametrize("pair", ["lr", "=1", "a b=1", "1a=2", "ä=1"])
@@ -46,7 +51,7 @@ def test_env_passes_on_what_is_set_here() -> None:
     assert parse_env(["A=1", "B", "C="], {"B": "here"}) == {"A": "1", "B": "here", "C": ""}
 
 
-@pytest.mark.parametrize("pair", ["MISSING", "1A=2", "A-B=1", "=1", "HOPYARD_URL=x"])
+@pytest.mark.parametrize("pair", ["MISSING", "1A=2", "A-B=1", "=1", "HOPYARD_URL=x", "RANK=7", "CUDA_VISIBLE_DEVICES="])
 def test_env_refused(pair: str) -> None:
     with pytest.raises(SpecError, match="-e") as refused:
         parse_env([pair], {})

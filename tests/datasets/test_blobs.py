@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,26 @@ def test_a_damaged_blob_is_set_aside_and_put_anew(tmp_path: Path, data: bytes) -
         assert await take(blobs, [digest, digest_of(b"good")]) == [data, b"good"]
 
     play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+def test_what_is_left_of_a_damaged_blob_is_kept_until_its_file_is_copied_back(tmp_path: Path, data: bytes) -> None:
+    digest, aside, saved = digest_of(data), tmp_path / "store" / "damaged", tmp_path / "saved"
+
+    async def scenario(blobs: FolderBlobs) -> None:
+        await blobs.put_many([(digest, data), (digest_of(b"good"), b"good")])
+        shutil.copytree(tmp_path / "store", saved)
+        damage(tmp_path / "store", data)
+        assert (await blobs.scrub(None)).damaged == (digest,)
+        (left,) = aside.iterdir()
+        assert left.stat().st_size == len(data) and await blobs.missing([digest]) == [digest]
+        for folder in ("packs", "large"):
+            shutil.copytree(saved / folder, tmp_path / "store" / folder, dirs_exist_ok=True)
+        await blobs.scrub(None)
+        assert await take(blobs, [digest, digest_of(b"good")]) == [data, b"good"]
+        assert list(aside.iterdir()) == []
+
+    play(tmp_path / "store", scenario)
 
 
 def test_lost_and_cut_files_are_noticed(tmp_path: Path) -> None:

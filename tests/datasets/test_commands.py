@@ -157,7 +157,12 @@ def test_a_damaged_blob_on_disk(shell: Shell, home: Path) -> None:
     broken = shell.hop("dataset", "pull", "mend", "out")
     assert broken.code == 1 and "damaged" in broken.talk and "hint: push" in broken.talk
     assert not (shell.folder / "out").exists()
+    for _ in range(2):
+        verified = shell.hop("doctor", "--verify", "--json")
+        (told,) = [one for one in verified.json if one["check"] == "blobs"]
+        assert (verified.code, told["level"]) == (1, "fail") and digest_of(precious)[:12] in told["text"], "as long as it is lost"
     assert "(mended: uploaded 3.9 KiB)" in shell.hop("dataset", "push", "mend", "data").talk
+    assert [one["level"] for one in shell.hop("doctor", "--verify", "--json").json if one["check"] == "blobs"] == ["ok"]
     assert shell.hop("dataset", "pull", "mend", "out").code == 0
     assert digest_of((shell.folder / "out" / "x").read_bytes()) == digest_of(precious)
 

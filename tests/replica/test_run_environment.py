@@ -7,6 +7,7 @@ import json
 import pytest
 
 from engines.bench import LocalBench
+from hopyard.domain.run_environment import BY_PLACE
 from replica.conftest import Play
 
 SHOWS = """
@@ -26,6 +27,7 @@ def test_a_run_gets_a_defined_environment_which_is_recorded(play: Play, monkeypa
         await bench.launch("a.1", SHOWS)
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         mine, above = json.loads(bench.sink.stream("a.1", 0, "stdout"))
+        assert mine.keys() >= BY_PLACE, "which users are told not to set"
         assert (mine["NCCL_DEBUG"], mine["TZ"], mine["RANK"]) == ("WARN", "UTC", "0")
         assert not {"OWNER_AWS_SECRET", "UV_DEFAULT_INDEX", "PWD", "OLDPWD"} & mine.keys()
         assert not any("topsecret" in line for line in above), "nor can it be read from the replica beside it"

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from hopyard.errors import HopyardError, ServerUnavailable
+from hopyard.errors import HopyardError, ServerUnavailable, SpecError
 from hopyard.sdk.client import Client
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -222,3 +222,9 @@ def test_a_request_that_the_server_put_off_is_sent_again_and_others_are_not() ->
         client.close()
         with pytest.raises(HopyardError):
             client.get("/runs")
+
+
+@pytest.mark.parametrize("url", ["http://x:99999", "http://x:abc", "http://x:0", "http://x:-1", "http://[::1", "https://x", "http://", "x:80", ""])
+def test_what_is_no_address_is_told(url: str) -> None:
+    with pytest.raises(SpecError, match="is not the address of a server"):
+        Client(url, "hop_token")

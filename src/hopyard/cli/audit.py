@@ -12,7 +12,7 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.errors import UsageError
+from hopyard.errors import SpecError, UsageError
 
 _COLUMNS = ("at", "user", "action", "target", "target_id", "outcome", "origin", "token", "detail")
 _PAGE = 1000
@@ -42,8 +42,11 @@ def audit(
         raise UsageError("--csv and --json cannot both be given")
     now = datetime.now().astimezone()
     query: dict[str, str | int | None] = {"user": user, "action": action, "target": target, "outcome": "refused" if refused else None}
-    query["since"] = None if since is None else parse_past(since, now, what="--since").isoformat()
-    query["until"] = None if until is None else parse_past(until, now, what="--until").isoformat()
+    begin = None if since is None else parse_past(since, now, what="--since")
+    end = None if until is None else parse_past(until, now, what="--until")
+    if begin is not None and end is not None and begin >= end:
+        raise SpecError("--until: nothing lies between `--since` and `--until`", hints=("--since is the earlier one",))
+    query |= {name: at.isoformat() for name, at in (("since", begin), ("until", end)) if at is not None}
     client, rows = connect(), list[dict[str, Any]]()
     before: int | None = None
     while len(rows) < limit:

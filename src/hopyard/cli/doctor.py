@@ -22,6 +22,7 @@ from hopyard.private_files import OTHERS
 _GIB = 1024**3
 _FREE_WARN, _FREE_FAIL = 10 * _GIB, 1 * _GIB
 _SKEW_WARN_S = 5.0
+_MEND_BLOBS = "push the dataset, or submit the same code, again; or copy `blobs` back from a backup: this check takes in what is good there"
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -321,9 +322,13 @@ def check_blobs(home: Home) -> Iterator[Finding]:
         after = found["last"]
         if after is None:
             break
+    lost = [digest for digest in found["lost"] if digest not in damaged]
     if damaged:
-        yield Finding("blobs", "fail", f"damaged, and set aside: {', '.join(digest[:12] for digest in damaged)}", "push the data again: only what is damaged is sent")
-    else:
+        yield Finding("blobs", "fail", f"damaged, and set aside: {', '.join(digest[:12] for digest in damaged)}", _MEND_BLOBS)
+    if lost:
+        more = found["lost_count"] - len(found["lost"])
+        yield Finding("blobs", "fail", f"in use, and not here: {', '.join(digest[:12] for digest in lost)}" + (f" and {more} more" if more else ""), _MEND_BLOBS)
+    if not damaged and not lost:
         yield Finding("blobs", "ok", f"{console.bytes_text(size)} are what their digests say")
 
 

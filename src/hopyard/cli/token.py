@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -32,17 +33,23 @@ def token(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from hopyard.sdk.connect import connect, read_login
+    from hopyard.sdk.connect import TOKEN_VARIABLE, connect, read_login
 
     home = Home.default()
     client = connect()
-    file = home.login_file if read_login(home) is not None else home.token_file
+    login = read_login(home)
+    if client.token == home.read_token():
+        file, shown = home.token_file, f"$(cat {shlex.quote(str(home.token_file))})"
+    elif login is not None and client.token == login[1]:
+        file, shown = home.login_file, f"$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[\"token\"])' {shlex.quote(str(home.login_file))})"
+    else:  # a token of this home would reach a server that it is not of
+        file, shown = None, f"${TOKEN_VARIABLE}"
     if as_json:
-        console.out_json({"url": client.url + API, "token_file": str(file)})
+        console.out_json({"url": client.url + API, "token_file": None if file is None else str(file)})
         return
     console.out(f"url         {client.url}{API}")
-    console.out(f"token file  {file}")
-    console.say(f'example: curl -H "Authorization: Bearer $(cat {file})" {client.url}{API}/status')
+    console.out(f"token file  {file or f'none: the token is in {TOKEN_VARIABLE}'}")
+    console.say(f'example: curl -H "Authorization: Bearer {shown}" {client.url}{API}/status')
 
 
 @token.command("list")

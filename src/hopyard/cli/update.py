@@ -25,7 +25,8 @@ NO_LIMIT = "none"
 @click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")
 @gpu_memory_option
 @extras_option
-@click.option("--hold/--release", default=None, help="Keep it from starting, or let it start again; it keeps its place in time.")
+@click.option("--hold", is_flag=True, help="Keep it from starting; it keeps its place in time.")
+@click.option("--release", is_flag=True, help="Let it start again.")
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run; an empty one removes it.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag that it gets, or that changes (repeatable).")
 @click.option("--untag", multiple=True, metavar="K", help="A tag that it loses (repeatable).")
@@ -62,7 +63,12 @@ def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **optio
 
 def _update_queue(client: Client, queue: str, changes: dict[str, Any], options: dict[str, Any], *, as_json: bool) -> None:
     from hopyard.cli.ps import list_runs
+    from hopyard.config.suggest import closest
 
+    known = [one["name"] for one in client.get("/queues")["queues"]]
+    if queue not in known:
+        near = closest(queue, known)
+        raise NotFound(f"--from-queue: there is no queue `{queue}`", hints=(f"did you mean `{near}`?" if near else f"queues: {', '.join(known[:20])}",))
     waiting = [run for run in list_runs(client, phases=("queued",), tags={}, limit=None, trials=1) if run["spec"]["queue"] == queue]
     answers, started = [], 0
     for run in reversed(waiting):  # the oldest first
@@ -106,7 +112,12 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
         changes["untag"] = list(options["untag"])
     if options["label"] is not None:
         changes["label"] = check_name(options["label"], what="--name") if options["label"] else ""
-    changes |= {key: options[key] for key in ("hold", "note") if options[key] is not None}
+    if options["hold"] and options["release"]:
+        raise SpecError("--hold: --release is given as well", hints=("say one of the two",))
+    if options["hold"] or options["release"]:
+        changes["hold"] = options["hold"]
+    if options["note"] is not None:
+        changes["note"] = options["note"]
     if not changes and not parse_sizes(options):
         raise SpecError("nothing is to be changed", hints=("say what, for example `--priority 70`; `hop update --help` lists what can be",))
     return changes

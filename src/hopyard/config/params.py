@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from hopyard.domain.run_environment import check_settable
 from hopyard.domain.text import check_line
 from hopyard.errors import SpecError
 
@@ -56,9 +58,15 @@ def parse_params(pairs: Iterable[str], *, what: str = "-p") -> dict[str, Value]:
     found: dict[str, Value] = {}
     for pair in pairs:
         key, value = split_pair(pair, what=what, example="lr=0.1")
-        check_key(key, what=what)
-        found[key] = parse_value(value)
+        found[_once(check_key(key, what=what), found, what)] = parse_value(value)
     return found
+
+
+def _once(key: str, found: Mapping[str, Any], what: str) -> str:
+    """The key, where it was not given before. Raises SpecError: which of the values is meant cannot be known."""
+    if key in found:
+        raise SpecError(f"{what}: `{key}` is given twice", hints=("give it once",))
+    return key
 
 
 def check_key(key: str, *, what: str) -> str:
@@ -77,16 +85,14 @@ def parse_env(pairs: Iterable[str], here: Mapping[str, str], *, what: str = "-e"
             if key not in here:
                 raise SpecError(f"{what}: `{key}` is not set here, so it cannot be passed on", hints=(f"give it a value: {what} {key}=…",))
             value = here[key]
-        found[key] = value
+        found[_once(key, found, what)] = value
     return found
 
 
 def check_variable(key: str, *, what: str) -> str:
     if not _VARIABLE.fullmatch(key):
         raise SpecError(f"{what}: `{key}` is not the name of an environment variable", hints=("letters, digits and `_`, not beginning with a digit",))
-    if key.startswith("HOPYARD_"):
-        raise SpecError(f"{what}: `{key}` is set by Hopyard itself", hints=("choose a name that does not begin with HOPYARD_",))
-    return key
+    return check_settable(key, what=what)
 
 
 def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str, ...]:
@@ -104,5 +110,5 @@ def parse_tags(pairs: Iterable[str], *, what: str = "--tag") -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:
         key, value = split_pair(pair, what=what, example="team=vision")
-        found[check_key(key, what=what)] = check_line(value, what=what)
+        found[_once(check_key(key, what=what), found, what)] = check_line(value, what=what)
     return found

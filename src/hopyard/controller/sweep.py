@@ -73,8 +73,23 @@ class Sweeper:
             except Exception:
                 log.exception("the sweep of blobs failed")
 
+    async def lost(self) -> list[Digest]:
+        """What is in use and not here: it was damaged and set aside, or its file is gone. A manifest that is damaged counts, what it refers
+        to is then not known."""
+        async with self.held_off():
+            used, unread = await self._referred()
+            return sorted({*await self._blobs.missing(used), *unread})
+
     async def _in_use(self) -> set[Digest]:
-        used = set(await self._access.blobs_in_use())
+        used, unread = await self._referred()
+        if unread:
+            digest, bad = next(iter(unread.items()))
+            raise IntegrityError(f"manifest {digest[:12]} is damaged; nothing is swept: {bad.message}") from bad
+        return used
+
+    async def _referred(self) -> tuple[set[Digest], dict[Digest, IntegrityError]]:
+        """The blobs in use, and the manifests that cannot be read."""
+        used, unread = set(await self._access.blobs_in_use()), dict[Digest, IntegrityError]()
         for digest in set(await self._access.manifests_in_use()):
             used.add(digest)
             try:
@@ -82,5 +97,5 @@ class Sweeper:
             except NotFound:
                 continue
             except IntegrityError as bad:
-                raise IntegrityError(f"manifest {digest[:12]} is damaged; nothing is swept: {bad.message}") from bad
-        return used
+                unread[digest] = bad
+        return used, unread

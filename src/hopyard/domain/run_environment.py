@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hopyard.errors import SpecError
+
 # What programs need to work on this machine at all. No preferences of one person, and nothing that is usually secret.
 PASSED = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
@@ -16,6 +18,11 @@ _BUILDING = (
     "UV_*", "PIP_*", "NETRC", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
 )  # fmt: skip
+# What each process of a gang gets by its place: a user's value or secret of this name would not arrive.
+BY_PLACE = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "ROLE_RANK",
+    "CUDA_VISIBLE_DEVICES",
+})  # fmt: skip
 _ITSELF = ("HOPYARD_HOME", "PYTHON*", "COVERAGE_*")  # of the replica program
 
 
@@ -28,6 +35,15 @@ def for_runs(variables: Mapping[str, str], passed: Iterable[str]) -> dict[str, s
         for name, value in variables.items()
         if not name.startswith("HOPYARD_") and (_matches(name, patterns) or (_matches(name, PASSED) and not _has_password(value)))
     }
+
+
+def check_settable(name: str, *, what: str) -> str:
+    """The name, where a user may give it a value. Raises SpecError for a variable that Hopyard sets itself, whose value would be lost."""
+    if name.startswith("HOPYARD_"):
+        raise SpecError(f"{what}: `{name}` is set by Hopyard itself", hints=("choose a name that does not begin with HOPYARD_",))
+    if name in BY_PLACE:
+        raise SpecError(f"{what}: `{name}` is set by Hopyard itself, for each process", hints=("choose another name: this one tells a process its place in the run",))
+    return name
 
 
 def for_replicas(variables: Mapping[str, str], passed: Iterable[str]) -> dict[str, str]:

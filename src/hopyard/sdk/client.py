@@ -81,11 +81,8 @@ class Client:
         dial: Callable[[float], socket.socket] | None = None,
     ) -> None:
         self._hint = hint
-        split = urlsplit(url)
-        if split.scheme != "http" or not split.hostname:
-            raise errors.SpecError(f"`{url}` is not the address of a server", hints=("it looks like http://127.0.0.1:8765",))
+        host, port = _place(url)
         self.url, self.token = url.rstrip("/"), token
-        host, port = split.hostname, split.port or 80
         self._authority, self._timeout = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", timeout_s
         self._dial = dial or partial(_dial, host, port)
         self._near = dial is not None or host in _LOOPBACK
@@ -260,6 +257,18 @@ def _pause_s(raw: Answer) -> float | None:
     import random
 
     return int(said) * random.uniform(0.8, 1.2)
+
+
+def _place(url: str) -> tuple[str, int]:
+    """Host and port of a server's address. Raises SpecError."""
+    try:
+        split = urlsplit(url)
+        host, port = split.hostname, split.port
+    except ValueError:  # a port that is no number or too large, a bracket that does not close
+        split, host, port = None, None, None
+    if split is None or split.scheme != "http" or not host or port == 0:
+        raise errors.SpecError(f"`{url}` is not the address of a server", hints=("it looks like http://127.0.0.1:8765",))
+    return host, port or 80
 
 
 def _dial(host: str, port: int, timeout_s: float) -> socket.socket:

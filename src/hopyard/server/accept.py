@@ -13,6 +13,7 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, check_name, check_run_id, new_run_id
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, ResumeFrom, Run, RunSpec
+from hopyard.domain.run_environment import check_settable
 from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun, RunStore
@@ -89,8 +90,7 @@ async def check_secrets(parts: Parts, spec: RunSpec, user: str) -> None:
     for name, env in wanted:
         if name in env:
             raise SpecError(f"secrets: `{name}` is a secret and a variable of `env`", hints=("name it in one of the two",))
-        if name.startswith("HOPYARD_"):
-            raise SpecError(f"secrets: `{name}` is set by Hopyard itself", hints=("choose a name that does not begin with HOPYARD_",))
+        check_settable(name, what="secrets")
         if name not in known:
             near = closest(name, known)
             hint = f"did you mean `{near}`?" if near else f"`hop secret set {name}` asks for its value"

@@ -13,7 +13,7 @@ from hopyard.interfaces.storage_store import StorageStore
 
 _REMEMBERED = 4096
 NAMED = 10_000  # missing digests that one answer names; the client asks again after it has sent these
-HINT = "upload them and send the request again"
+HINT = "send the same files once more (`hop run`, `hop dataset push`), or restore them from a backup; `hop doctor --verify` names all that is missing"
 
 
 @dataclass(frozen=True, slots=True)

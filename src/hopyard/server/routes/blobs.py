@@ -12,7 +12,6 @@ from starlette.responses import Response, StreamingResponse
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound
-from hopyard.interfaces.blobs import Scrubbed
 from hopyard.interfaces.locates_blobs import LocatesBlobs
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import Hex, In
@@ -25,6 +24,7 @@ PACK_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 12 * 1024 * 1024  # an answer up to this size is read whole before it begins, so that damage is told as what it is
 
 
+_NAMED_LOST = 1000
 _READS = "it changes nothing"
 _BYTES = "bytes that nothing refers to yet"
 
@@ -41,6 +41,17 @@ class MissingOut(Struct, frozen=True):
 
 class ScrubIn(In):
     after: Hex | None = None
+
+
+class ScrubOut(Struct, frozen=True):
+    """size_bytes: how much was read. last: where to go on; null when there are no more, and only then: lost, blobs that are in use and not here,
+    the first thousand of `lost_count`."""
+
+    size_bytes: int
+    damaged: Sequence[Digest]
+    last: Digest | None
+    lost: Sequence[Digest]
+    lost_count: int
 
 
 class FetchIn(In):
@@ -104,7 +115,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await reach.check(ask.caller.run, manifest, digests)
         lacking = await parts.blobs.missing(digests)
         if lacking:
-            raise MissingBlobs(f"{len(lacking)} of the blobs asked for are not on the server", digests=lacking, hints=("push the data again",))
+            raise MissingBlobs(f"{len(lacking)} of the blobs asked for are not on the server", digests=lacking, hints=("push the same dataset, or submit the same code, again; or restore them from a backup", "`hop doctor --verify` names all that is missing"))
         frames, rest = FrameWriter(), parts.blobs.get_many(digests)
         try:
             async for digest, data in rest:
@@ -141,14 +152,15 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             return VerifyOut(False)
         return VerifyOut(True)
 
-    async def scrub(ask: Ask[Nothing, ScrubIn]) -> Scrubbed:
+    async def scrub(ask: Ask[Nothing, ScrubIn]) -> ScrubOut:
         """Read and check stored blobs, in the order of their digests, some at a time: the next request goes on after `last`. Damaged ones
-        are set aside, so that the next push replaces them. Only the server's owner may."""
+        are set aside, so that the next push replaces them. The last answer names what runs, versions and checkpoints refer to and is not here. Only the server's owner may."""
         check_owner(ask.caller, parts.queues.owner, "checks its blobs")
         found = await parts.blobs.scrub(None if ask.body.after is None else Digest(ask.body.after))
         if found.damaged:
             parts.trees.forget()
-        return found
+        lost = await parts.sweeper.lost() if found.last is None else ()
+        return ScrubOut(found.size_bytes, found.damaged, found.last, lost[:_NAMED_LOST], len(lost))
 
     one = Raw("the blob's bytes")
     pack = Raw(f"at most {PACK_LIMIT >> 20} MiB; {FRAMES}")
@@ -157,7 +169,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409), scope=Scope.READ, unaudited=_READS),
         Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,), scope=Scope.READ, unaudited=_READS),
-        Endpoint("POST", "/blobs/scrub", scrub, body=ScrubIn, returns=Scrubbed, scope=Scope.ADMIN, unaudited=_READS),
+        Endpoint("POST", "/blobs/scrub", scrub, body=ScrubIn, returns=ScrubOut, scope=Scope.ADMIN, unaudited=_READS),
         Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run", scope=Scope.READ, unaudited=_READS),
     ]

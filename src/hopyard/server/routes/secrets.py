@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from hopyard.domain.access import Scope
-from hopyard.errors import Conflict, SpecError
+from hopyard.domain.run_environment import check_settable
+from hopyard.errors import Conflict
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import In, LongText
 from hopyard.server.parts import Parts
@@ -41,8 +42,7 @@ def secret_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def put(ask: Ask[Nothing, SecretIn]) -> SecretOut:
         """Keep a secret of the caller, in the place of an earlier one of this name. Runs that start from now on get it."""
         user, name, now = ask.caller.require_user(), ask.path["secret"], parts.now()
-        if name.startswith("HOPYARD_"):
-            raise SpecError(f"`{name}` is set by Hopyard itself", hints=("choose a name that does not begin with HOPYARD_",))
+        check_settable(name, what="secret")
         known = await parts.access.secret_names(user)
         if name not in known and len(known) >= _MOST:
             raise Conflict(f"{user} has {_MOST} secrets already", hints=("remove one: `hop secret rm NAME`",))

@@ -161,6 +161,8 @@ class FolderBlobs:
 
     def _scrub(self, after: Digest | None) -> Scrubbed:
         shelf = self._open()
+        if after is None:
+            shelf.take_back()
         rows = shelf.index.following(bytes.fromhex(after) if after else b"", _BATCH_BLOBS)
         size, damaged, last = 0, [], None
         for row in rows:

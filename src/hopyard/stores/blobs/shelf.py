@@ -15,7 +15,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from hopyard.errors import IntegrityError, NotFound
-from hopyard.private_files import make_folder
+from hopyard.private_files import make_folder, write_atomically
 from hopyard.stores.blobs.files import FULL, TEMPORARY, flush_folder, full, write_durably
 from hopyard.stores.blobs.index import ALONE, Index, Place, Row
 from hopyard.stores.blobs.packs import layout, pack_name, pack_number, scan
@@ -37,6 +37,7 @@ class Shelf:
         self._spare: mmap.mmap | None = None
         self._reconcile_packs()
         self._reconcile_large()
+        self.take_back()
 
     def close(self) -> None:
         with self._reading:
@@ -166,19 +167,54 @@ class Shelf:
         return self.large / name[:2] / name
 
     def remove_pack_file(self, pack: int) -> None:
+        self._forget_reader(pack)
+        (self.packs / pack_name(pack)).unlink(missing_ok=True)
+
+    def _forget_reader(self, pack: int) -> None:
         with self._reading:
             descriptor = self._readers.pop(pack, None)
             if descriptor is not None:
                 os.close(descriptor)
-        (self.packs / pack_name(pack)).unlink(missing_ok=True)
 
     def _set_aside(self, raw: bytes, place: Place) -> None:
+        """Forget a blob, and keep what is left of it. The name of a packed one tells its pack, for `take_back`."""
         with self.index.exclusive():
-            if self.index.remove(raw, place) and place.pack == ALONE:
-                try:
+            if not self.index.remove(raw, place):
+                return
+            try:
+                if place.pack == ALONE:
                     self.large_path(raw).replace(self._damaged / raw.hex())
-                except FileNotFoundError:
-                    pass
+                else:
+                    write_atomically(self._damaged / f"{raw.hex()}.{pack_name(place.pack)}", self._left_of(place))
+            except OSError:
+                pass  # there is nothing left of it, or no room for it: it is damaged all the same
+
+    def _left_of(self, place: Place) -> bytes:
+        try:
+            return self._read_packed(place)
+        except OSError:
+            return b""
+
+    def take_back(self) -> None:
+        """Enter again what was set aside and is good now, because its file was copied back from elsewhere. What is whole again, by that or by
+        a push, needs no remains."""
+        aside = {path: (bytes.fromhex(path.name[:64]), pack_number(path.name[65:])) for path in self._damaged.iterdir() if len(path.name) in (64, 81)}
+        for pack in {pack for _, pack in aside.values() if pack is not None}:
+            file = self.packs / pack_name(pack)
+            self._forget_reader(pack)
+            try:
+                rows = [Row(raw, Place(pack, offset, size)) for raw, offset, size in scan(file)]
+                self.index.add_pack(pack, file.stat().st_size, rows, int(time.time()))
+            except FileNotFoundError:
+                continue  # a sweep removed what was left of it
+        for raw in (raw for raw, pack in aside.values() if pack is None):
+            file = self.large_path(raw)
+            if file.exists():
+                self.index.add_alone(raw, file.stat().st_size, int(time.time()))
+        here = self.index.find([raw for raw, _ in aside.values()])
+        for path, (raw, _) in aside.items():
+            if raw in here:
+                path.unlink(missing_ok=True)
 
     # -- at the start --------------------------------------------------------------------------------------------
 
