@@ -179,6 +179,14 @@ def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
         assert not hosts.allow(bad), bad
 
 
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+def test_a_header_of_200_kb_in_one_write_is_refused(tmp_path: Path, end: bytes) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        assert (await ask(port, HEALTH + b"X-A: " + b"a" * 200_000 + end))[0] == 431
+
+    serve(tmp_path, scene)
+
+
 def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
     async def scene() -> None:
         memory = BodyMemory(1000_000, wait_s=0.05)
@@ -212,6 +220,43 @@ def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> 
             writer.close()
 
     serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20))
+
+
+def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path) -> None:
+    async def scene(stage: Stage, port: int) -> None:
+        data = b"z" * (11 * 2**20)
+        digest = blake3(data).hexdigest()
+        await stage.ask("PUT", f"/blobs/{digest}", data)
+        body = json.dumps({"manifest": digest, "digests": [digest]}).encode()
+        fetch = b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
+        links = [await link(port) for _ in range(6)]
+        for _, writer in links:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(fetch % (TOKEN.encode(), len(body), body))
+        memory = stage.app.routes[0].endpoint._guard.bodies
+        await stage.until(lambda: len(memory._waiting) == 4)
+        assert memory.used_bytes <= 32 * 2**20
+        for reader, writer in links:
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            assert (await reader.readexactly(40 + len(data)))[40:] == data
+            writer.close()
+        await stage.until(lambda: memory.used_bytes == 0)
+
+    serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20))
+
+
+def test_a_large_answer_that_finds_no_memory_is_refused_and_a_change_answered() -> None:
+    memory = BodyMemory(1000_000)
+    first, second = memory.lease("bob"), memory.lease("bob")
+    first.answered(450_000, must=True)
+    with pytest.raises(ServerUnavailable):
+        second.answered(100_000, must=True)
+    second.answered(100_000, must=False)
+    first.release()
+    second.release()
+    assert memory.used_bytes == 0
 
 
 def test_a_token_bucket_grants_its_rate_and_tells_when_to_come_again() -> None:

@@ -1,4 +1,4 @@
-"""Memory for the bodies of requests: shared by all, with at most half of it for one user, so that nobody's uploads starve the rest."""
+"""Memory for the bodies of requests and for answers: shared by all, with at most half of it for one user, so that no user starves the rest."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import defaultdict
 
 from hopyard.errors import ServerUnavailable
 
-_FREE_BYTES = 64 * 1024  # bodies of this size are not counted: they are many, and connections bound them
+_FREE_BYTES = 64 * 1024  # bodies and answers of this size are not counted: they are many, and connections bound them
 _STEP_BYTES = 1024 * 1024  # by which a body grows whose size was not announced
 WAIT_S = 30.0
 _RETRY_AFTER_S = 5.0
 
 
 class BodyMemory:
-    """total_bytes: of all bodies that are being received or used."""
+    """total_bytes: of all bodies that are being received or used, and of all answers until they are sent."""
 
     def __init__(self, total_bytes: int, *, wait_s: float = WAIT_S) -> None:
         self.total_bytes, self._wait_s = total_bytes, wait_s
@@ -22,7 +22,7 @@ class BodyMemory:
         self._by_user: dict[str, int] = defaultdict(int)
         self._waiting: list[asyncio.Future[None]] = []
 
-    def lease(self, user: str) -> Lease:
+    def lease(self, user: str = "") -> Lease:
         return Lease(self, user)
 
     async def take(self, user: str, size: int) -> None:
@@ -34,8 +34,16 @@ class BodyMemory:
                         self._waiting.append(freed := asyncio.get_running_loop().create_future())
                         await freed
             except TimeoutError:
-                message = "other uploads take all the memory for request bodies"
-                raise ServerUnavailable(message, hints=("try again in a while",), retry_after_s=_RETRY_AFTER_S) from None
+                raise _no_memory() from None
+        self._add(user, size)
+
+    def take_now(self, user: str, size: int, *, must: bool) -> None:
+        """As `take`, for what is in memory already, so it does not wait. must: raises ServerUnavailable where it does not fit."""
+        if must and not self._fits(user, size):
+            raise _no_memory()
+        self._add(user, size)
+
+    def _add(self, user: str, size: int) -> None:
         self.used_bytes += size
         self._by_user[user] += size
 
@@ -55,13 +63,18 @@ class BodyMemory:
                 one.set_result(None)
 
 
-class Lease:
-    """What one request holds of the memory, until `release`."""
+def _no_memory() -> ServerUnavailable:
+    message = "other uploads and answers that were not read yet take all the memory for them"
+    return ServerUnavailable(message, hints=("try again in a while",), retry_after_s=_RETRY_AFTER_S)
 
-    __slots__ = ("_memory", "_user", "held_bytes")
+
+class Lease:
+    """What one request and its answer hold of the memory, until `release`. user: set before anything is held."""
+
+    __slots__ = ("_memory", "held_bytes", "user")
 
     def __init__(self, memory: BodyMemory, user: str) -> None:
-        self._memory, self._user, self.held_bytes = memory, user, 0
+        self._memory, self.user, self.held_bytes = memory, user, 0
 
     async def announce(self, size: int) -> None:
         """The body will have this size."""
@@ -73,11 +86,26 @@ class Lease:
         if size > max(self.held_bytes, _FREE_BYTES):
             await self._grow(-(-size // _STEP_BYTES) * _STEP_BYTES - self.held_bytes)
 
+    async def reserve(self, size: int) -> None:
+        """An answer of up to this size is read next. Raises ServerUnavailable."""
+        if size > self.held_bytes:
+            await self._grow(size - self.held_bytes)
+
+    def answered(self, size: int, *, must: bool) -> None:
+        """The body is used up, and the answer has this size; it is held until it is sent. must: raises ServerUnavailable where there is no
+        memory for it. A change that was made is answered in any case."""
+        wanted = size if size > _FREE_BYTES else 0
+        if wanted > self.held_bytes:
+            self._memory.take_now(self.user, wanted - self.held_bytes, must=must)
+        elif wanted < self.held_bytes:
+            self._memory.give_back(self.user, self.held_bytes - wanted)
+        self.held_bytes = wanted
+
     async def _grow(self, size: int) -> None:
-        await self._memory.take(self._user, size)
+        await self._memory.take(self.user, size)
         self.held_bytes += size
 
     def release(self) -> None:
         if self.held_bytes:
-            self._memory.give_back(self._user, self.held_bytes)
+            self._memory.give_back(self.user, self.held_bytes)
             self.held_bytes = 0

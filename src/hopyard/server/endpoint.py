@@ -50,7 +50,7 @@ class Ask(Generic[Q, B]):
     path: Mapping[str, str]
     query: Q
     body: B
-    lease: Lease  # what the body holds of the server's memory
+    lease: Lease  # what body and answer hold of the server's memory
 
     async def read_body(self, limit: int) -> bytes:
         """The whole body of an endpoint that takes bytes. Raises Malformed (naming the limit) as soon as more than `limit` bytes come."""
@@ -181,12 +181,21 @@ class Resource:
         started = False
 
         async def sending(message: Message) -> None:
+            """In pieces: each waits until the client has read of those before, so that the transport copies little of an answer."""
             nonlocal started
             started = True
-            await send(message)
+            body = message.get("body", b"")
+            if len(body) <= _PIECE_BYTES:
+                await send(message)
+                return
+            rest = memoryview(body)
+            for at in range(0, len(rest), _PIECE_BYTES):
+                more = message.get("more_body", False) or at + _PIECE_BYTES < len(rest)
+                await send({"type": "http.response.body", "body": rest[at : at + _PIECE_BYTES], "more_body": more})
 
+        lease = self._guard.bodies.lease()
         try:
-            response = await self._answer(*found, Request(scope, receive))
+            response = await self._answer(*found, Request(scope, receive), lease)
             await response(scope, receive, sending)
         except HopyardError as error:
             if started:
@@ -200,15 +209,17 @@ class Resource:
             log.exception("%s %s failed", scope["method"], scope["path"])
             fault = plain_error(500, "error", "the server failed at this request; its log says more")
             await fault(scope, receive, send)
+        finally:
+            lease.release()
 
-    async def _answer(self, endpoint: Endpoint[Any, Any], decoder: msgspec.json.Decoder[Any] | None, request: Request) -> Response:
+    async def _answer(self, endpoint: Endpoint[Any, Any], decoder: msgspec.json.Decoder[Any] | None, request: Request, lease: Lease) -> Response:
         path: Mapping[str, str] = request.path_params
         caller = _NOBODY
         try:
             if endpoint.who != "anyone":
                 caller = await self._tokens.caller(request.headers.get("authorization"))
                 await self._check(endpoint, caller, path)
-            return await self._answer_to(caller, endpoint, decoder, request)
+            return await self._answer_to(caller, endpoint, decoder, request, lease)
         except RunOver:  # a replica that reports after its end
             raise
         except AuthError as refused:
@@ -216,7 +227,7 @@ class Resource:
             raise
 
     async def _answer_to(
-        self, caller: Caller, endpoint: Endpoint[Any, Any], decoder: msgspec.json.Decoder[Any] | None, request: Request
+        self, caller: Caller, endpoint: Endpoint[Any, Any], decoder: msgspec.json.Decoder[Any] | None, request: Request, lease: Lease
     ) -> Response:
         path: Mapping[str, str] = request.path_params
         for part, value in path.items():
@@ -226,15 +237,16 @@ class Resource:
             self._count(endpoint, caller, request)
         query = _NOTHING if endpoint.query is Nothing and not request.scope["query_string"] else parse_query(request, endpoint.query)
         body: Any = _NOTHING
-        lease = self._guard.bodies.lease(caller.user)
-        try:
-            if decoder is not None:
-                body = decode_json(await read_body(request, endpoint.limit, lease), decoder)
-            ask = Ask(request, caller, path, query, body, lease)
-            result = await (self._change(endpoint, ask) if endpoint.changes else endpoint.call(ask))
-        finally:
-            lease.release()
-        return result if isinstance(result, Response) else answer(result, endpoint.status)
+        lease.user = caller.user
+        if decoder is not None:
+            body = decode_json(await read_body(request, endpoint.limit, lease), decoder)
+        ask = Ask(request, caller, path, query, body, lease)
+        result = await (self._change(endpoint, ask) if endpoint.changes else endpoint.call(ask))
+        response = result if isinstance(result, Response) else answer(result, endpoint.status)
+        size = response.headers.get("content-length")
+        if size is not None:  # one without is read while it is sent, and holds what it asked for
+            lease.answered(int(size), must=not endpoint.changes)
+        return response
 
     async def _change(self, endpoint: Endpoint[Any, Any], ask: Ask[Any, Any]) -> Any:
         """Make a change, and write down who made it before that is answered."""
@@ -274,6 +286,7 @@ class Resource:
                 caller.require_attempt(path["attempt"])
 
 
+_PIECE_BYTES = 64 * 1024  # of an answer, handed to the transport at once
 _NOBODY = Caller("")
 _NOTHING = Nothing()
 

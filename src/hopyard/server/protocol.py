@@ -24,9 +24,10 @@ from hopyard.server.connections import RETRY_AFTER_S, Connections, Peer, PeerNam
 URL_BYTES = 65_535  # httptools takes no more; long lists of cursors come close
 HEADER_BYTES = 64 * 1024
 HEADER_COUNT = 100
+_SEPARATORS = 4  # bytes of a header beside name and value
 _WINDOW_S = 20.0  # in which a body must go on by `_WINDOW_BYTES`
 _WINDOW_BYTES = 64 * 1024
-_STALLED_WRITE_S = 900.0  # an answer of which nothing was read for so long is given up
+_STALLED_WRITE_S = 60.0  # an answer of which nothing was read for so long is given up
 _LINGER_S, _LINGER_BYTES = 2.0, 4 * 1024 * 1024  # for what a refused client still sends
 _NEVER = float("inf")
 _LOCAL = frozenset({b"localhost", b""})
@@ -77,7 +78,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._from = ""  # a Unix user of this machine, or an address
         self._refused, self._thrown_away = False, 0
         self._in_head = self._in_body = False
-        self._head_bytes = 0
+        self._head_bytes = self._arrived = self._heads = 0  # of the head's headers; of what came of it; heads that began
         self._body_bytes, self._body_since = 0, 0.0
         self._deadline = _NEVER
         self._unread, self._unread_since = 0, 0.0
@@ -159,7 +160,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._thrown_away > _LINGER_BYTES:
                 self.transport.abort()
             return
-        before = self._in_head
+        idle, in_head, heads = not self._in_body, self._in_head, self._heads
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -168,14 +169,16 @@ class LimitedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:  # not logged: a stranger would fill the log
             self._refuse(400, "usage", "the request is not written as HTTP")
         if self._in_head:  # also of a single header that does not end, which the parser keeps to itself
-            self._head_bytes += len(data) if before else 0
-            if self._head_bytes > HEADER_BYTES + URL_BYTES:
+            if in_head or (idle and self._heads == heads + 1):  # else some of it may belong to requests before
+                self._arrived += len(data)
+            if self._arrived > HEADER_BYTES + URL_BYTES + HEADER_COUNT * _SEPARATORS:
                 self._refuse(431, "usage", f"the headers have more than {HEADER_BYTES >> 10} KiB")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"][PEER] = self._from
-        self._in_head, self._in_body, self._head_bytes = True, False, 0
+        self._in_head, self._in_body, self._head_bytes, self._arrived = True, False, 0, 0
+        self._heads += 1
         self._deadline = self.loop.time() + self._all.limits.header_timeout_s
 
     def on_url(self, url: bytes) -> None:

@@ -116,11 +116,13 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         lacking = await parts.blobs.missing(digests)
         if lacking:
             raise MissingBlobs(f"{len(lacking)} of the blobs asked for are not on the server", digests=lacking, hints=("push the same dataset, or submit the same code, again; or restore them from a backup", "`hop doctor --verify` names all that is missing"))
+        await ask.lease.reserve(_AT_ONCE)
         frames, rest = FrameWriter(), parts.blobs.get_many(digests)
         try:
             async for digest, data in rest:
                 frames.add(digest, data)
                 if frames.size >= _AT_ONCE:
+                    await ask.lease.reserve(frames.size)
                     return StreamingResponse(_watched(parts, stream_frames(frames, rest)), media_type="application/octet-stream")
         except (IntegrityError, NotFound):
             parts.trees.forget()
