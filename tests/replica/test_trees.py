@@ -177,9 +177,10 @@ def test_checkpoints_wait_while_the_server_has_no_space(play: Play) -> None:
     play(scenario)
 
 
-def test_checkpoints_and_outputs_wait_while_the_server_fails(play: Play) -> None:
+@pytest.mark.parametrize("fault", [(500, "error"), (404, "not_found"), (422, "damaged")])
+def test_checkpoints_and_outputs_wait_while_the_server_fails(play: Play, fault: tuple[int, str]) -> None:
     async def scenario(bench: LocalBench) -> None:
-        bench.sink.faults = 3
+        bench.sink.faults, bench.sink.fault = 3, fault  # not found, damaged: something that the server was to read for it
         await bench.launch("a.1", SAVES + "open('made', 'w').write('x')")
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
         assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]

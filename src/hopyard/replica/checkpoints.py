@@ -12,7 +12,17 @@ from shutil import rmtree
 from typing import Any
 
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import Conflict, HopyardError, MissingBlobs, NotFound, ServerFault, ServerUnavailable, StorageFull
+from hopyard.errors import (
+    Conflict,
+    HopyardError,
+    IntegrityError,
+    MissingBlobs,
+    NotFound,
+    NotLeader,
+    ServerFault,
+    ServerUnavailable,
+    StorageFull,
+)
 from hopyard.replica.diary import say
 from hopyard.replica.events import EventLog
 from hopyard.replica.folder import Folder
@@ -23,18 +33,21 @@ from hopyard.replica.server import ServerLine
 RETRY_S = 1.0
 # A server that answers, and fails at one and the same request for so long, will not be helped by asking again.
 FAULTS_S = 600.0
+# Worth another try. What is not found, or damaged, is something that the server was to read for the request, and that the next try sends
+# anew: that the run itself is gone is said by `RunOver`, and by a Conflict that a later attempt goes on.
+AGAIN = (ServerUnavailable, StorageFull, MissingBlobs, NotLeader, NotFound, IntegrityError)
 
 
 @dataclass(slots=True)
 class Patience:
     """How long one thing is tried to be stored: as long as the server is away or has no space, unless the run is to end; for
-    `FAULTS_S` while the server fails at it by a fault of its own."""
+    `FAULTS_S` while the server fails at it by a fault of its own, or for something that is not there."""
 
     _failing_since: float | None = None
 
     def is_over(self, failed: Exception, *, unwanted: bool) -> bool:
         """Whether it is given up after this failure. unwanted: the run was asked to end."""
-        if not isinstance(failed, ServerFault):
+        if not isinstance(failed, (ServerFault, NotFound, IntegrityError)):
             self._failing_since = None
             return isinstance(failed, StorageFull) and unwanted
         now = time.monotonic()
@@ -100,7 +113,7 @@ class Checkpoints:
             try:
                 self._send(event)
                 return
-            except (ServerUnavailable, StorageFull, MissingBlobs, OSError) as failed:
+            except (*AGAIN, OSError) as failed:
                 say(f"checkpoint waits: {failed}")
                 if not self.folder.is_there():
                     return
@@ -110,8 +123,8 @@ class Checkpoints:
                 if not self.server.look_again():
                     with self._change:
                         self._change.wait(RETRY_S)
-            except (NotFound, Conflict):
-                return  # the run was deleted, or has a later attempt, which goes on from what was there
+            except Conflict:
+                return  # a later attempt goes on from what was there
             except (HopyardError, KeyError, ValueError, TypeError) as failed:
                 if any(later.get("folder") == event.get("folder") for later in list(self._waiting)):
                     return  # it changed because the script saved the same step anew, which is sent next

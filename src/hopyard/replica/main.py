@@ -17,12 +17,12 @@ from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import as_told, for_runs
 from hopyard.domain.study import GOES_ON
-from hopyard.errors import Conflict, HopyardError, MissingBlobs, NotFound, ServerUnavailable, StorageFull
+from hopyard.errors import Conflict, HopyardError, IntegrityError, MissingBlobs, NotFound
 from hopyard.private_files import open_file
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
 from hopyard.replica.boards import TensorBoard
-from hopyard.replica.checkpoints import RETRY_S, Checkpoints, Patience
+from hopyard.replica.checkpoints import AGAIN, RETRY_S, Checkpoints, Patience
 from hopyard.replica.diary import say
 from hopyard.replica.failure import PrepareFailed, StopRequested, failure_of
 from hopyard.replica.folder import Folder
@@ -296,7 +296,8 @@ class Replica:
                     tree = push_files(client, self._folder.root, self._folder.work, paths)
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
                 return
-            except (ServerUnavailable, StorageFull, MissingBlobs) as failed:
+            except AGAIN as failed:
+                say(f"the run's files wait: {failed}")
                 if not self._folder.is_there():
                     return
                 if patience.is_over(failed, unwanted=self._asked_to_end()):
@@ -304,8 +305,8 @@ class Replica:
                     return
                 if not self._server.look_again():
                     time.sleep(RETRY_S)
-            except (NotFound, Conflict):
-                return  # the run was deleted, or has a later attempt
+            except Conflict:
+                return  # a later attempt makes its own
             except (HopyardError, OSError) as failed:
                 self._forgo_outputs(failed)
                 return
@@ -319,8 +320,12 @@ class Replica:
         paths = written(work, self._before)
         if not paths or code is None:
             return paths
-        with tree_cache(self._spec, self._folder).use(code, self._server.client.fetch) as tree:
-            return [path for path in paths if differs(work / path, tree / path)]
+        try:
+            with tree_cache(self._spec, self._folder).use(code, self._server.client.fetch) as tree:
+                return [path for path in paths if differs(work / path, tree / path)]
+        except (IntegrityError, MissingBlobs, NotFound) as failed:
+            say(f"all files that were written to are sent, as the run's code cannot be had: {failed}")
+            return paths
 
     def _tell_machine_env(self) -> None:
         """What the run's processes get of the machine's variables is recorded with the run. On a full disk it goes unrecorded."""

@@ -11,7 +11,7 @@ import msgspec
 
 from hopyard.controller.manifests import blobs_of
 from hopyard.domain.ids import Digest, RunId
-from hopyard.errors import Forbidden, IntegrityError, MissingBlobs, SpecError
+from hopyard.errors import Forbidden, IntegrityError, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.run_store import RunStore
 from hopyard.server.trees import HINT, NAMED
@@ -39,7 +39,7 @@ class Reach:
         strange = [digest for digest in asked if not self._uploads.has(run, digest)]
         if strange:
             trees, _ = await self._of(run, data=False)
-            held = [await self._members(tree) for tree in trees]
+            held = [await self._readable(tree) for tree in trees]
             strange = [digest for digest in strange if digest not in trees and not any(_is_in(members, bytes.fromhex(digest)) for members in held)]
         unknown = set(strange)
         unknown.update(await self._blobs.missing([digest for digest in asked if digest not in unknown]))
@@ -50,10 +50,14 @@ class Reach:
         lacking, blobs = await self.lacking(run, [manifest]), {manifest}
         if not lacking:
             try:
-                blobs |= await blobs_of(await self._blobs.get(manifest))
-                lacking = await self.lacking(run, blobs)
+                data = await self._blobs.get(manifest)
+            except (IntegrityError, NotFound) as bad:  # damaged, and set aside by that: it is wanted again
+                raise MissingBlobs(f"the manifest of the {what} cannot be read: {bad.message}", digests=[manifest], hints=(HINT,)) from bad
+            try:
+                blobs |= await blobs_of(data)
             except IntegrityError as bad:
                 raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {bad.message}") from bad
+            lacking = await self.lacking(run, blobs)
         if lacking:
             raise MissingBlobs(f"the run has not sent {len(lacking)} of the blobs of the {what}", digests=lacking[:NAMED], hints=(HINT,))
         return blobs
@@ -70,7 +74,7 @@ class Reach:
         if digest in trees or digest in single:
             return True
         for tree in trees:
-            if _is_in(await self._members(tree), bytes.fromhex(digest)):
+            if _is_in(await self._readable(tree), bytes.fromhex(digest)):
                 return True
         return False
 
@@ -95,6 +99,13 @@ class Reach:
         trees.update(saved.manifest for saved in await self._runs.checkpoints(run_id))
         single = {environment.requirements, environment.lock, spec.git.diff if spec.git else None}
         return {digest for digest in trees if digest}, {digest for digest in single if digest}
+
+    async def _readable(self, manifest: Digest) -> bytes:
+        """As `_members`; none of a tree whose manifest is damaged or gone: a run must not lose what it saves for another checkpoint's fault."""
+        try:
+            return await self._members(manifest)
+        except (IntegrityError, NotFound):
+            return b""
 
     async def _members(self, manifest: Digest) -> bytes:
         """The raw digests of a tree's blobs, sorted, one after another."""

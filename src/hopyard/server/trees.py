@@ -44,7 +44,11 @@ class Trees:
             raise MissingBlobs(f"the manifest of the {what} is not on the server", digests=[manifest], hints=(HINT,))
         if manifest in self._bad:
             raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {self._bad[manifest]}")
-        data = await self._blobs.get(manifest)
+        try:
+            data = await self._blobs.get(manifest)
+        except (IntegrityError, NotFound) as bad:  # damaged, and set aside by that: the client sends it again
+            self.forget()
+            raise MissingBlobs(f"the manifest of the {what} cannot be read: {bad.message}", digests=[manifest], hints=(HINT,)) from bad
         try:
             tree = await self._decoder.tree(data)
         except IntegrityError as bad:

@@ -46,7 +46,8 @@ class ReplicaSink:
         self.grace_s: float | None = None
         self.refused_segments = 0
         self.full_for = 0  # how many more packs of blobs are refused for want of space
-        self.faults = 0  # how many more requests, but for syncs, end in a fault of the server
+        self.faults = 0  # how many more requests, but for syncs, end in `fault`
+        self.fault = (500, "error")
         self.refuses_checkpoints = False
         self._change = threading.Condition()
         self._serving: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
@@ -222,7 +223,8 @@ def _routes(sink: ReplicaSink) -> type[BaseHTTPRequestHandler]:
             path = self.path.removeprefix(_API).strip("/").split("/")
             if sink.faults and path[-1] != "sync":
                 sink.faults -= 1
-                self._answer(500, json.dumps({"error": {"code": "error", "message": "the server failed at this request; its log says more"}}).encode())
+                status, code = sink.fault
+                self._answer(status, json.dumps({"error": {"code": code, "message": "the server failed at this request"}}).encode())
                 return
             try:
                 self._answer(200, self._post(path, body))

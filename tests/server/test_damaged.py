@@ -1,0 +1,57 @@
+"""A blob that rots on the server's disk costs what refers to it, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from hopyard.domain.ids import Digest
+from tests.server.stage import TOKEN, Stage, play
+
+
+def spoil(folder: Path, encoded: bytes) -> None:
+    """Overwrite stored bytes, wherever they lie."""
+    for path in (folder / "blobs" / "packs").iterdir():
+        data = path.read_bytes()
+        if encoded in data:
+            path.write_bytes(data.replace(encoded, b"x" * len(encoded)))
+            return
+    raise AssertionError("no pack holds it")
+
+
+def checkpoint(step: int, manifest: str) -> dict[str, Any]:
+    return {"rank": 0, "step": step, "manifest": manifest}
+
+
+async def saved(at: Stage, run: Any, token: str, step: int) -> Any:
+    manifest = await at.put_tree({"state": b"state %d" % step}, token=token)
+    return await at.ask("POST", f"/attempts/{run['id']}.1/checkpoints", checkpoint(step, manifest), token=token, status=201)
+
+
+def test_a_damaged_checkpoint_does_not_keep_later_ones_of_the_run_away(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        token = stage.token_of(run)
+        first = await saved(stage, run, token, 1)
+        spoil(tmp_path, await stage.parts.blobs.get(first["manifest"]))
+        asked = {"digests": [blake3(b"new").hexdigest()]}
+        for _ in range(2):  # found damaged, and set aside; then gone
+            assert (await stage.ask("POST", "/blobs/missing", asked, token=token))["missing"] == asked["digests"]
+        await saved(stage, run, token, 2)
+
+    play(tmp_path, scene)
+
+
+def test_a_manifest_that_is_damaged_after_it_was_sent_is_asked_for_again(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        for step, token in enumerate((stage.token_of(run), TOKEN)):
+            manifest = await stage.put_tree({"state": b"state %d" % step}, token=token)
+            spoil(tmp_path, await stage.parts.blobs.get(Digest(manifest)))
+            said = await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", checkpoint(step, manifest), token=token, status=409)
+            assert (said["error"]["code"], said["error"]["digests"]) == ("missing_blobs", [manifest])
+            await saved(stage, run, token, step)
+
+    play(tmp_path, scene)
