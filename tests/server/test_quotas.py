@@ -23,13 +23,10 @@ def test_a_user_over_the_quota_pushes_and_submits_nothing_until_space_is_freed(t
         bob = (await stage.ask("POST", "/users", {"name": "bob"}))["token"]
         run = await stage.started()
         await stage.dataset("small", {"a": b"x" * 600_000})
-        large = await stage.put_tree({"b": b"y" * 700_000})
+        token = stage.token_of(run)
+        large = await stage.put_tree({"b": b"y" * 700_000}, token=token)  # a run's own token proves that it has the bytes
         assert "at most" in await refused(stage, "POST", "/datasets/large/versions", {"manifest": large})
         saved = {"rank": 0, "step": 1, "manifest": large}
-        token = stage.token_of(run)
-        for data in (b"y" * 700_000,):  # a run's own token proves that it has the bytes
-            await stage.ask("PUT", f"/blobs/{blake3(data).hexdigest()}", data, token=token)
-        await stage.put_tree({"b": b"y" * 700_000})
         await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", saved, status=201)
         stage.parts.storage.forget()
         await refused(stage, "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}})
@@ -40,6 +37,35 @@ def test_a_user_over_the_quota_pushes_and_submits_nothing_until_space_is_freed(t
         await stage.submit(plan=0)
 
     play(tmp_path, scene, quota_bytes=1_000_000)
+
+
+def test_uploads_count_until_something_refers_to_them_or_they_are_swept(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        async def put(data: bytes, status: int | None = None) -> str:
+            await stage.ask("PUT", f"/blobs/{blake3(data).hexdigest()}", data, status=status)
+            return blake3(data).hexdigest()
+
+        await put(b"a" * 600_000)
+        await put(b"a" * 600_000)  # the same once more counts once
+        await stage.dataset("d", {"x": b"a" * 600_000})  # counted once, as a version
+        await put(b"b" * 500_000)
+        assert "two hours" in (await stage.ask("PUT", f"/blobs/{blake3(b'c').hexdigest()}", b"c", status=507))["error"]["hints"][1]
+        quota = stage.parts.storage
+        quota.swept(stage.parts.now())
+        await put(b"c")
+
+    play(tmp_path, scene, loops=False, quota_bytes=1_000_000)
+
+
+def test_a_spec_that_would_store_megabytes_is_refused_and_one_of_many_parameters_fits(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        fat = await stage.submit(plan=0, status=400, env={f"K{n}": "v" * 3800 for n in range(900)})
+        assert "256 KiB" in fat["error"]["message"]
+        assert "env" in fat["error"]["hints"][0]
+        large = await stage.put_tree({"requirements.txt": b"x"})
+        await stage.submit(plan=0, code=large, params={f"p{n}": "v" * 150 for n in range(1000)})
+
+    play(tmp_path, scene, loops=False)
 
 
 def test_trees_that_several_things_refer_to_count_once(tmp_path: Path) -> None:

@@ -21,13 +21,15 @@ log = logging.getLogger("hopyard.controller")
 
 
 class Sweeper:
-    """One per server. after_sweep: called when blobs went, for those who remember which are there."""
+    """One per server. after_sweep: called when blobs went, for those who remember which are there; swept: with the time
+    before which all went that nothing referred to."""
 
     def __init__(self, access: AccessStore, blobs: Blobs, *, now: Callable[[], datetime]) -> None:
         self._access, self._blobs, self._now = access, blobs, now
         self._holders, self._sweeping = 0, False
         self._moved = asyncio.Condition()
         self.after_sweep: Callable[[], None] = lambda: None
+        self.swept: Callable[[datetime], None] = lambda _: None
 
     @asynccontextmanager
     async def held_off(self) -> AsyncIterator[None]:
@@ -52,7 +54,9 @@ class Sweeper:
             self._sweeping = True
             await self._moved.wait_for(lambda: self._holders == 0)
         try:
-            freed = await self._blobs.sweep(await self._in_use(), older_than=self._now() - YOUNG)
+            before = self._now() - YOUNG
+            freed = await self._blobs.sweep(await self._in_use(), older_than=before)
+            self.swept(before)
         finally:
             self.after_sweep()
             async with self._moved:

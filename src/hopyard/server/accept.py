@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from hopyard.config.suggest import closest
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
@@ -26,6 +28,9 @@ from hopyard.server.study_wire import check_study
 from hopyard.server.whereabouts import where_hints
 from hopyard.server.wire import spec_of_json
 
+MAX_SPEC_BYTES = 256 * 1024  # of what a spec says itself: commands, variables, parameters, tags
+MAX_STUDY_BYTES = 1024 * 1024  # of a study without its trial
+MAX_NOTE_BYTES = 16 * 1024 * 1024  # of requirements, lock and diff each, which count to no quota
 
 async def accept(
     parts: Parts,
@@ -75,6 +80,9 @@ async def accept(
             run = await parts.runs.get(new_id)
             if run.name.user != user or not _asked_for(run.spec, asked):
                 raise
+    if parts.storage.has_uploads(user):
+        environment, diff = spec.environment, None if spec.git is None else spec.git.diff
+        parts.storage.referred(user, [*filter(None, (environment.requirements, environment.lock, diff)), *(await parts.trees.blobs(spec.code) if spec.code else ())])
     if not offline:
         parts.controller.submitted([run])
     return run
@@ -97,10 +105,26 @@ async def check_secrets(parts: Parts, spec: RunSpec, user: str) -> None:
             raise NotFound(f"{user} has no secret `{name}`", hints=(hint, "`hop secret ls` lists them"))
 
 
+def _check_size(spec: RunSpec) -> None:
+    """Raises SpecError. Specs are kept and listed for every run, so they count to no quota and have to be small."""
+    packages = spec.environment.packages
+    large = {"roles": spec.roles, "env": spec.env, "params": spec.params, "tags": spec.tags, "environment.packages": packages, "secrets": spec.secrets}
+    sizes = {name: len(msgspec.json.encode(value)) for name, value in large.items()}
+    if sum(sizes.values()) > MAX_SPEC_BYTES:
+        name = max(sizes, key=sizes.__getitem__)
+        raise SpecError(
+            f"{name}: commands, env, params, tags and packages have {sum(sizes.values()) >> 10} KiB together, at most {MAX_SPEC_BYTES >> 10} KiB are taken",
+            hints=(f"`{name}` has {sizes[name] >> 10} KiB: put large values into a file of the code or of a dataset",),
+        )
+    if spec.study is not None and (size := len(msgspec.json.encode({**spec.study, "trial": None}))) > MAX_STUDY_BYTES:
+        raise SpecError(f"study: it has {size >> 10} KiB, at most {MAX_STUDY_BYTES >> 10} KiB are taken", hints=("name fewer or shorter values",))
+
+
 def check_spec(spec: RunSpec) -> None:
     """What of a spec is wrong beyond its shape. Raises SpecError naming the path."""
     if not spec.roles:
         raise SpecError("roles: a run has at least one role")
+    _check_size(spec)
     check_name(spec.project, what="project")
     seen: set[str] = set()
     for at, role in enumerate(spec.roles):
@@ -185,11 +209,11 @@ async def _check_blobs(parts: Parts, spec: RunSpec) -> None:
         await parts.trees.whole(spec.resume.manifest, what="checkpoint")
     environment = spec.environment
     if environment.requirements is not None:
-        await parts.trees.there([environment.requirements], what="requirements file")
+        await parts.trees.there([environment.requirements], what="requirements file", at_most=MAX_NOTE_BYTES)
     if environment.lock is not None:
-        await parts.trees.there([environment.lock], what="lock of the environment")
+        await parts.trees.there([environment.lock], what="lock of the environment", at_most=MAX_NOTE_BYTES)
     if spec.git is not None and spec.git.diff is not None:
-        await parts.trees.there([spec.git.diff], what="git diff")
+        await parts.trees.there([spec.git.diff], what="git diff", at_most=MAX_NOTE_BYTES)
 
 
 async def _is_foreign(runs: RunStore, resume: ResumeFrom, user: str) -> bool:

@@ -97,7 +97,8 @@ async def assemble(
     tokens = Tokens(access, keys or Keys(now=clock.now), now=clock.now, live=is_live, belongs=Parents(runs).belongs)
     trees = Trees(blobs, storage)
     sweeper = Sweeper(access, blobs, now=clock.now)
-    sweeper.after_sweep = trees.forget
+    quota = StorageQuota(storage, storage_quota_bytes, now=clock.now)
+    sweeper.after_sweep, sweeper.swept = trees.forget, quota.swept
     controller = Controller(
         cluster=cluster,
         runs=runs,
@@ -125,7 +126,7 @@ async def assemble(
         reservations=reservations,
         usage=usage,
         audit=audit,
-        storage=StorageQuota(storage, storage_quota_bytes, now=clock.now),
+        storage=quota,
         controller=controller,
         sweeper=sweeper,
         ingest=ingest,

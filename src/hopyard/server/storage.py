@@ -2,36 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 
 from hopyard.config.units import bytes_in_words
+from hopyard.domain.ids import Digest
 from hopyard.errors import QuotaExceeded
 from hopyard.interfaces.storage_store import StorageStore
 
 _FRESH = timedelta(seconds=5)  # pushes come in hundreds of requests, and sums take a while
 _REMEMBERED = 1024
+_UPLOADS = 1_000_000  # of one user, that nothing refers to yet: older ones are not counted
+
+
+class Pending:
+    """What one user uploaded and nothing refers to yet: by digest the size, and when it came."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[bytes, tuple[int, datetime]] = {}  # the oldest first
+        self.size_bytes = 0
+
+    def add(self, digest: Digest, size: int, at: datetime) -> None:
+        key = bytes.fromhex(digest)
+        if key not in self._blobs:
+            self._blobs[key] = size, at
+            self.size_bytes += size
+        if len(self._blobs) > _UPLOADS:
+            self._remove(next(iter(self._blobs)))
+
+    def size_of(self, digests: Iterable[Digest]) -> int:
+        return sum(self._blobs.get(bytes.fromhex(digest), (0,))[0] for digest in digests)
+
+    def remove(self, digests: Iterable[Digest]) -> None:
+        for digest in digests:
+            self._remove(bytes.fromhex(digest))
+
+    def remove_before(self, at: datetime) -> None:
+        for key in [key for key, (_, came) in self._blobs.items() if came < at]:
+            self._remove(key)
+
+    def _remove(self, key: bytes) -> None:
+        self.size_bytes -= self._blobs.pop(key, (0,))[0]
 
 
 class StorageQuota:
     """quota_bytes: for each user; 0 sets no limit. A run that goes on saves its checkpoints whatever its user stores: they are counted,
-    and what comes next is refused."""
+    and what comes next is refused. What users upload counts until something refers to it or it is swept; of that this server knows what came
+    to it since its start."""
 
     def __init__(self, store: StorageStore, quota_bytes: int, *, now: Callable[[], datetime]) -> None:
         self._store, self._quota, self._now = store, quota_bytes, now
         self._known: dict[str, tuple[int, datetime]] = {}
+        self._pending: dict[str, Pending] = {}
 
-    async def check(self, user: str, *, adding: int = 0) -> None:
-        """Raises QuotaExceeded unless the user may store `adding` bytes more."""
+    async def check(self, user: str, *, adding: int = 0, of: Collection[Digest] = ()) -> None:
+        """Raises QuotaExceeded unless the user may store `adding` bytes more. of: the blobs that these are of, which were uploaded."""
         if not self._quota:
             return
         stored = await self._stored(user)
-        if stored + adding > self._quota or stored >= self._quota:
+        mine = self._pending.get(user)
+        pending = 0 if mine is None else mine.size_bytes - mine.size_of(of)
+        total = stored + pending
+        if total + adding > self._quota or total >= self._quota:
             more = f", and this has {bytes_in_words(adding)}" if adding else ""
+            uploads = ("uploads that nothing refers to are counted, too, and removed within two hours",) if pending else ()
             raise QuotaExceeded(
-                f"{user} stores {bytes_in_words(stored)} of at most {bytes_in_words(self._quota)}{more}",
+                f"{user} stores {bytes_in_words(total)} of at most {bytes_in_words(self._quota)}{more}",
                 hints=(
                     "free some: `hop dataset rm` removes versions of datasets, `hop rm` runs with their checkpoints",
+                    *uploads,
                     "the quota is `quotas: {storage_per_user: …}` in the config.yaml of the server",
                 ),
             )
@@ -45,6 +84,35 @@ class StorageQuota:
                 self._known.clear()
             self._known[user] = stored, now + _FRESH
         return stored
+
+    def uploaded(self, user: str, blobs: Iterable[tuple[Digest, int]]) -> None:
+        """They were not here before."""
+        if not self._quota:
+            return
+        mine, now = self._pending.setdefault(user, Pending()), self._now()
+        for digest, size in blobs:
+            mine.add(digest, size, now)
+
+    def has_uploads(self, user: str) -> bool:
+        """Whether the user uploaded anything that nothing refers to yet."""
+        return user in self._pending
+
+    def referred(self, user: str, digests: Iterable[Digest]) -> None:
+        """Something refers to these blobs now, and is counted."""
+        mine = self._pending.get(user)
+        if mine is not None:
+            mine.remove(digests)
+            self._tidy()
+        self.changed(user)
+
+    def swept(self, before: datetime) -> None:
+        """What nothing referred to and came before this is gone."""
+        for mine in self._pending.values():
+            mine.remove_before(before)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        self._pending = {user: mine for user, mine in self._pending.items() if mine.size_bytes}
 
     def changed(self, user: str) -> None:
         """The user pushed something: sum up anew."""

@@ -67,6 +67,10 @@ class Trees:
         found = self._whole[manifest] = TreeSize(tree.size_bytes, tree.files)
         return found
 
+    async def blobs(self, manifest: Digest) -> set[Digest]:
+        """The manifest and what it refers to; raises NotFound, IntegrityError."""
+        return {manifest, *map(Digest, (await self._decoder.tree(await self._blobs.get(manifest))).blob_sizes)}
+
     async def damage(self, manifest: Digest) -> str:
         """What is wrong with a tree, once every byte of it was read; "" where nothing is. What is damaged is set aside by that."""
         try:
@@ -85,12 +89,14 @@ class Trees:
             if found is not None and found != wanted[digest]:  # one that went meanwhile is told when it is used
                 raise SpecError(f"{what}: its manifest says that blob {digest[:12]} has {wanted[digest]} bytes, it has {found}", hints=("pack it anew",))
 
-    async def there(self, digests: Iterable[Digest], *, what: str) -> None:
-        """Raises MissingBlobs unless these single blobs are here."""
+    async def there(self, digests: Iterable[Digest], *, what: str, at_most: int | None = None) -> None:
+        """Raises MissingBlobs unless these single blobs are here, SpecError for one of more than `at_most` bytes."""
         wanted = [digest for digest in digests if digest not in self._there]
         missing = await self._blobs.missing(wanted) if wanted else ()
         if missing:
             raise MissingBlobs(f"the {what} is not on the server", digests=missing, hints=(HINT,))
+        if at_most is not None and wanted and any(size is not None and size > at_most for size in await self._blobs.sizes(wanted)):
+            raise SpecError(f"{what}: it has more than the {at_most >> 20} MiB that are taken", hints=("put large files into the code or a dataset",))
         if len(self._there) >= _REMEMBERED:
             self._there.clear()
         self._there.update(wanted)

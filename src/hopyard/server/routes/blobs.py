@@ -81,6 +81,18 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if ask.caller.run is None:
             await parts.storage.check(ask.caller.user)
 
+    async def store(ask: Ask[Any, Any], blobs: Sequence[tuple[Digest, bytes]]) -> None:
+        """What a user sends counts to the user's storage from then on."""
+        new = set(await parts.blobs.missing([digest for digest, _ in blobs])) if ask.caller.run is None else set()
+        if len(blobs) == 1:
+            await parts.blobs.put(*blobs[0])
+        else:
+            await parts.blobs.put_many(blobs)
+        if ask.caller.run is None:
+            parts.storage.uploaded(ask.caller.user, [(digest, len(data)) for digest, data in blobs if digest in new])
+        else:
+            reach.sent(ask.caller.run, [digest for digest, _ in blobs])
+
     async def missing(ask: Ask[Nothing, MissingIn]) -> MissingOut:
         """Tell which of these blobs the server lacks. To a run's own token all lack but those that it sent, and those of the run."""
         if ask.caller.run is not None:
@@ -90,9 +102,9 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def put(ask: Ask[Nothing, Nothing]) -> Nothing:
         """Store one blob; it is durable when this is answered. 422 `damaged`: the bytes have another digest."""
         await check_storage(ask)
-        await parts.blobs.put(Digest(ask.path["digest"]), await ask.read_body(BLOB_LIMIT))
-        if ask.caller.run is not None:
-            reach.sent(ask.caller.run, [Digest(ask.path["digest"])])
+        digest, data = Digest(ask.path["digest"]), await ask.read_body(BLOB_LIMIT)
+        await check_storage(ask)  # others of the user came meanwhile
+        await store(ask, [(digest, data)])
         return Nothing()
 
     async def put_pack(ask: Ask[Nothing, Nothing]) -> Nothing:
@@ -100,9 +112,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         await check_storage(ask)
         body = await ask.read_body(PACK_LIMIT)
         blobs = await asyncio.to_thread(split_frames, body)
-        await parts.blobs.put_many(blobs)
-        if ask.caller.run is not None:
-            reach.sent(ask.caller.run, [digest for digest, _ in blobs])
+        await store(ask, blobs)
         return Nothing()
 
     async def fetch(ask: Ask[Nothing, FetchIn]) -> Response:

@@ -86,11 +86,12 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         manifest = Digest(body.manifest)
         async with parts.sweeper.held_off():
             tree = await parts.trees.whole(manifest, what="dataset")
-            await parts.storage.check(ask.caller.user, adding=tree.size_bytes)
+            uploads = await parts.trees.blobs(manifest) if parts.storage.has_uploads(ask.caller.user) else set()
+            await parts.storage.check(ask.caller.user, adding=tree.size_bytes, of=uploads)
             made, created = await parts.datasets.push(
                 name, manifest, size_bytes=tree.size_bytes, files=tree.files, user=ask.caller.user, message=body.message, now=parts.now()
             )
-        parts.storage.changed(ask.caller.user)
+        parts.storage.referred(ask.caller.user, uploads)
         if body.metric is not None:
             await parts.datasets.set_metric(name, body.metric, None)
         return PushOut(made, created)
