@@ -77,8 +77,10 @@ def test_a_cell_with_colours_is_cut_by_what_shows(monkeypatch: pytest.MonkeyPatc
     ("data", "shown"),
     [
         (b"\x1b[31mred\x1b[0m \x1b[38;2;1;2;3mx", b"\x1b[31mred\x1b[0m \x1b[38;2;1;2;3mx"),
-        (b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok\x07\n", b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok\x07\n"),
-        (b"\x1b]52;c;QUJD\x07", b"^[]52;c;QUJD\x07"),
+        (b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok\x07\n", b"\r 50%|###\x1b[A\x1b[K\x1b[?25l\x1b[2K\tok^G\n"),
+        (b"\x1b]52;c;QUJD\x07", b"^[]52;c;QUJD^G"),
+        ("a\u202eb\u2066c\u2028d\u061c".encode(), b"a\\u202eb\\u2066c\\u2028d\\u061c"),
+        (b"raw \x9b2J \xff\x84", b"raw \\x9b2J \xff\\x84"),
         (b"\x1b[2J\x1b[H", b"^[[2J^[[H"),
         (b"\x1b[?1049h\x1bc\x1bP1$r\x1b\\", b"^[[?1049h^[c^[P1$r^[\\"),
         (b"\x1b[6n\x1b[c\x05\x0e", b"^[[6n^[[c^E^N"),

@@ -16,14 +16,14 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
     names = [client.post("/runs", {"spec": {"project": "updates", "roles": [ROLE]}})["name"] for _ in range(3)]
     done = shell.hop("update", *names[:2], "--time", "2h", "--note", "look", "--tag", "a=b")
     assert (done.code, done.text) == (0, "")
-    assert done.talk == "".join(f"{name}  time limit none -> 7200 s; note none -> `look`; tag a none -> `b`\n" for name in names[:2])
+    assert done.talk == "".join(f"{name}  time limit none -> 2 h; note none -> `look`; tag a none -> `b`\n" for name in names[:2])
     (told,) = shell.hop("update", names[0], "--hold", "--untag", "a", "--name", "kept", "--json").json
     assert (told["run"]["held_by"], told["changes"]) == (told["run"]["name"].split("/")[0], ["name none -> `kept`", "tag a `b` -> none", "held"])
     assert "held by" in shell.hop("ps", "--project", "updates").text
     assert "--release` lets it start" in shell.hop("why", names[0]).text
     assert "note        look" in shell.hop("info", names[0]).text
     shrunk = shell.hop("update", names[2], "--cpus", "2", "--memory", "1G", "--time", "none")
-    assert "cpu_milli 10 -> 2000" in shrunk.talk
+    assert "CPUs 0.01 -> 2; memory none -> 1 GiB" in shrunk.talk
 
     (shell.folder / "fewer.yaml").write_text("queues: {spare: {}}\n")
     refused = shell.hop("queue", "apply", "fewer.yaml")

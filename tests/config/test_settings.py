@@ -69,6 +69,9 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
         ("retention: {checkpoints: -1}", "retention.checkpoints: `-1`", ""),
         ("scheduler: {preempt_grace: soon}", "scheduler.preempt_grace: `soon` is not a time", ""),
         ("scheduler: {preempt_grace: 25h}", "scheduler.preempt_grace: `25h` is more than a day", "60s"),
+        ("quotas: {max_output: 1G}", "quotas.max_output: it is a key of another section", "below `runs:`"),
+        ("runs: {cpus: 4}", "runs.cpus: it is a key of another section", "below `node:`"),
+        ("max_output: 1G", "max_output: it stands outside of its section", "below `runs:`"),
         ("scheduler: {grace: 5s}", "scheduler: there is no key `grace`", ""),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
         alice = "hop_" + "t" * 43
         code, message, hints = await refused(alice, queue="visoin")
         assert (code, message) == ("bad_spec", "queue: there is no queue `visoin`")
-        assert hints == ["did you mean `vision`?", "queues: nlp, prod, vision"]
+        assert hints == ["did you mean `vision`?", "`-q QUEUE` names another one: nlp, prod, vision"]
         code, message, hints = await refused(alice, queue="research")
         assert (code, hints) == ("bad_spec", ["name one of nlp, vision"])
         code, message, hints = await refused(alice, roles=[role(gpus=2)])

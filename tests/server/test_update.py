@@ -45,20 +45,22 @@ def test_a_waiting_run_is_changed_by_those_who_may(tmp_path: Path) -> None:
         run = await submit(stage, "carol", tags={"a": "1"})
         await change(stage, run, user="dave", priority=30, status=403)
         done = await change(stage, run, user="carol", priority=30, time_limit_s=60, tags={"b": "2"}, untag=["a"], note="look", label="mine")
-        said = ["priority 20 -> 30", "time limit none -> 60 s", "name none -> `mine`", "note none -> `look`", "tag a `1` -> none", "tag b none -> `2`"]
+        said = ["priority 20 -> 30", "time limit none -> 1 min", "name none -> `mine`", "note none -> `look`", "tag a `1` -> none", "tag b none -> `2`"]
         assert done["changes"] == said
         assert (await change(stage, run, user="bob", hold=True))["changes"] == ["held"]
         waits = await stage.ask("GET", f"/runs/{run['id']}/why")
         assert waits["reason"] == "held" and "held by bob" in waits["detail"] and "--release" in waits["detail"]
-        assert (await change(stage, run, hold=False, time_limit_s=None))["changes"] == ["time limit 60 s -> none", "released"]
+        assert (await change(stage, run, hold=False, time_limit_s=None))["changes"] == ["time limit 1 min -> none", "released"]
         assert (await change(stage, run, hold=False))["changes"] == []
         found = await stage.ask("GET", f"/runs/{run['id']}")
         assert [(one["kind"], one["detail"]) for one in found["events"]] == [
             ("changed", f"by carol: {'; '.join(said)}"),
             ("changed", "by bob: held"),
-            ("changed", "by alice: time limit 60 s -> none; released"),
+            ("changed", "by alice: time limit 1 min -> none; released"),
         ]
         assert (found["spec"]["tags"], found["note"], found["held_by"]) == ({"b": "2"}, "look", None)
+        kept = [one["detail"] for one in (await stage.ask("GET", "/audit", action="run.update", outcome="done"))["records"]][-1]
+        assert (kept["note"], kept["tags"]) == ("written", ["b"]), "the audit log has no text of a note and no value of a tag"
 
     play(tmp_path, scene, loops=False)
 
@@ -78,7 +80,7 @@ def test_a_change_is_checked_as_a_submission_is(tmp_path: Path) -> None:
         await change(stage, run, user="carol", untag=["none"], status=400)
         await change(stage, run, user="carol", priority=101, status=422)
         assert (await stage.ask("GET", f"/runs/{run['id']}"))["events"] [1:] == []
-        assert (await change(stage, run, user="carol", roles=[role(gpus=2)]))["changes"] == ["gpus 0 -> 2"]
+        assert (await change(stage, run, user="carol", roles=[role(gpus=2)]))["changes"] == ["GPUs 0 -> 2"]
         moved = await change(stage, run, user="carol", queue="prod")
         assert moved["changes"] == ["queue vision -> prod", "priority 20 -> 35"]  # 20 is not allowed there
         refused = await change(stage, run, user="carol", roles=[role(gpus=2, cpu_milli=2000)], status=400)

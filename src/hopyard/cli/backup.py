@@ -26,7 +26,9 @@ def backup(folder: Path, as_json: bool) -> None:
     is new is copied. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
     """
     from hopyard.backup.create import create_backup
+    from hopyard.cli.server import check_here
 
+    check_here()
     with TransferBar() as bar:
         mark = create_backup(Home.default(), folder.absolute(), progress=bar)
     if as_json:

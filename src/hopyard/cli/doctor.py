@@ -110,8 +110,11 @@ def check_settings(home: Home) -> Iterator[Finding]:
 def check_server(home: Home) -> Iterator[Finding]:
     import time
 
-    from hopyard.sdk.connect import connect
+    from hopyard.sdk.connect import connect, far_url
 
+    url = far_url(home)
+    if url is not None:
+        yield Finding("server", "ok", f"the one at {url} is used here: what is said of server, nodes, clock and blobs is about that one, all else about {home.root}")
     try:
         client = connect(start=False)
         began = time.perf_counter()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -34,6 +36,21 @@ def report(problem: Exception) -> int:
     else:
         tell(_first_small(problem.format_message()), _hints(problem))
     return USAGE
+
+
+def hints_of(broken: OSError) -> list[str]:
+    """What helps where the machine refused something."""
+    try:
+        Path.cwd()
+    except OSError:
+        return ["the folder in which you are was deleted: go to another one with `cd`"]
+    if broken.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ["you may not read or write there: name another place, or have its owner let you"]
+    if broken.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ["free some space, or name a place on another disk"]
+    if broken.errno in (errno.ENOENT, errno.ENOTDIR):
+        return ["look whether that path, and the folder in which it lies, are there and can be written: `ls -ld`"]
+    return []
 
 
 def report_fault(fault: Exception) -> int:

@@ -18,7 +18,6 @@ from hopyard.cli.options import (
     pool_option,
     preempt_option,
     priority_option,
-    queue_option,
     run_argument,
     secret_option,
     topology_option,
@@ -47,7 +46,7 @@ BEST = "best"
 @pool_option
 @where_option
 @click.option("--time", metavar="2h", help="The run is ended after this long.")
-@queue_option
+@click.option("-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: that of RUN]")
 @priority_option
 @preempt_option
 @click.option("--checkpoint", metavar="newest|STEP|best", help="Start from this checkpoint of RUN instead of from the beginning; best: the best model of a study.")

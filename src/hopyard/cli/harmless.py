@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import re
 
+from hopyard.domain.text import shown
+
 _LONGEST = 64  # of a sequence that waits for its end
 # Colours; moves of the cursor and erasing of (parts of) lines, as progress bars use them; hiding and showing the cursor.
 _ALLOWED = rb"\x1b\[(?:[0-9;:]{0,40}m|[0-9;]{0,16}[A-GKP@LMX]|0?J|\?(?:25|7|2026)[hl])"
-_PIECES = re.compile(rb"(?P<allowed>" + _ALLOWED + rb")|(?P<c1>\xc2[\x80-\x9f])|[\x00-\x06\x0e-\x1f\x7f]")
-_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-9;:?]*)?|\xc2)\Z")
+# In UTF-8: C1, line and paragraph separators, marks of direction, which show a text in another order than it is read (`domain.text`).
+_ACTING = rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+_LETTERS = rb"(?:(?!" + _ACTING + rb")(?:[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}))+"
+_PIECES = re.compile(rb"(?P<allowed>" + _ALLOWED + rb"|" + _LETTERS + rb")|(?P<acting>" + _ACTING + rb")|[\x00-\x07\x0e-\x1f\x7f-\x9f]")
+_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-9;:?]*)?|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z")
 
 
 class Harmless:
@@ -44,6 +49,7 @@ def harmless(data: bytes) -> bytes:
 def _visible(found: re.Match[bytes]) -> bytes:
     if found["allowed"] is not None:
         return found[0]
-    if found["c1"] is not None:
-        return b"\\x%02x" % found[0][1]
-    return b"^" + bytes([found[0][0] ^ 0x40])
+    if found["acting"] is not None:
+        return shown(found[0].decode()).encode()
+    byte = found[0][0]
+    return b"\\x%02x" % byte if byte > 0x7F else b"^" + bytes([byte ^ 0x40])

@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as broken:
         # A full disk, a folder that may not be read: trouble of the machine, not of this program.
         where = f"{broken.filename}: " if broken.filename else ""
-        failures.tell(f"{where}{broken.strerror or broken}")
+        failures.tell(f"{where}{broken.strerror or broken}", failures.hints_of(broken))
         return failures.FAILED
     except Exception as unexpected:
         return failures.report_fault(unexpected)

@@ -12,6 +12,8 @@ from hopyard.cli.options import json_option
 from hopyard.config.params import parse_secrets
 from hopyard.errors import SpecError
 
+_LONGEST = 64 * 1024  # as the server takes it
+
 
 @click.group("secret", no_args_is_help=False, invoke_without_command=True)
 @click.pass_context
@@ -56,6 +58,8 @@ def ls(as_json: bool) -> None:
     found = connect().get("/secrets")["secrets"]
     if as_json:
         console.out_json(found)
+    elif not found:
+        console.say("you have no secrets; `hop secret set NAME` keeps one")
     else:
         console.out_lines(console.table(["NAME", "SET"], [[one["name"], clock(one["set_at"])] for one in found]))
 
@@ -89,6 +93,8 @@ def _value(name: str, file: Path | None) -> str:
             raise SpecError(f"the value of {name} is not UTF-8 text", hints=("a variable holds text: encode it, for example with base64",)) from bad
         if file is None:
             value = value.removesuffix("\n")
+    if len(value) > _LONGEST:
+        raise SpecError(f"the value of {name} has {len(value):,} characters, at most {_LONGEST:,} are kept", hints=("push what is larger as a dataset: `hop dataset push`; a key to it can be the secret",))
     if not value or "\0" in value:
         raise SpecError(f"the value of {name} is empty" if not value else f"the value of {name} holds a zero byte", hints=("a variable holds text",))
     return value

@@ -20,7 +20,7 @@ def up(as_json: bool) -> None:
     from hopyard.sdk.connect import find_server, read_login, start_server
 
     home = Home.default()
-    _check_here()
+    check_here()
     login = read_login(home)
     if login is not None:
         raise UsageError(f"this home uses the server at {login[0]}", hints=("that one is started where it lives",))
@@ -46,7 +46,7 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
     """End the server of this machine. With live runs, say what becomes of them."""
     from hopyard.sdk.connect import stop_server
 
-    _check_here()
+    check_here()
     try:
         ended = stop_server(Home.default(), runs=runs or "refuse")
     except Conflict as refused:
@@ -55,7 +55,7 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
     console.say("the server has ended" if ended else "no server runs")
 
 
-def _check_here() -> None:
+def check_here() -> None:
     """Raises UsageError when this shell talks to a server by its address: that of the home folder is not the one that is meant."""
     from hopyard.sdk.connect import TOKEN_VARIABLE, URL_VARIABLE
 

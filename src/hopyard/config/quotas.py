@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hopyard.config import units
 from hopyard.config.reader import Section
 
+QUOTA_KEYS = ("storage_per_user", "processes_per_replica")
 PROCESSES = 16_384  # far more than training needs, and fewer than a machine can have
 
 
@@ -21,7 +22,7 @@ class QuotaSettings:
 
 def read_quotas(given: Section) -> QuotaSettings:
     """Raises SpecError naming the key."""
-    given.only("storage_per_user", "processes_per_replica")
+    given.only(*QUOTA_KEYS)
     return QuotaSettings(
         storage_bytes=given.amount("storage_per_user", units.parse_memory) or 0,
         processes=given.whole("processes_per_replica", PROCESSES, low=0, high=4_000_000),

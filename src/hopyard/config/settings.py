@@ -22,7 +22,7 @@ from pathlib import Path
 from hopyard.config import units
 from hopyard.config.asks import MAX_EXTRAS, check_extra
 from hopyard.config.limits import LimitSettings, read_limits
-from hopyard.config.quotas import QuotaSettings, read_quotas
+from hopyard.config.quotas import QUOTA_KEYS, QuotaSettings, read_quotas
 from hopyard.config.reader import Section, read_yaml, shown
 from hopyard.config.runspec import LEAST_OUTPUT_BYTES
 from hopyard.domain.cluster import PREEMPT_GRACE_S
@@ -107,7 +107,9 @@ def read_settings(file: Path) -> Settings:
     """The settings in `file`, defaults where it does not exist. Raises SpecError for anything it does not know."""
     if not file.exists():
         return Settings()
-    top = read_yaml(file).only("node", "server", "retention", "scheduler", "quotas", "database", "runs")
+    top = read_yaml(file)
+    _check_places(top)
+    top.only(*_KEYS, "database")
     return Settings(
         _node(top.section("node")),
         _server(top.section("server")),
@@ -119,8 +121,32 @@ def read_settings(file: Path) -> Settings:
     )
 
 
+# The keys of each section, so that one in the wrong section is told where it belongs.
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "node": ("id", "cpus", "memory", "gpus", "gpu_memory", "extras", "pool", "labels"),
+    "server": ("port", "hosts", "limits"),
+    "retention": ("checkpoints", "audit_days"),
+    "scheduler": ("preempt_grace",),
+    "runs": ("pass_environment", "max_output"),
+    "quotas": QUOTA_KEYS,
+}
+
+
+def _check_places(top: Section) -> None:
+    """Raises SpecError for a key that belongs to another section than the one where it stands, or below one."""
+    places = {key: name for name, keys in _KEYS.items() for key in keys}
+    for key in top.values:
+        if key in places and key not in _KEYS:
+            raise top.fail(key, "it stands outside of its section", f"it belongs below `{places[key]}:`")
+    for name, keys in _KEYS.items():
+        given = top.section(name)
+        for key in given.values:
+            if key not in keys and key in places:
+                raise given.fail(key, "it is a key of another section", f"it belongs below `{places[key]}:`")
+
+
 def _node(given: Section) -> NodeSettings:
-    given.only("id", "cpus", "memory", "gpus", "gpu_memory", "extras", "pool", "labels")
+    given.only(*_KEYS["node"])
     gpus = given.amount("gpus", units.parse_gpus)
     gpu_memory = given.amount("gpu_memory", units.parse_memory) or 0
     if gpu_memory and (gpus is None or gpus[1] == 0):
@@ -147,7 +173,7 @@ def _believed(given: Section, key: str, amount: int | None, most: int, *, least:
 
 
 def _server(given: Section) -> ServerSettings:
-    given.only("port", "hosts", "limits")
+    given.only(*_KEYS["server"])
     return ServerSettings(given.whole("port", 0, low=0, high=65535), _hosts(given), read_limits(given.section("limits")))
 
 
@@ -161,7 +187,7 @@ def _hosts(given: Section) -> tuple[str, ...]:
 
 
 def _retention(given: Section) -> RetentionSettings:
-    given.only("checkpoints", "audit_days")
+    given.only(*_KEYS["retention"])
     default = RetentionSettings()
     return RetentionSettings(
         checkpoints=given.whole("checkpoints", default.checkpoints, low=0, high=1_000_000),
@@ -170,7 +196,7 @@ def _retention(given: Section) -> RetentionSettings:
 
 
 def _scheduler(given: Section) -> SchedulerSettings:
-    grace = given.only("preempt_grace").amount("preempt_grace", units.parse_time)
+    grace = given.only(*_KEYS["scheduler"]).amount("preempt_grace", units.parse_time)
     if grace is None:
         return SchedulerSettings()
     if grace > _LONGEST_GRACE_S:
@@ -180,7 +206,7 @@ def _scheduler(given: Section) -> SchedulerSettings:
 
 def _runs(given: Section) -> RunSettings:
     found: dict[str, None] = {}
-    for at, value in given.only("pass_environment", "max_output").items("pass_environment"):
+    for at, value in given.only(*_KEYS["runs"]).items("pass_environment"):
         if not isinstance(value, str) or not _VARIABLES.fullmatch(value):
             raise given.fail(f"pass_environment.{at}", f"{shown(value)} is not the name of a variable", "a name, or the beginning of names and `*`: HF_HOME, NCCL_*")
         found[value] = None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hopyard.domain.run import Run, RunPhase, RunSpec
+from hopyard.domain.spans import whole_span
 from hopyard.errors import Conflict
 
 UNLIMITED = "none"
+_WORDS = {"cpu_milli": "CPUs", "memory_bytes": "memory", "gpus": "GPUs", "gpu_models": "GPU models", "gpu_milli": "part of a GPU", "gpu_memory_bytes": "memory of a GPU", "extras": "resources"}
 
 
 def waits_otherwise(before: Run, after: Run) -> bool:
@@ -46,7 +50,7 @@ def changes(before: Run, after: Run) -> list[str]:
         for field in role.resources.__dataclass_fields__:
             was, now = getattr(role.resources, field), getattr(other.resources, field)
             if was != now:
-                found.append(f"{field}{of} {_listed(was)} -> {_listed(now)}")
+                found.append(f"{_WORDS.get(field, field)}{of} {_amount(field, was)} -> {_amount(field, now)}")
     found += [
         f"tag {key} {_quoted(old.tags.get(key, ''))} -> {_quoted(new.tags.get(key, ''))}"
         for key in sorted({*old.tags, *new.tags})
@@ -60,7 +64,18 @@ def changes(before: Run, after: Run) -> list[str]:
 
 
 def _seconds(seconds: float | None) -> str:
-    return UNLIMITED if seconds is None else f"{seconds:g} s"
+    return UNLIMITED if seconds is None else whole_span(seconds) if seconds >= 1 else f"{seconds:g} s"
+
+
+def _amount(field: str, value: Any) -> str:
+    """An amount of resources in the units in which it is asked for."""
+    if field in ("cpu_milli", "gpu_milli"):
+        return f"{value / 1000:g}"
+    if field in ("memory_bytes", "gpu_memory_bytes"):
+        return f"{value / 1024**3:.4g} GiB" if value >= 1024**3 else f"{value / 1024**2:.4g} MiB" if value else "none"
+    if field == "extras":
+        return ", ".join(f"{name}={count}" for name, count in value) or "none"
+    return _listed(value)
 
 
 def _quoted(text: str) -> str:

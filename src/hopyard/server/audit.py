@@ -28,9 +28,10 @@ PEER = "peer"  # in the state of a request: who its connection came from, where 
 _LETTERS, _NAMES = 200, 50
 # What is kept of queries and bodies: names, amounts and switches. Everything else may hold a secret: env, parameters, commands, tokens.
 _KEPT = frozenset(
-    ["project", "label", "queue", "priority", "preemptible", "time_limit_s", "max_attempts", "forked_from", "parent", "id", "name", "user", "users", "runs", "grace_s", "at_safe_point", "force", "version", "manifest", "message", "metric", "higher_is_better", "kept", "keep", "note", "hold", "reason", "scope", "scopes", "expires_at", "expires_s", "stop_runs", "trust", "step", "epochs", "trials", "gpus", "cpu_milli", "memory_bytes", "replicas", "tags", "start_at", "end_at", "nodes", "pools", "dry_run", "overlap", "started_at"]
+    ["project", "label", "queue", "priority", "preemptible", "time_limit_s", "max_attempts", "forked_from", "parent", "id", "name", "user", "users", "runs", "grace_s", "at_safe_point", "force", "version", "manifest", "message", "metric", "higher_is_better", "kept", "keep", "hold", "reason", "scope", "scopes", "expires_at", "expires_s", "stop_runs", "trust", "step", "epochs", "trials", "gpus", "cpu_milli", "memory_bytes", "replicas", "start_at", "end_at", "nodes", "pools", "dry_run", "overlap", "started_at"]
 )
-_NAMED = frozenset({"env", "queues", "secrets"})  # mappings of which the names are kept
+_NAMED = frozenset({"env", "queues", "secrets", "tags"})  # mappings of which the names are kept
+_WRITTEN = frozenset({"note"})  # texts of which it is told only that there is one, or that it was removed
 _OPENED = frozenset({"spec", "tree", "changes"})
 _REFUSALS_PER_S, _REFUSALS_AT_ONCE = 0.5, 50.0  # of one user that are written down
 _STRANGERS_PER_S = 1 / 60  # of all that come without a valid token: replicas of a copied home, too, come for ever
@@ -136,6 +137,8 @@ def _keep(found: dict[str, Any], given: Mapping[str, Any], part: Any) -> None:
                 _keep(found, inner, value)
         elif name in _NAMED and isinstance(value, Mapping) and value:
             found[name] = [str(one)[:_LETTERS] for one in list(value)[:_NAMES]]
+        elif name in _WRITTEN and isinstance(value, str):
+            found[name] = "written" if value else "removed"
         elif name in _KEPT and value is not None and value is not msgspec.UNSET and defaults.get(name, msgspec.UNSET) != value:
             kept = _plain(value)
             if kept is not None:

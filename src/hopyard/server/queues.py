@@ -134,7 +134,7 @@ def _leaf(tree: QueueTree, name: QueueName) -> Queue:
     leaves = _leaves(tree)
     if queue is None:
         near = closest(name, leaves)
-        hints = (*((f"did you mean `{near}`?",) if near else ()), f"queues: {', '.join(leaves[:20])}")
+        hints = (*((f"did you mean `{near}`?",) if near else ()), f"`-q QUEUE` names another one: {', '.join(leaves[:20])}")
         raise SpecError(f"queue: there is no queue `{name}`", hints=hints)
     if name not in leaves:
         inside = [leaf for leaf in leaves if name in path(tree, leaf)]

@@ -80,12 +80,12 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         name, known = ask.path["user"], {user.name: user for user in await parts.access.users()}
         if name == parts.queues.owner:
             raise Forbidden(f"{name} owns this server and stays", hints=("without its owner nobody could change anything",))
-        if name not in known:
+        if name not in known and not (ask.query.stop_runs and await _live_runs(parts, name)):  # runs of a user who was removed are still to be ended
             near = closest(name, known)
             raise NotFound(
                 f"there is no user `{name}`", hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",)
             )
-        tokens = await parts.access.remove_user(name)
+        tokens = await parts.access.remove_user(name) if name in known else 0
         parts.tokens.forget_users()
         live = await _live_runs(parts, name)
         if ask.query.stop_runs:
