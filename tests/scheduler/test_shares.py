@@ -65,7 +65,7 @@ def test_each_gets_its_share_whoever_is_promised_a_start(
     queues: QueueTree, nodes: int, streams: Sequence[Stream], parts: Sequence[int]
 ) -> None:
     """Within an eighth of it: what is promised is kept, even where somebody else would be served first by now."""
-    got, used = served(queues, nodes, streams, 6 if nodes == 1 else 2)
+    got, used = served(queues, nodes, streams, 6 if nodes == 1 else 3)  # in 2 h a few runs of 32 GPUs still decide
     shares = [got[name, user] / sum(got.values()) for name, user, _ in streams]
     assert shares == pytest.approx([part / sum(parts) for part in parts], rel=0.125)
     assert used > 0.95

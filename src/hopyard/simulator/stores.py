@@ -110,10 +110,10 @@ class _Counted:
         if name not in ("read", "write", "write_together", "close"):
             return found
 
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
             self._stillness.elsewhere += 1
             try:
-                return await found(*arguments)
+                return await found(*arguments, **options)
             finally:
                 self._stillness.elsewhere -= 1
 
