@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -296,3 +298,32 @@ def test_forks_that_share_memory_are_not_counted_twice(play: Play) -> None:
         assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
 
     play(scenario, use_cgroups=False)
+
+
+@pytest.mark.parametrize("use_cgroups", [True, False])
+@pytest.mark.parametrize("moved", [False, True])
+def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(play: Play, tmp_path: Path, use_cgroups: bool, moved: bool) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS)
+        state = await bench.running("a.1")
+        home, copy = bench.home.root, tmp_path / "copy"
+        shutil.copytree(home, copy, ignore=lambda _, names: [name for name in names if name.endswith(".sock")])
+        if moved:  # the copy takes the place of the original
+            home.rename(tmp_path / "original")
+            copy.rename(home)
+            copy = home
+        place = copy / "attempts" / "a.1" / "0"
+        adopter = await asyncio.create_subprocess_exec(sys.executable, "-m", "hopyard.replica", str(place), "--adopt")
+        try:
+            await bench.until(lambda _: (said := Folder(place).read_state()) is not None and said.exit is not None)
+            ends = (tree.read_stat(pid) for pid in (state.pid, state.child_pid))
+            assert all(stat is not None and stat.state not in "ZX" for stat in ends)
+        finally:
+            adopter.kill()
+            await adopter.wait()
+            if moved:
+                shutil.rmtree(home)
+                (tmp_path / "original").rename(home)
+        assert moved or ("a.1", 0) not in bench.sink.finals
+
+    play(scenario, use_cgroups=use_cgroups)

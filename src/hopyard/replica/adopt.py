@@ -15,8 +15,10 @@ _WITHIN_S = 10.0
 
 def end_leftovers(folder: Folder, spec: ReplicaSpec, state: ReplicaState | None) -> None:
     """End every process of the attempt's replica, wherever it hid: in its cgroups, its session, or with its folder in its
-    environment. After a reboot there is none, and numbers mean other processes."""
-    Groups.left(spec.node).remove()
+    environment. After a reboot there is none, and numbers mean other processes; in a copy of a home they mean the original's, which live on."""
+    groups = Groups.left(spec.node)
+    if not any(tree.is_of_another(pid, folder.root) for pid in groups.pids()):
+        groups.remove()
     session, started = (state.child_pid, state.child_started) if state is not None and state.boot == boot_id() else (0, 0)
     deadline = time.monotonic() + _WITHIN_S
     while time.monotonic() < deadline:

@@ -9,12 +9,13 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hopyard.config.home import Home
 from hopyard.domain.replica import (
     LOCK_FILE,
     SPEC_FILE,
@@ -63,6 +64,13 @@ def take_lock(folder: Path) -> int | None:
             time.sleep(0.002)
 
 
+def _is_same(folder: Path, other: Path) -> bool:
+    try:
+        return folder.samefile(other)
+    except OSError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """Paths of one replica, and the small files in which it speaks with its engine."""
@@ -94,11 +102,18 @@ class Folder:
             make_folder(folder)
 
     def read_spec(self) -> ReplicaSpec:
-        """Raises IntegrityError when there is none or it is damaged."""
+        """In a home that was moved, or in a copy of one, the home is the one that the folder lies in now, and the control groups of a copy
+        are the original's. Raises IntegrityError when there is none or it is damaged."""
         try:
-            return _read_spec((self.root / SPEC_FILE).read_bytes())
+            spec = _read_spec((self.root / SPEC_FILE).read_bytes())
         except (OSError, msgspec.MsgspecError) as bad:
             raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {bad}") from bad
+        said, own = Home(Path(spec.node.home)), Home(self.root.parents[2])
+        original = said.attempts / self.root.parent.name / self.root.name
+        if own.attempts != self.root.parents[1] or _is_same(original, self.root):
+            return spec
+        groups = {} if original.exists() else spec.node.cgroups
+        return replace(spec, node=replace(spec.node, home=str(own.root), server_file=str(own.server_file), cgroups=groups))
 
     def write_study(self, study: Mapping[str, Any], secret: str) -> None:
         """What a replica of a study reads of it: too long for a variable."""

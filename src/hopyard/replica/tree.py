@@ -14,6 +14,7 @@ from pathlib import Path
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
+_MARK = b"HOPYARD_REPLICA_DIR="
 _STARTED = 19  # which of the fields from the state on is the last one that matters
 
 
@@ -133,22 +134,46 @@ def kill_below(root: int, *, within_s: float = 5.0) -> int:
     return len(ended)
 
 
-def leftovers(marker: Path, session: int, session_started: int) -> Collection[int]:
+def leftovers(folder: Path, session: int, session_started: int) -> Collection[int]:
     """Processes that an earlier replica's user left: those that carry its folder in their environment, and those of the session
-    that it opened. `session_started` tells that session from a later one of the same number."""
-    wanted = b"HOPYARD_REPLICA_DIR=" + os.fsencode(marker)
+    that it opened. `session_started` tells that session from a later one of the same number. Those of a replica in another folder, of
+    which this one is a copy, are left alone."""
     stats = [stat for stat in all_stats() if stat.state not in "ZX" and stat.pid != os.getpid()]
+    members = [stat.pid for stat in stats if session > 0 and stat.session == session]
     leader = next((stat for stat in stats if stat.pid == session), None)
-    session_is_ours = session > 0 and (leader is None or leader.started == session_started)
-    found = []
+    session_is_ours = (leader is None or leader.started == session_started) and not any(is_of_another(pid, folder) for pid in members)
+    found = set(members if session_is_ours else ())
     for stat in stats:
-        if session_is_ours and stat.session == session:
-            found.append(stat.pid)
-            continue
-        try:
-            environment = Path(f"/proc/{stat.pid}/environ").read_bytes()
-        except OSError:
-            continue  # not ours to read, so not ours to end
-        if wanted in environment.split(b"\0"):
-            found.append(stat.pid)
+        named = _folder_of(stat.pid)
+        if named is not None and (named == folder or _same(named, folder)) and not is_of_another(stat.pid, folder):
+            found.add(stat.pid)
     return found
+
+
+def is_of_another(pid: int, folder: Path) -> bool:
+    """Whether a process belongs to a replica in another folder than this one, by where it works or else by its environment."""
+    try:
+        works = Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return False  # gone, or another user's
+    if works.parts[-4:] == (*folder.parts[-3:], "work"):
+        return not _same(Path(f"/proc/{pid}/cwd"), folder / "work")
+    named = _folder_of(pid)
+    return named is not None and named.exists() and not _same(named, folder)
+
+
+def _folder_of(pid: int) -> Path | None:
+    """The replica's folder that a process carries in its environment."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return None  # not ours to read, so not ours to end
+    found = next((word for word in environment.split(b"\0") if word.startswith(_MARK)), None)
+    return None if found is None else Path(os.fsdecode(found.removeprefix(_MARK)))
+
+
+def _same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False

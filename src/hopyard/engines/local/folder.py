@@ -72,8 +72,8 @@ class ReplicaFolder:
         return (self.root / STOP_FILE).exists()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the replica program, and to nobody else: its process is fixed first, then the lock is looked at
-        again, so a number that the kernel gave to somebody else meanwhile is never hit."""
+        """Send a signal to the replica program, and to nobody else: its process is fixed first, then it is looked at whether it has this
+        folder's lock, so a number that the kernel gave to another process meanwhile, or that a copied status names, is never hit."""
         state = self.read_state()
         pid = 0 if state is None else state.pid
         if pid <= 0 and number == signal.SIGKILL:
@@ -85,7 +85,7 @@ class ReplicaFolder:
         except OSError:
             return
         try:
-            if self.is_held():
+            if self.is_held() and self._has_lock(pid):
                 signal.pidfd_send_signal(process, number)
         except ProcessLookupError:
             return
@@ -94,13 +94,18 @@ class ReplicaFolder:
 
     def _lock_holder(self) -> int:
         """The process that holds the lock's file open, for a replica whose status was removed: 0 where there is none."""
-        lock = str((self.root / LOCK_FILE).resolve())
-        for process in Path("/proc").iterdir():
-            if process.name.isdecimal() and int(process.name) != os.getpid():
-                with suppress(OSError):  # gone meanwhile, or another user's
-                    if any(str(entry.readlink()) == lock for entry in (process / "fd").iterdir()):
-                        return int(process.name)
-        return 0
+        pids = (int(process.name) for process in Path("/proc").iterdir() if process.name.isdecimal())
+        return next((pid for pid in pids if pid != os.getpid() and self._has_lock(pid)), 0)
+
+    def _has_lock(self, pid: int) -> bool:
+        """Whether a process has the lock's file open."""
+        with suppress(OSError):  # gone meanwhile, or another user's
+            lock = (self.root / LOCK_FILE).stat()
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    if os.path.samestat(entry.stat(), lock):
+                        return True
+        return False
 
     def _read(self, name: str, kind: type[T]) -> T | None:
         try:
