@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.domain.attempt import ExitKind
 from hopyard.domain.replica import NodeShare
 from hopyard.domain.resources import Resources
 from hopyard.engines.local.cgroups import find_cgroups
+from hopyard.replica.failure import PrepareFailed
 from hopyard.replica.limits import Groups
 from hopyard.replica.process import Command, start
 
@@ -65,3 +67,13 @@ def test_a_replica_starts_no_more_processes_than_its_limit(tmp_path: Path) -> No
     finally:
         groups.remove()
     assert not folder.exists()
+
+
+def test_a_missing_working_folder_is_a_fault_of_the_node_and_a_missing_interpreter_one_of_the_script(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/nowhere/python\n")
+    program.chmod(0o755)
+    for word, cwd, kind, told in ((str(program), tmp_path / "gone", ExitKind.NODE_FAULT, "gone"), (str(program), tmp_path, ExitKind.PREPARE_FAILED, "interpreter")):
+        with pytest.raises(PrepareFailed) as failed:
+            start(Command([word], dict(os.environ), cwd, tmp_path / "out", tmp_path / "err"))
+        assert failed.value.exit.kind is kind and told in failed.value.exit.reason

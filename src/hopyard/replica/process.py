@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 _CLONE_NEWNS = 0x20000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
-_WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group), with its place, or E (could not exec), with errno
+_WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group), with its place, or W (no working folder) or E (could not exec), with errno
 _OF_THE_NODE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE})
 _OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes before the server and its neighbours' replicas
 
@@ -101,6 +101,8 @@ def start(command: Command) -> Started:
                 refused.add(command.groups[number])
             else:
                 os.waitpid(pid, 0)
+                if kind == b"W":
+                    raise NodeFault(f"the run's folder {command.cwd} cannot be entered: {os.strerror(number)}")
                 raise _exec_failure(command.argv[0], program, number)
     return Started(pid, frozenset(refused))
 
@@ -110,6 +112,8 @@ def _open_stream(path: Path) -> int:
 
 
 def _exec_failure(word: str, program: str, number: int) -> PrepareFailed:
+    if number == errno.ENOENT and not os.path.exists(program):  # it was there when it was looked up
+        return NodeFault(f"`{program}` vanished before it was started")
     if number == errno.ENOENT:  # the file is there, so what is missing is the interpreter that its first line names
         return PrepareFailed(f"`{word}` names an interpreter in its first line that does not exist", 127)
     if number == errno.ENOEXEC:
@@ -159,7 +163,11 @@ def _exec(
             signal.signal(number, signal.SIG_DFL)
         for target, descriptor in enumerate(standard):
             os.dup2(descriptor, target)
-        os.chdir(cwd)
+        try:
+            os.chdir(cwd)
+        except OSError as failed:
+            os.write(tell, _WORD.pack(b"W", failed.errno or 0))
+            os._exit(127)
         os.execve(program, argv, env)
     except OSError as failed:
         os.write(tell, _WORD.pack(b"E", failed.errno or 0))
