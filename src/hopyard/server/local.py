@@ -22,8 +22,11 @@ class OwnersOnly(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         told: socket.socket = transport.get_extra_info("socket")
-        with socket.fromfd(told.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, told.fileno())  # no new descriptor: there may be none left
+        try:
             peer = peer_of(sock)
+        finally:
+            sock.detach()
         if peer.uid not in (os.geteuid(), 0):
             cast(asyncio.Transport, transport).abort()
             return
