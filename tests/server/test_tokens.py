@@ -167,6 +167,8 @@ def test_the_runs_of_a_removed_user_go_on_or_are_ended(tmp_path: Path) -> None:
             phase = (await stage.ask("GET", f"/runs/{run['id']}"))["phase"]
             assert (phase in ("stopping", "cancelled")) == bool(stop)
             assert (await stage.ask("GET", f"/runs/{run['id']}"))["stopped_by"] == ("alice" if stop else None)
+            if not stop:
+                assert run["name"] in (await stage.ask("DELETE", "/users/bob", stop_runs=1))["live_runs"], "also once the user is removed"
         await stage.sync(run, [("stdout", 0, b"the rest")], token=stage.token_of(run))  # until it has ended
 
     play(tmp_path, scene)
