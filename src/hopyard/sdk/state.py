@@ -123,7 +123,8 @@ def read(path: str, *, foreign: bool = False) -> Any:
     """
     import pickle
 
-    from hopyard.sdk.plain import load_plain, not_plain  # late: `import hopyard` and `hop.log` need no pickle
+    from hopyard.sdk.plain import not_plain  # late: `import hopyard` and `hop.log` need no pickle
+    from hopyard.sdk.plain_pickle import load_plain
 
     try:
         if not path.endswith(".pt"):

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from hopyard.errors import IntegrityError
+from hopyard.sdk.plain import is_plain_dtype
 from hopyard.studies.states import tags
 from hopyard.studies.states.leaf import Leaf, Reader, Writer
 
+_PARTS = 4096  # of a dtype
 _SIMPLE = "biufcSUmM"  # kinds of dtypes that their own short text says all of
 
 
@@ -65,7 +67,10 @@ def read_array(reader: Reader) -> Any:
     said, shape, backwards = reader.read(), _shape(reader.read()), reader.read()
     count = math.prod(shape)
     with _damage_told(f"{said!r}, {shape!r}"):
-        dtype = numpy.dtype(said if isinstance(said, str) else [_field(one) for one in said])
+        left = iter(range(_PARTS))
+        dtype = numpy.dtype(said if isinstance(said, str) else [_field(one, left) for one in said])
+        if not is_plain_dtype(dtype):
+            raise ValueError("its elements are no numbers or texts")
         flat = numpy.frombuffer(reader.leaf(count * dtype.itemsize), dtype=dtype, count=count)
         return flat.reshape(shape, order="F" if backwards else "C")
 
@@ -76,8 +81,11 @@ def _shape(said: Any) -> tuple[int, ...]:
     return said
 
 
-def _field(said: Any) -> Any:
-    return tuple([_field(one) for one in part] if isinstance(part, list) else part for part in said)
+def _field(said: Any, left: Iterator[int]) -> Any:
+    """left: for how many parts there is leave, as a list that occurs again in itself has no end."""
+    if next(left, None) is None:
+        raise ValueError("it has too many parts")
+    return tuple([[_field(one, left) for one in part] if isinstance(part, list) else part for part in said])
 
 
 def read_scalar(reader: Reader) -> Any:
@@ -94,8 +102,11 @@ def read_objects(reader: Reader) -> Any:
         made = numpy.empty(shape, dtype=object)
     reader.remember(made)
     elements = reader.read()
-    with _damage_told(f"{shape!r} objects"):
-        made.reshape(-1)[:] = elements
+    if not isinstance(elements, list) or len(elements) != made.size:
+        raise IntegrityError(f"a state is damaged: {shape!r} objects are there, and others are given")
+    flat = made.reshape(-1)
+    for at, one in enumerate(elements):  # all at once, NumPy would look into lists and ranges among them
+        flat[at] = one
     return made
 
 

@@ -10,11 +10,10 @@ import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
-from hopyard.sdk.plain import not_plain, plain_global
+from hopyard.sdk.plain import LISTS, MAPPINGS, PlainValues, not_plain
 from hopyard.studies.states import arrays, tags, tensors
 from hopyard.studies.states.objects import found_global, set_state
 
@@ -33,11 +32,17 @@ def decode(data: Any, *, foreign: bool = False) -> Any:
         raise IntegrityError(f"no whole state: {len(view)} bytes that begin with {bytes(magic)!r} and say that they are {size}")
     reader = Reader(_aligned(view), payload_at, foreign=foreign)
     try:
-        return reader.read()
+        return reader.whole()
     except (ImportError, AttributeError) as missing:
         hint = "the state was made by other code than this worker has; a study's code must not change while it runs"
         raise SpecError(f"a state cannot be read here: {missing}", hints=(hint,)) from missing
     except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError, RecursionError) as bad:
+        raise IntegrityError(f"a state is damaged: {bad!r}") from bad
+    except (SpecError, IntegrityError):
+        raise
+    except Exception as bad:
+        if not foreign:  # it is the error of code that the state runs
+            raise
         raise IntegrityError(f"a state is damaged: {bad!r}") from bad
 
 
@@ -55,10 +60,15 @@ class Reader:
     """Reads values one after another, as they were written."""
 
     def __init__(self, view: memoryview, payload_at: int, *, foreign: bool = False) -> None:
-        self._view, self._payload_at, self._foreign = view, payload_at, foreign
+        self._view, self._payload_at = view, payload_at
+        self._plain = PlainValues(len(view)) if foreign else None
         self._at = tags.START.size
         self._end = 0
         self._known: list[Any] = []  # by number, what may be referred to
+
+    def whole(self) -> Any:
+        made = self.read()
+        return made if self._plain is None else self._plain.checked(made)
 
     def read(self) -> Any:
         tag = self._view[self._at]
@@ -152,18 +162,18 @@ class Reader:
     def _fill(self, made: dict[Any, Any]) -> dict[Any, Any]:
         self.remember(made)
         for _ in range(self.length()):
-            key = _hashable(self.read())
+            key = self._key()
             made[key] = self.read()
         return made
 
     def _set(self) -> set[Any]:
         made: set[Any] = set()
         self.remember(made)
-        made.update([_hashable(self.read()) for _ in range(self.length())])
+        made.update([self._key() for _ in range(self.length())])
         return made
 
     def _frozenset(self) -> frozenset[Any]:
-        return frozenset([_hashable(self.read()) for _ in range(self.length())])
+        return frozenset([self._key() for _ in range(self.length())])
 
     def _same(self) -> Any:
         return self._known[self.length()]
@@ -178,14 +188,14 @@ class Reader:
         module, name = self.text(), self.text()
         if not module or module.startswith("."):
             raise IntegrityError(f"a state is damaged: {module!r} is no module's name")
-        return plain_global(module, name) if self._foreign else found_global(module, name)
+        return found_global(module, name) if self._plain is None else self._plain.named(module, name)
 
     def _object(self) -> Any:
         make, arguments = self.read(), self.read()
+        if self._plain is not None:
+            return self._plain_object(self._plain, make, arguments)
         if not callable(make) or not isinstance(arguments, tuple):
             raise IntegrityError(f"a state is damaged: no object is made by {make!r} from {arguments!r}")
-        if self._foreign and not isinstance(make, type | FunctionType | BuiltinFunctionType):
-            raise not_plain(type(make).__qualname__)  # an object that can be called, and not one of the functions that were looked up
         made = make(*arguments)
         self.remember(made)
         setter, state, elements = self.read(), self.read(), self._elements()
@@ -199,6 +209,24 @@ class Reader:
             set_state(made, state, setter)
         return made
 
+    def _plain_object(self, plain: PlainValues, make: Any, arguments: Any) -> Any:
+        made = plain.call(make, arguments)
+        number = self.remember(made)
+        setter, state, elements = self.read(), self.read(), self._elements()
+        pairs = self._pairs()
+        if setter is not None:
+            raise not_plain(f"{type(made).__qualname__} with a function for its state")
+        if (elements is not None and type(made) not in LISTS) or (pairs is not None and type(made) not in MAPPINGS):
+            raise IntegrityError(f"a state is damaged: a `{type(made).__qualname__}` has elements")
+        if elements is not None:
+            made.extend(elements)
+        for key, one in pairs or ():
+            made[plain.key(key)] = one
+        if state is not None:
+            made = plain.build(made, state)
+            self.replace(number, made)
+        return made
+
     def _elements(self) -> list[Any] | None:
         if self.byte() == tags.NONE[0]:
             return None
@@ -209,14 +237,16 @@ class Reader:
             return None
         return [(self.read(), self.read()) for _ in range(self.length())]
 
-
-def _hashable(value: Any) -> Any:
-    """What was written where only such values can be."""
-    try:
-        hash(value)
-    except TypeError as bad:
-        raise IntegrityError(f"a state is damaged: {bad}") from bad
-    return value
+    def _key(self) -> Any:
+        """What was written where only values with a hash can be."""
+        value = self.read()
+        if self._plain is not None:
+            return self._plain.key(value)
+        try:
+            hash(value)
+        except TypeError as bad:
+            raise IntegrityError(f"a state is damaged: {bad}") from bad
+        return value
 
 
 _READ: dict[int, Callable[[Reader], Any]] = {

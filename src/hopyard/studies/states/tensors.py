@@ -134,5 +134,8 @@ def read(reader: Reader) -> Any:
         value.requires_grad_(True)
     reader.replace(number, value)
     if flags & 8:
-        vars(value).update(reader.read())
+        attributes = reader.read()
+        if not isinstance(attributes, dict) or not all(isinstance(name, str) for name in attributes):
+            raise IntegrityError("a state is damaged: attributes of a tensor have no names")
+        vars(value).update(attributes)
     return value

@@ -1,0 +1,407 @@
+"""Both formats of another user's states: what they may make, and that nothing else is ever called, changed or filled."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import datetime
+import decimal
+import fractions
+import io
+import pathlib
+import pickle
+import random
+import struct
+import sys
+import tracemalloc
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hopyard.errors import IntegrityError, SpecError
+from hopyard.sdk import plain, state
+from hopyard.studies.states import tags
+from hopyard.studies.states.decode import decode
+from hopyard.studies.states.encode import encode
+
+torch = pytest.importorskip("torch")
+
+STRUCTURED = np.zeros(3, np.dtype([("a", "<i4"), ("b", [("c", ">f8", (2,))]), ("t", "M8[us]")]))
+VALUES: dict[str, Any] = {
+    "arrays": [np.arange(6).astype(code).reshape(2, 3) for code in "?bBhHiIlLqQefdgFDG"],
+    "other arrays": [
+        np.array(["a", "µ"]),
+        np.array([b"x"]),
+        np.array([b"xy"], "V2"),
+        np.array(["2020-01-01"], "M8[D]"),
+        np.array([5], "m8[25s]"),
+    ],
+    "orders": [np.arange(4, dtype=">u2"), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.zeros((0, 3)), np.array(5)],
+    "structured": STRUCTURED,
+    "dtypes": [np.dtype("f4"), np.dtype(">i8"), STRUCTURED.dtype, np.dtype("m8[ns]")],
+    "scalars": [np.float32(2), np.int64(3), np.bool_(True), np.datetime64("2020-01-01"), np.str_("x")],
+    "objects": np.array([[1, [2]], [None, [3]]], dtype=object),
+    "numpy": np.random.get_state(),
+    "bits": np.random.default_rng(3).bit_generator.state,
+    "python": random.getstate(),
+    "containers": [
+        {1, (2, "x")},
+        frozenset({3}),
+        collections.Counter("aab"),
+        collections.OrderedDict(a=1),
+        collections.deque([1, 2], 5),
+    ],
+    "default": collections.defaultdict(list, a=[1]),
+    "numbers": [
+        3 + 4j,
+        slice(1, None),
+        range(0, 9, 2),
+        decimal.Decimal("1.50"),
+        fractions.Fraction(-1, 3),
+        bytearray(b"x"),
+        1 << 99,
+    ],
+    "times": [
+        datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.UTC),
+        datetime.date(2020, 1, 2),
+        datetime.time(5),
+        datetime.timedelta(1, 2, 3),
+    ],
+    "ids": [uuid.UUID(int=5), pathlib.PosixPath("/a/b")],
+}
+
+
+def read_pickle(folder: Path, data: bytes) -> Any:
+    (folder / "x.pkl").write_bytes(data)
+    return state.read(str(folder / "x.pkl"), foreign=True)
+
+
+def read_state(_: Path, data: bytes) -> Any:
+    return decode(bytearray(data), foreign=True)
+
+
+def alike(one: Any, other: Any) -> bool:
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        alike_in_memory = (
+            one.dtype == other.dtype and one.shape == other.shape and one.flags.f_contiguous == other.flags.f_contiguous
+        )
+        return alike_in_memory and (one.tolist() == other.tolist() if one.dtype.hasobject else one.tobytes() == other.tobytes())
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple | collections.deque):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5, "state"])
+@pytest.mark.parametrize("of", VALUES)
+def test_plain_values_come_back(tmp_path: Path, protocol: Any, of: str) -> None:
+    value = VALUES[of]
+    for one in (value, [value, value]):
+        found = (
+            read_state(tmp_path, encode(one).to_bytes())
+            if protocol == "state"
+            else read_pickle(tmp_path, pickle.dumps(one, protocol))
+        )
+        assert alike(found, one)
+    assert found[0] is found[1] or isinstance(value, tuple)
+
+
+def test_states_of_modules_and_optimisers_come_back(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    optimiser = torch.optim.Adam(model.parameters())
+    model(torch.ones(4, 3)).sum().backward()
+    optimiser.step()
+    held = {
+        "model": model.state_dict(),
+        "optimiser": optimiser.state_dict(),
+        "chance": torch.get_rng_state(),
+        "p": torch.nn.Parameter(torch.ones(2)),
+    }
+    expected = encode(held).to_bytes()
+    for found in (read_state(tmp_path, expected), read_pickle(tmp_path, pickle.dumps(held))):
+        assert found["model"]._metadata == held["model"]._metadata
+        torch.optim.Adam(model.parameters()).load_state_dict(found["optimiser"])
+        assert encode(found["optimiser"]).to_bytes() == encode(held["optimiser"]).to_bytes()
+        assert torch.equal(found["chance"], held["chance"]) and type(found["p"]) is torch.nn.Parameter
+
+
+def test_dtypes_with_gaps_titles_and_repeated_parts_come_back_of_pickles(tmp_path: Path) -> None:
+    dtypes = [
+        np.dtype([("a", "i1"), ("b", ">f8")], align=True),
+        np.dtype([(("title", "a"), "i4")]),
+        np.dtype({"names": ["x"], "formats": ["u1"], "offsets": [3], "itemsize": 9}),
+    ]
+    for dtype in dtypes:
+        found = read_pickle(tmp_path, pickle.dumps(np.zeros(2, dtype)))
+        assert (
+            found.dtype == dtype and found.dtype.isalignedstruct == dtype.isalignedstruct and found.dtype.fields == dtype.fields
+        )
+
+
+# -- forged files ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Name:
+    module: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Call:
+    make: Any
+    arguments: tuple[Any, ...]
+    state: Any = None
+    elements: tuple[Any, ...] | None = None
+
+
+def as_pickle(value: Any) -> bytes:
+    if isinstance(value, Name):
+        return f"c{value.module}\n{value.name}\n".encode()
+    if isinstance(value, Call):
+        filled = b"" if value.elements is None else b"(" + b"".join(map(as_pickle, value.elements)) + b"e"
+        built = b"" if value.state is None else as_pickle(value.state) + b"b"
+        called = as_pickle(value.make) + (b"" if value.make in AS_THEY_ARE else as_pickle(value.arguments) + b"R")
+        return called + filled + built
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(as_pickle, value)) + b"t"
+    if isinstance(value, dict):
+        return b"}(" + b"".join(as_pickle(part) for pair in value.items() for part in pair) + b"u"
+    return pickle.dumps(value, 3)[2:-1].partition(b"q\x00")[0]
+
+
+AS_THEY_ARE: tuple[Any, ...] = (
+    Name("collections", "Counter"),
+    Name("copyreg", "__newobj__"),
+)  # a state for a class, without a call
+
+
+def length(size: int) -> bytes:
+    return bytes([size]) if size < 255 else b"\xff" + tags.LENGTH.pack(size)
+
+
+def as_state(value: Any) -> bytes:
+    if isinstance(value, Name):
+        return tags.GLOBAL + b"".join(length(len(text)) + text for text in (value.module.encode(), value.name.encode()))
+    if isinstance(value, Call):
+        elements = (
+            tags.NONE
+            if value.elements is None
+            else tags.LIST + length(len(value.elements)) + b"".join(map(as_state, value.elements))
+        )
+        return (
+            tags.OBJECT
+            + as_state(value.make)
+            + as_state(value.arguments)
+            + tags.NONE
+            + as_state(value.state)
+            + elements
+            + tags.NONE
+        )
+    if isinstance(value, tuple):
+        return tags.TUPLE + length(len(value)) + b"".join(map(as_state, value))
+    if isinstance(value, dict):
+        return tags.DICT + length(len(value)) + b"".join(as_state(part) for pair in value.items() for part in pair)
+    return (
+        encode(value).to_bytes()[tags.START.size :].rstrip(b"\0")
+        if not isinstance(value, bytes)
+        else tags.BYTES + length(len(value)) + value
+    )
+
+
+def state_of(head: bytes) -> bytes:
+    size = tags.aligned(tags.START.size + len(head))
+    return (tags.START.pack(tags.MAGIC, size, size) + head).ljust(size, b"\0")
+
+
+FORMATS: list[tuple[Callable[[Path, bytes], Any], Callable[[Any], bytes]]] = [
+    (read_pickle, lambda value: b"\x80\x03" + as_pickle(value) + b"."),
+    (read_state, lambda value: state_of(as_state(value))),
+]
+ADDRESS = struct.pack("<Q", 0x41414141)
+OBJECTS = Call(Name("numpy", "dtype"), ("O8", False, True))
+HIDDEN = Call(Name("numpy", "dtype"), ("V8", False, True), state=(3, "|", None, ("a",), {"a": (OBJECTS, 0)}, 8, 1, 16))
+RECONSTRUCTED = Call(
+    Name("numpy._core.multiarray", "_reconstruct"),
+    (Name("numpy", "ndarray"), (0,), b"b"),
+    state=(1, (1,), OBJECTS, False, ADDRESS),
+)
+FORGED = {
+    "an array over addresses": Call(Name("numpy", "ndarray"), ((1,), OBJECTS, ADDRESS)),
+    "a buffer of addresses": Call(Name("numpy._core.numeric", "_frombuffer"), (ADDRESS, OBJECTS, (1,), "C")),
+    "a scalar of an address": Call(Name("numpy._core.multiarray", "scalar"), (OBJECTS, ADDRESS)),
+    "a state of an array": RECONSTRUCTED,
+    "addresses in a field": Call(Name("numpy._core.numeric", "_frombuffer"), (ADDRESS, HIDDEN, (1,), "C")),
+    "addresses of texts": Call(
+        Name("numpy._core.numeric", "_frombuffer"), (ADDRESS * 2, Call(Name("numpy", "dtype"), ("T", False, True)), (1,), "C")
+    ),
+    "a field beyond the element": Call(
+        Name("numpy", "dtype"),
+        ("V8", False, True),
+        state=(3, "|", None, ("a",), {"a": (Call(Name("numpy", "dtype"), ("f8",)), 4096)}, 8, 1, 16),
+    ),
+    "an array beyond its buffer": Call(
+        Name("numpy._core.numeric", "_frombuffer"), (ADDRESS, Call(Name("numpy", "dtype"), ("f8",)), (10**6,), "C")
+    ),
+    "attributes of a class": Call(Name("collections", "Counter"), ({},), state=(None, {"most_common": 1})),
+    "defaults of a function": Call(
+        Name("copyreg", "__newobj__"), (Name("uuid", "UUID"),), state=(None, {"__defaults__": (1, 2)})
+    ),
+    "methods of a dict": Call(Name("collections", "OrderedDict"), (), state={"items": 1}),
+    "any new object": Call(Name("copyreg", "__newobj__"), (Name("builtins", "int"), 5)),
+    "any old object": Call(Name("copyreg", "_reconstructor"), (Name("builtins", "object"), Name("builtins", "object"), None)),
+    "a long list": Call(Name("builtins", "list"), (Call(Name("builtins", "range"), (10**8,)),)),
+    "many bytes": Call(Name("builtins", "bytearray"), (10**8,)),
+    "a set of a range": Call(Name("builtins", "set"), (Call(Name("builtins", "range"), (10**8,)),)),
+    "a queue of a range": Call(Name("collections", "deque"), (Call(Name("builtins", "range"), (10**8,)),)),
+    "a large fraction": Call(Name("fractions", "Fraction"), ("1e10000000",)),
+    "a factory that calls": Call(Name("collections", "defaultdict"), (Name("copyreg", "__newobj__"),)),
+    "a name alone": {"a": Name("copyreg", "__newobj__")},
+    "a call of a value": Call("text", ()),
+}
+
+
+@pytest.mark.parametrize("of", FORGED)
+@pytest.mark.parametrize(("read", "forge"), FORMATS, ids=["pickle", "state"])
+def test_forged_files_are_refused(tmp_path: Path, read: Any, forge: Any, of: str) -> None:
+    before = seen()
+    with pytest.raises((SpecError, IntegrityError)):
+        read(tmp_path, forge(FORGED[of]))
+    assert seen() == before
+
+
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
+    data = pickle.dumps(torch.zeros(77), 4)
+    assert b"K\x4d\x85" in data
+    with pytest.raises(IntegrityError, match="larger than its storage"):
+        read_pickle(tmp_path, data.replace(b"K\x4d\x85", b"K\x4e\x85"))
+
+
+@pytest.mark.parametrize("deep", [b")" + b"\x85" * 100_000, b")" + b"2\x86" * 200], ids=["deep", "wide"])
+def test_keys_that_take_the_stack_or_for_ever_are_refused(tmp_path: Path, deep: bytes) -> None:
+    with pytest.raises(IntegrityError, match=r"nested too deep|much larger"):
+        read_pickle(tmp_path, b"\x80\x03}" + deep + b"Ns.")
+
+
+def test_values_that_are_copied_again_and_again_are_refused(tmp_path: Path) -> None:
+    copies = b"".join(b"h\x01h\x00\x85R" for _ in range(5000))
+    data = (
+        b"\x80\x03cbuiltins\nbytearray\nq\x01" + b"0B" + struct.pack("<I", 10_000) + bytes(10_000) + b"q\x000(" + copies + b"l."
+    )
+    with pytest.raises(IntegrityError, match="much larger"):
+        read_pickle(tmp_path, data)
+
+
+@pytest.mark.parametrize("code", [b"\x95", b"\x8e", b"\x96", b"\x8d"], ids=["frame", "bytes", "bytearray", "text"])
+def test_no_memory_is_taken_for_more_than_the_file_has(tmp_path: Path, code: bytes) -> None:
+    data = b"\x80\x05" + code + struct.pack("<Q", 1 << 28) + b"x."
+    tracemalloc.start()
+    try:
+        with pytest.raises(IntegrityError, match="ends in the middle"):
+            read_pickle(tmp_path, data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+# -- any bytes -------------------------------------------------------------------------------------------------------------
+
+
+def seen() -> list[dict[str, Any]]:
+    """Attributes of all that the files may name."""
+    named = [getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")]
+    return [
+        dict(vars(one))
+        for one in [*named, uuid.UUID, fractions.Fraction, plain, plain.PlainValues, plain.Global, copyreg, np.dtype, np.ndarray]
+    ] + [
+        {"defaults": copyreg.__newobj__.__defaults__}  # type: ignore[attr-defined]
+    ]
+
+
+_watched: list[str] | None = None
+
+
+def _watch(event: str, _: Any) -> None:
+    if _watched is not None and event.startswith(
+        ("os.", "subprocess.", "exec", "code.", "function.", "object.__setattr__", "shutil.", "socket.")
+    ):
+        _watched.append(event)
+
+
+sys.addaudithook(_watch)
+NAMES = [*plain._MAKE, *plain._NAMES, Name("os", "system"), Name("builtins", "eval"), Name("builtins", "getattr")]
+PIECES = [
+    *(as_pickle(Name(one.module, one.name)) for one in NAMES),
+    *(
+        as_pickle(one)
+        for one in (0, 1, -1, 10**6, 1.5, None, True, "f8", "O8", "V8", "a", "|", "C", ADDRESS, (), (0,), (1,), {}, [])
+    ),
+    *(as_pickle(one) for one in (OBJECTS, HIDDEN, RECONSTRUCTED)),
+    *(bytes([code]) for code in b"()tRb\x81\x92eausd\x8f\x90\x91l]}\x8520\x86\x87\x93\x94io\x82Q\x97\x98"),
+    *(
+        b"h\x00",
+        b"h\x01",
+        b"q\x00",
+        b"q\x01",
+        b"\x95" + b"\xff" * 8,
+        b"\x8e" + b"\xff" * 8,
+        b"\x96" + b"\xff" * 8,
+        b"r\xff\xff\xff\x7f",
+    ),
+]
+GOOD = [pickle.dumps(value, 4) for value in VALUES.values()]
+GOOD_STATES = [encode(value).to_bytes() for value in VALUES.values()] + [
+    encode(torch.ones(3)).to_bytes(),
+    state_of(as_state(RECONSTRUCTED)),
+]
+
+
+@st.composite
+def changed(draw: Any, good: list[bytes], begin: int) -> bytes:
+    data = bytearray(draw(st.sampled_from(good)))
+    for _ in range(draw(st.integers(1, 6))):
+        data[draw(st.integers(begin, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data)
+
+
+def only_errors(read: Callable[[], Any]) -> None:
+    global _watched
+    before = seen()
+    _watched = []
+    try:
+        plain.PlainValues(10**6).checked(read())
+    except Exception:  # of any kind: the file is damaged
+        pass
+    finally:
+        events, _watched = _watched, None
+    assert not events and seen() == before
+
+
+def within(data: bytes) -> Any:
+    from hopyard.sdk.plain_pickle import _Unpickler, _Within
+
+    values = plain.PlainValues(len(data))
+    return values.checked(_Unpickler(_Within(io.BytesIO(data), len(data)), values).load())
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=40).map(lambda pieces: b"\x80\x04" + b"".join(pieces) + b".") | changed(GOOD, 2)
+)
+@settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
+def test_no_pickle_calls_or_changes_anything(data: bytes) -> None:
+    only_errors(lambda: within(data))
+
+
+@given(changed(GOOD_STATES, tags.START.size))
+@settings(deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+def test_no_state_calls_or_changes_anything(data: bytes) -> None:
+    only_errors(lambda: decode(bytearray(data), foreign=True))
