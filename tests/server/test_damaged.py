@@ -55,3 +55,20 @@ def test_a_manifest_that_is_damaged_after_it_was_sent_is_asked_for_again(tmp_pat
             await saved(stage, run, token, step)
 
     play(tmp_path, scene)
+
+
+def test_a_fork_from_the_newest_checkpoint_passes_over_one_that_is_damaged(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        for step in (1, 2, 3):
+            await saved(stage, run, TOKEN, step)
+        spoil(tmp_path, b"state 3")
+        forked = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest"})
+        assert forked["spec"]["resume"]["step"] == 2
+        left = await stage.ask("GET", f"/runs/{run['id']}/checkpoints")
+        assert [one["step"] for one in left["checkpoints"]] == [1, 2]
+        spoil(tmp_path, await stage.parts.blobs.get(Digest(left["checkpoints"][0]["manifest"])))
+        refused = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": 1}, status=404)
+        assert "can be read" in refused["error"]["message"]
+
+    play(tmp_path, scene)

@@ -14,16 +14,19 @@ from hopyard.domain.gang import Topology
 from hopyard.domain.ids import QueueName, RunId
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.run import RoleSpec, Run, RunSpec
-from hopyard.errors import NotFound, SpecError
+from hopyard.errors import MissingBlobs, NotFound, SpecError
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import MAX_NAMES, EnvKey, Id, In, Key, Label, LongText, Name, Param, Seconds, SecretName, Text, Whole
 from hopyard.server.masking import taken_over, with_env
+from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
 from hopyard.server.routes.runs import SubmitQuery, submitted
 from hopyard.server.studyfork import BEST, fork_study
 from hopyard.server.wire import MAX_ROLES, RoleIn, RunOut, TopologyIn
+
+_READ_BYTES = 2**30  # of a checkpoint that is read whole before a fork begins with it
 
 
 class CheckpointsOut(Struct, frozen=True):
@@ -133,11 +136,37 @@ async def _resume(parts: Parts, source: Run, wanted: str | int | None) -> Resume
         hint = "`newest`, or the step of one: `hop info RUN` lists them"
         raise SpecError(f"checkpoint: {source.name} is no study, so none of its checkpoints is known to be the best", hints=(hint,))
     saved = await parts.runs.checkpoints(source.id)
-    found = next((c for c in reversed(saved) if wanted in ("newest", c.step)), None)
+    found, damaged = None, set[int]()
+    for one in reversed(saved):
+        if wanted in ("newest", one.step) and one.step not in damaged:
+            if not await _is_damaged(parts, source, one):
+                found = one
+                break
+            damaged.add(one.step)
     if found is None:
+        if damaged:
+            raise NotFound(f"run {source.name} has no such checkpoint that can be read", hints=("`hop info RUN` lists those that it has, and says what is wrong with others",))
         if not saved:
             hint = "a script saves them with `hop.bind` and `hop.loop`, or with `hop.save`"
             raise NotFound(f"run {source.name} has no checkpoint", hints=(hint,))
         steps = ", ".join(str(step) for step in dict.fromkeys(c.step for c in saved))
         raise NotFound(f"run {source.name} has no checkpoint of step {wanted}", hints=(f"there are checkpoints of steps: {steps}",))
     return Resume(source.id, found.step, found.manifest)
+
+
+async def _is_damaged(parts: Parts, source: Run, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint cannot be had any more; it is not used again then. A large one is not read whole for a fork: its manifest is, and
+    the blobs must be there."""
+    wrong = ""
+    if checkpoint.size_bytes <= _READ_BYTES:
+        wrong = await parts.trees.damage(checkpoint.manifest)
+    else:
+        try:
+            await parts.trees.whole(checkpoint.manifest, what="checkpoint")
+        except MissingBlobs as bad:
+            wrong = bad.message
+    if not wrong or checkpoint.attempt in await attempts_elsewhere(parts, source):
+        return False  # what lies with a server that is away is told by the submission
+    await parts.runs.mark_damaged(source.id, checkpoint.step, f"the checkpoint of step {checkpoint.step} cannot be read ({wrong})", now=parts.now())
+    parts.hub.state_changed(source.id)
+    return True
