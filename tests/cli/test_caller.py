@@ -105,7 +105,19 @@ def test_nothing_that_a_repository_names_is_started(repository: Path, monkeypatc
     (hooks / "post-index-change").symlink_to(trap)
     for key, value in (("core.fsmonitor", str(trap)), ("core.hooksPath", str(hooks)), ("diff.external", str(trap)), ("diff.x.textconv", str(trap))):
         git(repository, "config", key, value)
-    (repository / ".gitattributes").write_text("*.py diff=x\n")
+    inner = repository / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    (inner / "b.py").write_text("b\n")
+    git(inner, "add", ".")
+    git(inner, "commit", "-qm", "inner")
+    git(repository, "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "add", "inner")
+    (inner / "b.py").write_text("c\n")
+    git(inner, "config", "core.fsmonitor", str(trap))
+    for key, value in (("clean", str(trap)), ("process", str(trap)), ("required", "true")):
+        git(repository, "config", f"filter.my own.{key}", value)
+        git(repository, "config", f"filter.y.{key}", value)
+    (repository / ".gitattributes").write_text("*.py diff=x filter=y\n")
     monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     (repository / "a.py").write_text("two\n")

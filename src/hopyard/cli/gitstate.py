@@ -1,7 +1,8 @@
 """Where the code stands in git, asked while the code is being packed.
 
 Only the run's folder is looked at, and nothing that the repository's configuration names is started for it: no hooks, no file system
-monitor, no external diff.
+monitor, no external diff, no filters (files that have one count as they lie on the disk). Submodules are not looked into, since their
+own configuration would hold there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
 _TIMEOUT_S = 20.0
 _MOST_LEFT_OUT = 1000  # changed files that git is told to leave out, one by one
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
-_DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv")
+_DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
 # These name another repository than the folder's, or programs to start.
 _NOT_PASSED = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR",
@@ -35,11 +36,16 @@ class GitProbe:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._children: list[subprocess.Popen[bytes]] = []
+        self._no_filters: Sequence[str] = ()
         if not in_repository(folder):
             return
         try:
+            without = self._without_filters()
+            if without is None:
+                return
+            self._no_filters = without
             for words in (
-                ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "."),
+                ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=dirty", "--", "."),
                 (*_DIFF, "--name-only", "--no-renames", "--relative", "-z", "HEAD", "--", "."),
                 (*_DIFF, "--binary", "HEAD", "--", "."),
                 ("config", "--get", "remote.origin.url"),
@@ -52,8 +58,24 @@ class GitProbe:
         import subprocess  # only here: outside a repository its import would be for nothing
 
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED} | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-        command = (*_GIT, "-C", str(self._folder), *words)
+        command = (*_GIT, *self._no_filters, "-C", str(self._folder), *words)
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+
+    def _without_filters(self) -> list[str] | None:
+        """Options that switch every filter off that is configured; None where one cannot be named by an option."""
+        from subprocess import TimeoutExpired
+
+        child = self._start("config", "-z", "--name-only", "--get-regexp", r"^filter\.")
+        try:
+            told = child.communicate(timeout=_TIMEOUT_S)[0]
+        except TimeoutExpired:
+            child.kill()
+            child.communicate()
+            return None
+        names = {os.fsdecode(key).rpartition(".")[0] for key in told.split(b"\0") if key}
+        if child.returncode not in (0, 1) or any("=" in name for name in names):
+            return None
+        return [word for name in sorted(names) for setting in ("clean=", "smudge=", "process=", "required=false") for word in ("-c", f"{name}.{setting}")]
 
     def collect(self) -> tuple[dict[str, Any] | None, bytes]:
         """The GitState as JSON without its diff (None where there is none to tell), and the diff of the folder, without the files that are

@@ -20,6 +20,10 @@ from hopyard.replica.failure import NodeFault, PrepareFailed, failure_of
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 24, 47, 3
+# With these root could undo what is read-only: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_PTRACE (the
+# mounts of other processes below /proc), CAP_SYS_ADMIN (umount, nsenter), CAP_MKNOD (the disk itself).
+_UNDOING = (2, 16, 17, 19, 21, 27)
 _CLONE_NEWNS = 0x20000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 _WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group), with its place, or W (no working folder) or E (could not exec), with errno
@@ -185,13 +189,17 @@ def _write(path: bytes, data: bytes) -> None:
 
 def _make_read_only(folders: Sequence[bytes]) -> None:
     """In a mount namespace of its own, which the process's children share, and nothing outside. Takes CAP_SYS_ADMIN: without it the
-    modes of files are all that there is, and root without it may write. What is changed in a cache is noticed at its next use."""
+    modes of files are all that there is, and root without it may write. What is changed in a cache is noticed at its next use, unless
+    the note of it beside the tree is rewritten as well."""
     if not folders or _libc.unshare(_CLONE_NEWNS) != 0:
         return
     _libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None)  # what is mounted outside later is seen, and nothing goes out
     for folder in folders:
         if _libc.mount(folder, folder, None, _MS_BIND | _MS_REC, None) == 0:
             _libc.mount(None, folder, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None)
+    for capability in _UNDOING:  # after the mounts, which take one of them; exec does not give them back
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, capability, 0, 0)
+        _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def _set_limits() -> None:
