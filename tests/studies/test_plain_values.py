@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.sdk import plain, state
+from hopyard.sdk.plain_pickle import _Unpickler, _Within
 from hopyard.studies.states import tags
 from hopyard.studies.states.decode import decode
 from hopyard.studies.states.encode import encode
@@ -387,8 +388,6 @@ def only_errors(read: Callable[[], Any]) -> None:
 
 
 def within(data: bytes) -> Any:
-    from hopyard.sdk.plain_pickle import _Unpickler, _Within
-
     values = plain.PlainValues(len(data))
     return values.checked(_Unpickler(_Within(io.BytesIO(data), len(data)), values).load())
 
