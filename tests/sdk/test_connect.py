@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -170,4 +171,13 @@ def test_a_listening_port_that_says_nothing_is_no_server(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         home.server_file.write_text(json.dumps({"pid": 2**22 - 3, "url": f"http://127.0.0.1:{mute.getsockname()[1]}"}))
         with pytest.raises(ServerUnavailable):
+            connect(start=False)
+
+
+def test_a_server_that_lives_and_does_not_answer_is_not_said_to_be_gone(home: Home) -> None:
+    with home.create().server_lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        with pytest.raises(ServerUnavailable, match=rf"\(pid {os.getpid()}\) .* does not answer"):
             connect(start=False)

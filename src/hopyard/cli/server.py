@@ -69,13 +69,14 @@ def check_here() -> None:
 @json_option
 def status(as_json: bool) -> int | None:
     """Tell whether a server runs, what it offers and what it does. Starts none; the exit code is 1 when none runs."""
-    from hopyard.sdk.connect import connect, far_url, find_server
+    from hopyard.sdk.connect import connect, far_url, find_server, is_held
 
     try:
         told: dict[str, Any] = connect(start=False).get("/status")
     except ServerUnavailable as missing:
         url = far_url(Home.default())
-        if url is None and find_server(Home.default()) is not None:  # it answers, but cannot serve: its database is away
+        # It answers, but cannot serve (its database is away), or it lives and does not answer.
+        if url is None and (find_server(Home.default()) is not None or is_held(Home.default())):
             raise
         if as_json:
             console.out_json({"running": False, **({"url": url} if url else {"home": str(Home.default().root)})})

@@ -79,6 +79,10 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
     if found is not None:
         return found
     if not start:
+        if is_held(home):
+            pid = _holder(home)
+            named = f" (pid {pid})" if pid else ""
+            raise ServerUnavailable(f"the server{named} of {home.root} does not answer", hints=(f"try again in a while; its log is {home.server_log}",))
         raise ServerUnavailable(f"no server runs for {home.root}", hints=("`hop up` starts it",))
     server = start_server(home)
     if server.warning:
@@ -260,6 +264,11 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
             if not (another or (child.returncode < 0 and killed < _KILLED_AT_MOST)) or time.monotonic() > deadline:
                 raise _still_there(home, timeout_s) if another else _not_started(home, seen, child.returncode)
             time.sleep(_POLL_S * 10)
+
+
+def is_held(home: Home) -> bool:
+    """Whether a server of the home lives, also one that does not answer."""
+    return _lock_is_held(home.server_lock)
 
 
 def _holder(home: Home) -> int:

@@ -7,6 +7,7 @@ the server's start and 14 MB less memory.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from starlette.types import Scope as AsgiScope
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
 from hopyard.domain.text import shown
-from hopyard.errors import AuthError, HopyardError, NotFound, RunOver
+from hopyard.errors import AuthError, HopyardError, NotFound, RunOver, ServerUnavailable
 from hopyard.server import whole_numbers
 from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error, readable
 from hopyard.server.audit import Auditor
@@ -203,9 +204,14 @@ class Resource:
             await error_answer(error)(scope, receive, send)
         except ClientDisconnect:
             return
-        except Exception:
+        except Exception as failed:
             if started:
                 raise
+            if isinstance(failed, OSError) and failed.errno in (errno.EMFILE, errno.ENFILE):
+                log.warning("%s %s: %s", scope["method"], scope["path"], failed)
+                later = {"Retry-After": "1"} if scope["method"] == "GET" else {}  # of others a part may be done: their clients decide
+                await plain_error(503, ServerUnavailable.code, "the server has no descriptors left", headers=later)(scope, receive, send)
+                return
             log.exception("%s %s failed", scope["method"], scope["path"])
             fault = plain_error(500, "error", "the server failed at this request; its log says more")
             await fault(scope, receive, send)
