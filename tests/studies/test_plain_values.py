@@ -392,7 +392,8 @@ def within(data: bytes) -> Any:
     return values.checked(_Unpickler(_Within(io.BytesIO(data), len(data)), values).load())
 
 
-within(pickle.dumps(torch.ones(1)))  # PyTorch imports parts of its reader at its first use: that runs code, which is watched below
+for _first in (pickle.dumps(torch.ones(1)), b"\x80\x04Va\n."):  # PyTorch and codecs import parts at their first use: that runs code, which is watched below
+    within(_first)
 
 
 @given(
