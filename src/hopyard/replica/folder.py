@@ -29,6 +29,7 @@ from hopyard.domain.replica import (
 )
 from hopyard.errors import IntegrityError, is_disk_full
 from hopyard.private_files import make_folder, open_file, overwrite, write_atomically
+from hopyard.replica.tree import is_gone, is_same
 from hopyard.sdk.safepoint import LEFT_FILE
 
 
@@ -62,13 +63,6 @@ def take_lock(folder: Path) -> int | None:
                 os.close(descriptor)
                 return None
             time.sleep(0.002)
-
-
-def _is_same(folder: Path, other: Path) -> bool:
-    try:
-        return folder.samefile(other)
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +104,9 @@ class Folder:
             raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {bad}") from bad
         said, own = Home(Path(spec.node.home)), Home(self.root.parents[2])
         original = said.attempts / self.root.parent.name / self.root.name
-        if own.attempts != self.root.parents[1] or _is_same(original, self.root):
+        if own.attempts != self.root.parents[1] or is_same(original, self.root):
             return spec
-        groups = {} if original.exists() else spec.node.cgroups
+        groups = spec.node.cgroups if is_gone(original) else {}
         return replace(spec, node=replace(spec.node, home=str(own.root), server_file=str(own.server_file), cgroups=groups))
 
     def write_study(self, study: Mapping[str, Any], secret: str) -> None:

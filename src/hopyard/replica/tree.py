@@ -145,7 +145,7 @@ def leftovers(folder: Path, session: int, session_started: int) -> Collection[in
     found = set(members if session_is_ours else ())
     for stat in stats:
         named = _folder_of(stat.pid)
-        if named is not None and (named == folder or _same(named, folder)) and not is_of_another(stat.pid, folder):
+        if named is not None and (named == folder or is_same(named, folder)) and not is_of_another(stat.pid, folder):
             found.add(stat.pid)
     return found
 
@@ -157,9 +157,9 @@ def is_of_another(pid: int, folder: Path) -> bool:
     except OSError:
         return False  # gone, or another user's
     if works.parts[-4:] == (*folder.parts[-3:], "work"):
-        return not _same(Path(f"/proc/{pid}/cwd"), folder / "work")
+        return not is_same(Path(f"/proc/{pid}/cwd"), folder / "work")
     named = _folder_of(pid)
-    return named is not None and named.exists() and not _same(named, folder)
+    return named is not None and not is_gone(named) and not is_same(named, folder)
 
 
 def _folder_of(pid: int) -> Path | None:
@@ -172,7 +172,19 @@ def _folder_of(pid: int) -> Path | None:
     return None if found is None else Path(os.fsdecode(found.removeprefix(_MARK)))
 
 
-def _same(path: Path, other: Path) -> bool:
+def is_gone(path: Path) -> bool:
+    """Whether there is certainly no such file; what may not be looked at is there."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def is_same(path: Path, other: Path) -> bool:
+    """Whether both are one file, by device and inode."""
     try:
         return path.samefile(other)
     except OSError:
