@@ -17,7 +17,7 @@ def end_leftovers(folder: Folder, spec: ReplicaSpec, state: ReplicaState | None)
     """End every process of the attempt's replica, wherever it hid: in its cgroups, its session, or with its folder in its
     environment. After a reboot there is none, and numbers mean other processes; in a copy of a home they mean the original's, which live on."""
     groups = Groups.left(spec.node)
-    if not any(tree.is_of_another(pid, folder.root) for pid in groups.pids()):
+    if not tree.are_of_another(groups.pids(), folder.root):
         groups.remove()
     session, started = (state.child_pid, state.child_started) if state is not None and state.boot == boot_id() else (0, 0)
     deadline = time.monotonic() + _WITHIN_S

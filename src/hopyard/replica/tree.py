@@ -141,16 +141,25 @@ def leftovers(folder: Path, session: int, session_started: int) -> Collection[in
     stats = [stat for stat in all_stats() if stat.state not in "ZX" and stat.pid != os.getpid()]
     members = [stat.pid for stat in stats if session > 0 and stat.session == session]
     leader = next((stat for stat in stats if stat.pid == session), None)
-    session_is_ours = (leader is None or leader.started == session_started) and not any(is_of_another(pid, folder) for pid in members)
+    session_is_ours = (leader is None or leader.started == session_started) and not are_of_another(members, folder)
     found = set(members if session_is_ours else ())
     for stat in stats:
-        named = _folder_of(stat.pid)
-        if named is not None and (named == folder or is_same(named, folder)) and not is_of_another(stat.pid, folder):
+        if _is_of(stat.pid, folder):
             found.add(stat.pid)
     return found
 
 
-def is_of_another(pid: int, folder: Path) -> bool:
+def are_of_another(pids: Collection[int], folder: Path) -> bool:
+    """Whether the processes of a session or group belong to a replica in another folder than this one: some of them do, and none to this one."""
+    return any(_is_of_another(pid, folder) for pid in pids) and not any(_is_of(pid, folder) for pid in pids)
+
+
+def _is_of(pid: int, folder: Path) -> bool:
+    named = _folder_of(pid)
+    return named is not None and (named == folder or is_same(named, folder)) and not _is_of_another(pid, folder)
+
+
+def _is_of_another(pid: int, folder: Path) -> bool:
     """Whether a process belongs to a replica in another folder than this one, by where it works or else by its environment."""
     try:
         works = Path(f"/proc/{pid}/cwd").readlink()
