@@ -106,6 +106,11 @@ def test_what_only_looks_like_a_repository_may_be_in_a_tree(path: str) -> None:
     assert Manifest.decode(body(files=[[path, 0, 0, []]])).files[0].path == path
 
 
+def test_a_bare_repository_is_known_as_hfs_reads_it() -> None:
+    with pytest.raises(IntegrityError, match="repository"):
+        Manifest.decode(body(files=[["d/HEA\u200cD", 0, 0, []], ["d/objects/x", 0, 0, []], ["d/refs/x", 0, 0, []]]))
+
+
 def test_what_an_old_tree_refers_to_is_known_whatever_its_paths_are() -> None:
     assert referred_blobs(body(files=[[".git/config", 1, 0, [D]]])) == {D}
     for bad in (b"[]", b'{"files":[[1]]}', body(files=[["a", 1, 0, ["x"]]]), b"\xff"):

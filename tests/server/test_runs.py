@@ -371,6 +371,17 @@ def test_a_removal_that_cannot_be_written_down_takes_nothing_and_one_cut_short_i
     play(tmp_path, scene)
 
 
+def test_only_the_server_says_what_a_run_was_forked_from(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.submit(plan=0)
+        refused = await stage.submit(plan=0, status=400, forked_from=run["id"])
+        assert "hop fork" in refused["error"]["hints"][0]
+        resume = {"run": run["id"], "step": 1, "manifest": "0" * 64}
+        await stage.submit(plan=0, status=400, forked_from=run["id"], resume=resume)
+
+    play(tmp_path, scene, loops=False)
+
+
 def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await stage.dataset("mnist")

@@ -157,24 +157,33 @@ def referred_blobs(data: bytes) -> set[Digest]:
 
 def is_repository_name(name: str) -> bool:
     """Whether a file or folder of this name is, on any file system, what git, Mercurial or Jujutsu keep a repository in."""
-    return _REPOSITORY.search(name if name.isascii() else _IGNORED_BY_HFS.sub("", name)) is not None
+    return _REPOSITORY.search(_plain(name)) is not None
+
+
+def _plain(name: str) -> str:
+    """As HFS compares it."""
+    return name if name.isascii() else _IGNORED_BY_HFS.sub("", name)
 
 
 def is_bare_repository(names: Iterable[str]) -> bool:
     """Whether git takes a folder with these entries for a repository, though it is not called `.git`."""
-    there = {name.casefold() for name in names if len(name) <= 9}
+    there = {_plain(name).casefold() for name in names}
     return "head" in there and ("commondir" in there or {"objects", "refs"} <= there)
 
 
 def _repositories(paths: Iterable[str]) -> Iterator[str]:
     """Folders that git takes for repositories; "" is the tree itself."""
     paths = list(paths)
-    inside: dict[str, set[str]] = {path[:-5]: set() for path in paths if path.casefold().endswith("/head") or path.casefold() == "head"}
+    inside: dict[str, set[str]] = {path.rpartition("/")[0]: set() for path in paths if _is_head(path)}
     for path in paths if inside else ():
         for parent in ("", *_parents(path)):
             if parent in inside:
                 inside[parent].add(path[len(parent) + 1 if parent else 0 :].partition("/")[0])
     return (folder for folder, names in inside.items() if is_bare_repository(names))
+
+
+def _is_head(path: str) -> bool:
+    return _plain(path[path.rfind("/") + 1 :]).casefold() == "head"
 
 
 def _parents(path: str) -> Iterator[str]:

@@ -124,6 +124,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise SpecError("study.continues: a study is continued by another request", hints=("POST /runs/{id}/continue, or `hop search resume`",))
         if spec.study is not None and spec.study["beginning"]:
             raise SpecError("study.beginning: a study is forked by another request", hints=("POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",))
+        _check_not_forked(spec)
         await check_live_study(ask.caller, parts.runs)
         if ask.caller.run is not None or spec.parent is not None:
             spec, user = await as_trial(parts.runs, ask.caller, spec, ask.body.id)
@@ -140,6 +141,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         spec = to_spec(ask.body.spec)
         if spec.parent is not None or spec.study is not None:
             raise SpecError("spec: a study and its trials are never recorded offline")
+        _check_not_forked(spec)
         return run_out(await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at), ask.caller)
 
     async def list_runs(ask: Ask[ListQuery, Nothing]) -> RunsOut:
@@ -264,6 +266,13 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
 
 _EARLIEST = 0.0
+
+
+def _check_not_forked(spec: RunSpec) -> None:
+    """Raises SpecError: the server itself writes down what a run was forked from. A trial goes on from the checkpoint of another, which is checked."""
+    goes_on = spec.parent is not None and spec.resume is not None and spec.resume.run == spec.forked_from
+    if spec.forked_from is not None and not goes_on:
+        raise SpecError("forked_from: a run is forked by another request", hints=("POST /runs/{id}/fork, or `hop fork RUN`",))
 
 
 async def _delete(parts: Parts, run_id: RunId) -> None:
