@@ -148,7 +148,11 @@ def test_trouble_of_the_machine_is_told_without_a_traceback(capfd: pytest.Captur
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert hop(capfd, "run", "train.py") == (1, "", "error: No such file or directory\n")
+    assert hop(capfd, "run", "train.py") == (
+        1,
+        "",
+        "error: No such file or directory\nhint: the folder in which you are was deleted: go to another one with `cd`\n",
+    )
 
 
 def test_a_fault_of_the_program_is_one_line_and_names_a_private_file(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

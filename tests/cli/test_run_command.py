@@ -264,7 +264,7 @@ def test_a_full_disk_and_a_closed_stdout_end_no_run(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
     hop = " ".join(HOP)
     full = subprocess.run(f"{hop} run hello.py >/dev/full", shell=True, cwd=shell.folder, env=shell.environment, capture_output=True, timeout=60, check=False)
-    assert (full.returncode, full.stderr.decode().splitlines()[-1]) == (1, "error: No space left on device")
+    assert (full.returncode, full.stderr.decode().splitlines()[-2]) == (1, "error: No space left on device")
     closed = subprocess.run(f"{hop} run hello.py >&-", shell=True, cwd=shell.folder, env=shell.environment, capture_output=True, timeout=60, check=False)
     assert closed.returncode == 0
     assert b"succeeded" in closed.stderr

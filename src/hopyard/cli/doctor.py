@@ -15,7 +15,7 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.home import AS_ROOT, ROOT_HINT, Home
+from hopyard.config.home import AS_ROOT, ROOT_HINT, Home, check_owner
 from hopyard.errors import HopyardError, ServerUnavailable
 from hopyard.private_files import OTHERS
 
@@ -74,7 +74,8 @@ def check_home(home: Home) -> Iterator[Finding]:
     if not os.access(home.root, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("home", "fail", f"{home.root} cannot be written", f"chown or choose another folder by HOPYARD_HOME (this is user {os.getuid()})")
         return
-    home.check()
+    check_owner(home.root, home.root.stat().st_uid)
+    home.check_entries()
     readable = [path for path in (home.root, *sorted(home.root.iterdir())) if not path.is_symlink() and path.stat().st_mode & OTHERS]
     if readable:
         path, closed = readable[0], "700" if readable[0].is_dir() else "600"

@@ -175,9 +175,9 @@ class Home:
         if about.st_mode & OTHERS:
             hint = "choose a folder on a file system that knows modes: HOPYARD_HOME=FOLDER"
             raise SpecError(f"{self.root} can be read by others, and its mode cannot be changed", hints=(hint,))
-        self._check_planted()
+        self.check_entries()
 
-    def _check_planted(self) -> None:
+    def check_entries(self) -> None:
         """Raises SpecError where an entry of the root folder, or what a link there leads to, belongs to another user: a server of theirs has
         been at work here, or they left settings, an address to log in at, or links here while the folder was open. It costs a look at
         some twenty entries."""
