@@ -51,7 +51,7 @@ def test_a_server_that_fails_for_a_while_gets_every_checkpoint_and_file_later(wo
     with without_descriptors(pid):
         (world.root / "go").touch()
         world.says(run, "end")
-        until(lambda: "checkpoint waits: the server failed" in log.read_text(), "a failed try to store a checkpoint")
+        until(lambda: "checkpoint waits: " in log.read_text(), "a failed try to store a checkpoint")
     run = world.reaches(name, "succeeded")
     assert [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [6, 7, 8]
     assert run["artifact"] and run["unstored"] == []
