@@ -163,7 +163,8 @@ def test_strangers_that_hold_connections_open_keep_no_worker_away(caplog: pytest
     try:
         proof.connect(f"127.0.0.1:{listening.port}", b"secret").close()
         assert served.wait(10)
-        assert len([record for record in caplog.records if "refused" in record.getMessage()]) <= 1
+        reasons = [str(record.args[1]) for record in caplog.records if "refused" in record.getMessage() and isinstance(record.args, tuple)]
+        assert len(reasons) == len(set(reasons)) <= 3, "each reason is logged once in a while, however many come"
     finally:
         for one in strangers:
             one.close()

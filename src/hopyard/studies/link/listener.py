@@ -17,6 +17,7 @@ log = logging.getLogger("hopyard.studies.link")
 
 _UNPROVEN = 128  # connections that have proven nothing yet: for one more the oldest is closed, since a worker proves itself within milliseconds
 _TELL_EVERY_S = 30.0  # of connections that were refused
+_REASONS = 16  # that are remembered
 
 
 class Listener:
@@ -40,7 +41,7 @@ class Listener:
         self._sock = _listen(host, port)
         self.port = int(self._sock.getsockname()[1])
         self._unproven: dict[socket.socket, None] = {}  # the oldest first
-        self._told_at, self._untold = -_TELL_EVERY_S, 0
+        self._told: dict[str, tuple[float, int]] = {}  # of each reason: when it was logged last, how often it was not since
         self._lock = threading.Lock()
         self._wires: set[Wire] = set()
         self._closed = threading.Event()
@@ -74,13 +75,16 @@ class Listener:
             self._tell(peer, "too many connections that have proven nothing; the oldest is closed")
 
     def _tell(self, peer: str, why: object) -> None:
-        """One line in a while: strangers decide how often they come."""
+        """Logs each reason once in a while: strangers decide how often they come, and one kind of them hides no other."""
         with self._lock:
-            now = time.monotonic()
-            self._untold += 1
-            if now - self._told_at < _TELL_EVERY_S:
+            now, reason = time.monotonic(), str(why)
+            if reason not in self._told and len(self._told) >= _REASONS:
+                self._told.clear()
+            told_at, untold = self._told.get(reason, (-_TELL_EVERY_S, 0))
+            if now - told_at < _TELL_EVERY_S:
+                self._told[reason] = told_at, untold + 1
                 return
-            count, self._untold, self._told_at = self._untold, 0, now
+            count, self._told[reason] = untold + 1, (now, 0)
         log.warning("refused %s: %s%s", peer, why, f" (and {count - 1} more since the last such line)" if count > 1 else "")
 
     def _run(self, sock: socket.socket, peer: str) -> None:
