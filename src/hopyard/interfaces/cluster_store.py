@@ -62,8 +62,9 @@ class ClusterStore(Protocol):
         place: the run goes from `queued` to `starting` with a new attempt (its number = attempts so far + 1, resuming from
         the run's newest checkpoint). What the gang asks for is read from the store, not from the plan; of an elastic gang
         the plan says how many replicas. preempt: the attempt goes to `stopping`, and its run back to `queued` when it has
-        ended; one that is over, stopping, or not preemptible is passed over. promises: replace those that stand. Holds are
-        not written, see `note_holds`.
+        ended; one that is over, stopping, or not preemptible is passed over, as is one that makes room for a gang which no longer
+        waits as it did in the snapshot that the plan is based on. promises: replace those that stand; none is given to such a gang,
+        and no breach of one is reported. Holds are not written, see `note_holds`.
         """
         ...
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from hopyard.domain.attempt import ExitKind
-from hopyard.domain.cluster import Hold, HoldReason, Promise
+from hopyard.domain.cluster import Breach, BreachCause, Hold, HoldReason, Plan, Preemption, Promise
 from hopyard.domain.ids import GangId, NodeId, QueueName, RunId, attempt_id
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.run import HELD, Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.testing.run_store_cases import GONE
-from hopyard.testing.stores import ClusterStores, apply, at, exited, gang_of, node, note, place, see, start, started, submit
+from hopyard.testing.stores import ClusterStores, apply, at, exited, gang_of, lead, node, note, place, see, start, started, submit
 
 _OTHER = QueueName("other")
 
@@ -70,6 +70,39 @@ class ChangeCases:
         result = await apply(stores, *plan)
         assert (result.applied, set(result.rejected)) == ((GangId(other.id),), {GangId(changed.id), GangId(held.id)})
         assert (await stores.runs.get(changed.id)).phase is RunPhase.QUEUED
+
+    @pytest.mark.parametrize("since", ["priority", "queue", "held", "held and released", "stopped", "started"])
+    async def test_a_plan_made_before_preempts_and_promises_nothing_for_it(self, stores: ClusterStores, since: str) -> None:
+        await _two_queues(stores)
+        await see(stores, nodes=[node(cpus=8)])
+        victims = [await submit(stores) for _ in range(2)]
+        attempts = [await start(stores, victim.id) for victim in victims]
+        changed, other = [await submit(stores) for _ in range(2)]
+        gangs = [GangId(run.id) for run in (changed, other)]
+        snapshot = await stores.cluster.snapshot(now=at(1))
+        plan = Plan(
+            snapshot.version,
+            preempt=tuple(Preemption(*one, "makes room") for one in zip(attempts, [GangId(run.id) for run in victims], gangs, strict=True)),
+            promises=tuple(Promise(gang, at(60), at(1), (NodeId("n1"),), made_room=True) for gang in gangs),
+            breaches=tuple(Breach(gang, BreachCause.OVERRUN, "late", at(30), at(60)) for gang in gangs),
+        )
+        if since == "stopped":
+            await stores.cluster.request_stop(changed.id, now=at(2))
+        elif since == "started":
+            await start(stores, changed.id, seconds=2)
+        elif since.startswith("held"):
+            await _change(stores, changed.id, held_by="bob")
+            if since == "held and released":
+                await _change(stores, changed.id, held_by=None)
+        else:
+            await _change(stores, changed.id, **({"priority": 10} if since == "priority" else {"queue": _OTHER}))
+        result = await stores.cluster.apply(plan, now=at(3), epoch=await lead(stores, seconds=3))
+        assert result.preempted == (attempts[1],)
+        seen = await stores.cluster.snapshot(now=at(4))
+        assert ([one.attempt for one in seen.running if one.stopping], list(seen.promises)) == ([attempts[1]], [gangs[1]])
+        kinds = {one.kind for one in await stores.runs.events(changed.id)}
+        assert not kinds & {RunEventKind.BREACHED, RunEventKind.PROMISED}
+        assert {one.kind for one in await stores.runs.events(other.id)} == {RunEventKind.BREACHED, RunEventKind.PROMISED}
 
     async def test_a_held_run_is_seen_by_no_policy_until_it_is_released(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])

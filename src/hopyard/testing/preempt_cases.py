@@ -12,7 +12,21 @@ from hopyard.domain.run import RunEventKind, RunPhase
 from hopyard.errors import NotFound
 from hopyard.interfaces.cluster_store import Ended, Recorded
 from hopyard.testing.cluster_store_cases import phases
-from hopyard.testing.stores import ClusterStores, apply, at, digest, exited, node, preempt, running, see, start, started, submit
+from hopyard.testing.stores import (
+    ClusterStores,
+    apply,
+    at,
+    digest,
+    exited,
+    gang_of,
+    node,
+    preempt,
+    running,
+    see,
+    start,
+    started,
+    submit,
+)
 
 
 class PreemptCases:
@@ -22,17 +36,18 @@ class PreemptCases:
         run, attempt = await started(stores)
         await stores.cluster.record_status(running(attempt), now=at(1))
         await stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, 7, digest("seven"), 1, at(2)))
+        urgent = (await submit(stores)).id
         before = (await stores.cluster.snapshot(now=at(3))).version
-        result = await preempt(stores, attempt, for_gang="urgent", seconds=3)
+        result = await preempt(stores, attempt, for_gang=urgent, seconds=3)
         assert (result.preempted, result.applied) == ((attempt,), ())
         assert result.version > before
         assert await phases(stores, run) == ("stopping", "stopping")
         (seen,) = (await stores.cluster.snapshot(now=at(3))).running
-        assert (seen.stopping, seen.preempted_for, seen.started_at, seen.saved_at) == (True, "urgent", at(1), at(2))
+        assert (seen.stopping, seen.preempted_for, seen.started_at, seen.saved_at) == (True, GangId(urgent), at(1), at(2))
         assert seen.asked_at == at(3)
         told = (await stores.runs.get(run)).attempt
         assert told is not None
-        assert (told.preempted_for, told.preempt_reason, told.saved_at) == ("urgent", "it makes room", at(2))
+        assert (told.preempted_for, told.preempt_reason, told.saved_at) == (urgent, "it makes room", at(2))
         assert [(one.at, one.kind, one.detail) for one in await stores.runs.events(run)] == [
             (at(3), RunEventKind.PREEMPTED, "it makes room")
         ]
@@ -41,7 +56,7 @@ class PreemptCases:
         assert await phases(stores, run) == ("queued", "stopped")
         found = await stores.runs.get(run)
         assert (found.submitted_at, found.exit, found.ended_at, found.preemptions, found.served_s) == (at(0), None, None, 1, 4.0)
-        (gang,) = (await stores.cluster.snapshot(now=at(6))).pending
+        gang = gang_of(await stores.cluster.snapshot(now=at(6)), run)
         assert (gang.submitted_at, gang.served_s) == (at(0), 4.0)
         assert await start(stores, run, seconds=7) == attempt_id(run, 2)
         assert [one.resumed_from_step for one in await stores.runs.attempts(run)] == [None, 7]
@@ -51,7 +66,7 @@ class PreemptCases:
     async def test_it_is_told_when_an_attempt_was_asked_first(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)
         await stores.cluster.record_status(running(attempt), now=at(1))
-        await preempt(stores, attempt, for_gang="urgent", seconds=3)
+        await preempt(stores, attempt, seconds=3)
         await stores.cluster.request_stop(run, now=at(7))
         await stores.runs.record_checkpoint(Checkpoint(run, attempt, 0, 7, digest("seven"), 1, at(8)))
         (seen,) = (await stores.cluster.snapshot(now=at(9))).running

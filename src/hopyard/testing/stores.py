@@ -123,8 +123,8 @@ async def apply(stores: ClusterStores, *placements: Placement, seconds: float = 
     return await stores.cluster.apply(Plan(snapshot.version, placements, **plan), now=at(seconds), epoch=epoch)
 
 
-async def preempt(stores: ClusterStores, attempt: AttemptId, *, for_gang: str = "other", seconds: float = 0) -> PlanResult:
-    """A plan asks this attempt to make room."""
+async def preempt(stores: ClusterStores, attempt: AttemptId, *, for_gang: str = "", seconds: float = 0) -> PlanResult:
+    """A plan asks this attempt to make room. for_gang: a run that waits; "": for a reservation."""
     wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId(for_gang), "it makes room")
     return await apply(stores, preempt=(wanted,), seconds=seconds)
 

@@ -35,7 +35,7 @@ class Applying:
             reason = self._start(placement)
             if reason is not None:
                 rejected[placement.gang.id] = reason
-        preempted = tuple(one.attempt for one in plan.preempt if self._preempt(one))
+        preempted = tuple(one.attempt for one in plan.preempt if self._preempt(one, plan.based_on))
         self._promise(plan)
         if self._started or preempted:
             state.changed()
@@ -81,9 +81,11 @@ class Applying:
         self._started.append(row)
         return None
 
-    def _preempt(self, wanted: Preemption) -> bool:
-        """Whether the attempt is asked to make room: it lives, nobody asked it to end, and its run allows it."""
+    def _preempt(self, wanted: Preemption, based_on: Version) -> bool:
+        """Whether the attempt is asked to make room: it lives, is not stopping, its run allows it, and the gang still waits as planned."""
         run = self._state.live_run(wanted.attempt)
+        if wanted.for_gang and not self._state.waits_unchanged(wanted.for_gang, based_on):
+            return False
         if run is None or run.attempts[-1].phase is AttemptPhase.STOPPING or not run.gang.preemptible:
             return False
         self.make_room(run, wanted.for_gang, wanted.reason)
@@ -91,10 +93,11 @@ class Applying:
 
     def _promise(self, plan: Plan) -> None:
         state = self._state
-        after = {one.gang: one for one in plan.promises if one.gang in state.pending}
+        standing = [one for one in plan.promises if one.gang in state.promises or state.waits_unchanged(one.gang, plan.based_on)]
+        after = {one.gang: one for one in standing if state.waits(one.gang)}
         broken = {breach.gang for breach in plan.breaches}
         for breach in plan.breaches:
-            if breach.gang in state.pending:
+            if state.waits_unchanged(breach.gang, plan.based_on):
                 self._tell(breach.gang, RunEventKind.BREACHED, f"{breach.cause}: {breach.detail}")
         for gang, promise in after.items():
             if gang not in state.promises or gang in broken:

@@ -69,6 +69,7 @@ class State:
         self.holdings = Holdings()
         self.charges = Charges()
         self.pending: Chunks[GangId, Gang] = Chunks()
+        self.waits_since: dict[GangId, int] = {}  # the version from which on each gang that waits does so as it does now
         self.delayed: dict[GangId, Gang] = {}  # of those that wait, not to be tried before their time
         self.running: Chunks[AttemptId, Running] = Chunks()
         self.live: dict[AttemptId, str] = {}
@@ -123,6 +124,7 @@ class State:
     # -- what waits and what runs -----------------------------------------------------------------------------------
 
     def wait(self, gang: Gang) -> None:
+        self.waits_since[gang.id] = self.version + 1  # `changed` follows
         if gang.not_before is None:
             self.pending[gang.id] = gang
         else:
@@ -131,9 +133,14 @@ class State:
     def waits(self, gang: GangId) -> bool:
         return gang in self.pending or gang in self.delayed
 
+    def waits_unchanged(self, gang: GangId, based_on: Version) -> bool:
+        """Whether it waits as it did for a plan that is based on this version."""
+        return self.waits(gang) and self.waits_since[gang] <= based_on
+
     def wait_no_more(self, gang: GangId) -> None:
         self.pending.discard(gang)  # one that is held is not there
         self.delayed.pop(gang, None)
+        self.waits_since.pop(gang, None)
         if self.promises.pop(gang, None) is not None:
             self.seen_promises.stale()
 

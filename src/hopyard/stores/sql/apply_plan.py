@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
@@ -10,9 +10,9 @@ from sqlalchemy import Connection, bindparam, select, update
 from hopyard.domain import attempt_news
 from hopyard.domain.amounts import placed
 from hopyard.domain.attempt import AttemptPhase
-from hopyard.domain.cluster import Breach, Plan, PlanResult, Preemption, Promise
+from hopyard.domain.cluster import Breach, Plan, PlanResult, Promise
 from hopyard.domain.gang import CHANGED_SINCE, Gang, Placement, is_other
-from hopyard.domain.ids import AttemptId, GangId, RunId, attempt_id
+from hopyard.domain.ids import AttemptId, GangId, RunId, Version, attempt_id
 from hopyard.domain.run import RunEventKind, RunPhase, moved
 from hopyard.stores.sql.attempt_rows import Changes
 from hopyard.stores.sql.checkpoint_rows import newest_steps
@@ -42,7 +42,12 @@ _WAITING = ByIds(
     ),
     runs.c.id,
 )
-_STANDING = select(runs.c.id, runs.c.phase, runs.c.held_by).where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
+_UNCHANGED = select(runs.c.id).where(
+    runs.c.id.in_(bindparam("b_ids", expanding=True)),
+    runs.c.phase == str(RunPhase.QUEUED),
+    runs.c.held_by.is_(None),
+    runs.c.touched <= bindparam("b_based_on"),
+)
 _START = Hot(
     update(runs)
     .where(runs.c.id == bindparam("b_id"), runs.c.phase == str(RunPhase.QUEUED))
@@ -83,9 +88,9 @@ class Applying:
             return PlanResult((), {placement.gang.id: _CHANGED for placement in plan.place}, self._stamp.write())
         started, rejected = self._place(plan.place) if plan.place else ([], {})
         changes = Changes(self._conn, self._live, self._stamp, self._now)
-        preempted = self._preempt(plan.preempt, changes)
+        preempted = self._preempt(plan, changes)
         gone = {GangId(one.run) for one in started}
-        self._promise([one for one in plan.promises if one.gang not in gone], plan.breaches)
+        self._promise([one for one in plan.promises if one.gang not in gone], plan.breaches, plan.based_on)
         if self._events:
             self._conn.execute(_EVENT_INSERT, self._events)
         changes.finish()
@@ -184,11 +189,14 @@ class Applying:
 
     # -- making room --------------------------------------------------------------------------------------------------
 
-    def _preempt(self, wanted: Sequence[Preemption], changes: Changes) -> list[AttemptId]:
+    def _preempt(self, plan: Plan, changes: Changes) -> list[AttemptId]:
         asked: list[AttemptId] = []
-        for one in wanted:
+        waiting = self._unchanged({one.for_gang for one in plan.preempt if one.for_gang}, plan.based_on)
+        for one in plan.preempt:
             found = self._live.attempts.get(one.attempt)
             if found is None or found.phase is AttemptPhase.STOPPING or not found.gang.preemptible:
+                continue
+            if one.for_gang and one.for_gang not in waiting:
                 continue
             self._preempt_one(found, one.for_gang, one.reason, changes)
             asked.append(found.id)
@@ -202,13 +210,12 @@ class Applying:
 
     # -- promises -----------------------------------------------------------------------------------------------------
 
-    def _promise(self, wanted: Sequence[Promise], breaches: Sequence[Breach]) -> None:
+    def _promise(self, wanted: Sequence[Promise], breaches: Sequence[Breach], based_on: Version) -> None:
         before = self._live.promises
         after = {one.gang: one for one in wanted}
         if after == before and not breaches:
             return
-        fresh = [*(gang for gang in after if gang not in before), *(one.gang for one in breaches)]
-        waiting = self._still_waiting(fresh)
+        waiting = self._unchanged([*(gang for gang in after if gang not in before), *(one.gang for one in breaches)], based_on)
         after = {gang: one for gang, one in after.items() if gang in before or gang in waiting}
         for breach in breaches:
             if breach.gang in waiting:
@@ -221,11 +228,13 @@ class Applying:
             self._live.promises = after
             self._stamp.touch("promises")
 
-    def _still_waiting(self, gangs: Sequence[GangId]) -> set[GangId]:
+    def _unchanged(self, gangs: Collection[GangId], based_on: Version) -> set[GangId]:
+        """Those that wait as they did when the plan was made. For one that was changed, held or started since, it decides nothing."""
         found: set[GangId] = set()
-        for at in range(0, len(gangs), IDS_PER_QUERY):
-            rows = self._conn.execute(_STANDING, {"b_ids": gangs[at : at + IDS_PER_QUERY]})
-            found.update(run for run, phase, held_by in rows if phase == RunPhase.QUEUED and held_by is None)
+        wanted = list(gangs)
+        for at in range(0, len(wanted), IDS_PER_QUERY):
+            values = {"b_ids": wanted[at : at + IDS_PER_QUERY], "b_based_on": based_on}
+            found.update(self._conn.execute(_UNCHANGED, values).scalars())
         return found
 
     def _tell(self, run: RunId, kind: RunEventKind, detail: str) -> None:
