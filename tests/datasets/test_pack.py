@@ -16,6 +16,7 @@ from hopyard.datasets.ignore import CODE, DATA, EVERYTHING, EXACT, Rules
 from hopyard.datasets.pack import pack
 from hopyard.datasets.progress import SILENT
 from hopyard.domain.manifest import CHUNK_BYTES, Manifest
+from hopyard.domain.text import shown
 from hopyard.errors import SpecError
 
 from .shelf import digest_of, make_tree
@@ -190,6 +191,12 @@ def test_pipes_sockets_and_odd_names_are_refused_by_name(tmp_path: Path) -> None
             pack(root)
         assert told.value.hints and told.value.message.isprintable()
         odd.unlink()
+
+
+def test_names_that_hold_characters_without_a_shape_are_packed_as_they_are(tmp_path: Path) -> None:
+    names = sorted(["a\u200db", "ab", "\u200eעברית.txt", "soft\xadhyphen", "zero\u200bwidth", "line\u2028separator", "\u202etxt.exe"])
+    assert paths(make_tree(tmp_path / "t", dict.fromkeys(names, ""))) == names
+    assert len({shown(name) for name in names}) == len(names)  # and listings tell them apart
 
 
 def test_what_is_not_there_or_is_no_tree_is_refused(tmp_path: Path) -> None:

@@ -280,3 +280,10 @@ def test_commands_that_cannot_run_say_why(play: Play, tmp_path: Path) -> None:
             assert reason in ended.reason
 
     play(scenario)
+
+
+def test_outputs_with_names_of_all_scripts_are_kept(tmp_path: Path) -> None:
+    kept = {"می\u200cخواهم.txt", "wide\u3000space", "soft\xadhyphen", "👩\u200d👧.png"}
+    for name in (*kept, "line\nbreak", "back\\slash", os.fsdecode(b"\xff")):
+        (tmp_path / name).touch()
+    assert set(written(tmp_path, None)) == kept

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from hopyard.domain.spans import span as span
-from hopyard.domain.text import shown
+from hopyard.domain.text import shown, shows_itself
 
 _NOT_FOR_TERMINALS = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")  # C0 is escaped by JSON itself
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -52,21 +52,21 @@ def out_lines(lines: Iterable[str]) -> None:
 def rendered(text: str) -> str:
     """One line as a terminal may have it: painted as it was painted here, and else only what shows itself. Everything that a
     command writes goes through this, because names of metrics, messages and reasons are other people's."""
-    if text.isprintable():
+    if shows_itself(text):
         return text
     return "".join(_SEQUENCES[part] if part in _SEQUENCES else shown(part) for part in _MARK.split(text))
 
 
 def cleaned(text: str) -> str:
     """One line with all that is not visible escaped, and still painted where it was: what `rendered` makes of it is as wide."""
-    if text.isprintable():
+    if shows_itself(text):
         return text
     return "".join(part if part in _SEQUENCES else shown(part) for part in _MARK.split(text))
 
 
 def plain(text: str) -> str:
     """As `cleaned`, no longer painted."""
-    return text if text.isprintable() else "".join(shown(part) for part in _MARK.split(text) if part not in _SEQUENCES)
+    return text if shows_itself(text) else "".join(shown(part) for part in _MARK.split(text) if part not in _SEQUENCES)
 
 
 def out_json(value: Any) -> None:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.cli.console import bytes_text, say
 from hopyard.datasets.ignore import CODE, leaves_out
+from hopyard.domain.text import shown
 
 if TYPE_CHECKING:
     import subprocess
 
 _MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
 _TIMEOUT_S = 20.0
+_LONGEST = 1024  # characters of a branch or a remote
 _MOST_LEFT_OUT = 1000  # changed files that git is told to leave out, one by one
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 _DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
@@ -100,7 +102,8 @@ class GitProbe:
         if dirty and left_out:
             diff = self._diff_without(left_out)
         branch = "" if head["head"] == "(detached)" else head["head"]
-        state = {"commit": head["oid"], "branch": branch, "dirty": dirty, "remote": without_secret(remote.decode(errors="replace").strip())}
+        origin = without_secret(remote.decode(errors="replace").strip())
+        state = {"commit": head["oid"], "branch": _one_line(branch), "dirty": dirty, "remote": _one_line(origin)}
         if dirty and len(diff) > _MAX_DIFF_BYTES:
             say(f"note: uncommitted changes of {bytes_text(len(diff))} are too large to be kept as a diff; the code itself is kept whole")
             diff = b""
@@ -136,11 +139,16 @@ def in_repository(folder: Path) -> bool:
 
 def _read_status(text: str) -> dict[str, str]:
     head = {"oid": "(initial)", "head": ""}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("# branch."):
             key, _, value = line.removeprefix("# branch.").partition(" ")
             head[key] = value
     return head
+
+
+def _one_line(text: str) -> str:
+    """As a server takes it: git takes names of branches and remotes with characters that are not visible."""
+    return shown(text)[:_LONGEST]
 
 
 def without_secret(url: str) -> str:

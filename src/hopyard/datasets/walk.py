@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from hopyard.datasets.homes import is_home, is_of_home, is_sdk_link
 from hopyard.datasets.ignore import Ignored, Rules
 from hopyard.domain.manifest import check_path, is_bare_repository, is_repository_name, link_stays_inside
+from hopyard.domain.text import shown
 from hopyard.errors import SpecError
 
 # A file: (path, size, mtime_ns, ctime_ns, inode, mode). A plain tuple, because there are many and each push makes them all.
@@ -149,9 +150,7 @@ def _checked(path: str) -> str:
     try:
         return check_path(path)
     except SpecError as bad:
-        shown = path.encode(errors="backslashreplace").decode()
-        shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
-        raise SpecError(f"the name `{shown}` cannot be packed: {_why(path)}", hints=("rename it, or name it in `.hopignore`",)) from bad
+        raise SpecError(f"the name `{shown(path)}` cannot be packed: {_why(path)}", hints=("rename it, or name it in `.hopignore`",)) from bad
 
 
 def _why(path: str) -> str:

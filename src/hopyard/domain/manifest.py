@@ -212,6 +212,15 @@ def check_path(path: str) -> str:
     return path
 
 
+def is_path(path: str) -> bool:
+    """Whether `check_path` takes it."""
+    try:
+        check_path(path)
+    except SpecError:
+        return False
+    return True
+
+
 def link_stays_inside(path: str, target: str) -> bool:
     """Whether a symbolic link at `path` with text `target` points into the tree, whatever other links the tree holds.
 

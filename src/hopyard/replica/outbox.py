@@ -11,6 +11,7 @@ from hopyard.datasets.ignore import CODE, EVERYTHING
 from hopyard.datasets.pack import pack
 from hopyard.datasets.transfer import push
 from hopyard.datasets.tree import PackedTree
+from hopyard.domain.manifest import is_path
 from hopyard.private_files import make_folder
 from hopyard.sdk.client import Client
 
@@ -56,7 +57,7 @@ def written(work: Path, before: Stamps | None) -> list[str]:
 
     Compared is each file with itself: the file system's times may come from another clock than this process's, and either may be
     set back meanwhile. Every write sets ctime, and no program can choose it. Left out: what a working folder gathers by itself
-    (`__pycache__` and the like), links, and files that may not be read.
+    (`__pycache__` and the like), links, files that may not be read, and names that no tree holds.
     """
     known = before or {}
     return [path for path, about in _walk(work, "") if known.get(path) != _stamp(about)]
@@ -88,7 +89,7 @@ def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         return
     for entry in entries:
         path = prefix + entry.name
-        if CODE.default(entry.name) or not entry.name.isprintable() or "\\" in entry.name:
+        if CODE.default(entry.name) or not is_path(path):
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path), path + "/")

@@ -10,6 +10,7 @@ from typing import Any
 
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
+from hopyard.domain.text import is_line
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import MOST_UNSTORED, RunStore
 from hopyard.tracking.lines import number, whole
@@ -193,7 +194,7 @@ def _printable(text: str) -> str:
 
 
 def _is_name(name: object) -> bool:
-    return isinstance(name, str) and 0 < len(name) <= NAME_LIMIT and name.isprintable()
+    return isinstance(name, str) and 0 < len(name) <= NAME_LIMIT and is_line(name)
 
 
 def _is_scalar(value: object) -> bool:
