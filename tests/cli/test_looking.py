@@ -13,7 +13,7 @@ from hopyard.datasets.ignore import CODE
 from hopyard.datasets.walk import PATH, walk
 from hopyard.sdk.client import Client
 
-from .conftest import TRAIN
+from .conftest import TRAIN, shell_in
 from .terminal import Shell, normal, same_as_snapshot
 
 
@@ -263,3 +263,19 @@ def test_doctor_finds_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
     found = {finding["check"]: finding for finding in done.json}
     assert found["home"]["hint"] == f"chmod 700 {home}"
     assert found["settings"]["level"] == found["database"]["level"] == "fail"
+
+
+def test_number_alone_means_the_run_of_this_folder(served_home: Path, tmp_path: Path, client: Client) -> None:
+    one, other = shell_in(tmp_path / "Left Side", served_home), shell_in(tmp_path / "right", served_home)
+    runs = {}
+    for shell in (one, other):
+        shell.write("a.py", "print('hello')\n")
+        runs[shell] = [shell.hop("run", "--json", "a.py").json["name"] for _ in range(2)]
+    assert [name.partition("/")[2] for name in runs[one] + runs[other]] == ["Left-Side/1", "Left-Side/2", "right/1", "right/2"]
+    for shell in (one, other):
+        for at, name in enumerate(runs[shell], 1):
+            assert shell.hop("info", "--json", str(at)).json["name"] == name
+    assert runs[one][1] in one.hop("rm", "--yes", "2").talk
+    assert {client.get("/runs/resolve", ref=name)["id"] for name in runs[other]}, "the other folder's runs are still there"
+    elsewhere = shell_in(tmp_path / "elsewhere", served_home).hop("info", "1")
+    assert elsewhere.code == 2 and "Left-Side/1" in elsewhere.talk and "right/1" in elsewhere.talk and "hint: " in elsewhere.talk

@@ -306,7 +306,7 @@ def test_runs_are_found_by_what_people_call_them(tmp_path: Path) -> None:
         assert await find(first["id"][:19]) == first["id"]
         assert await find("alice/mnist/1") == first["id"]
         assert await find("mnist/2") == third["id"]
-        assert await find("1") == second["id"]  # the newest of mine with this number
+        assert await find("2") == third["id"]  # the only one of mine with this number
         assert await find("baseline") == second["id"]
         assert await find("last") == third["id"]
         unknown = await stage.ask("GET", "/runs/resolve", ref="mnist/21", status=404)
@@ -315,6 +315,29 @@ def test_runs_are_found_by_what_people_call_them(tmp_path: Path) -> None:
             await stage.ask("GET", "/runs/resolve", ref=odd, status=404)
         ambiguous = await stage.ask("GET", "/runs/resolve", ref=first["id"][:6], status=400)
         assert "several" in ambiguous["error"]["message"]
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_bare_number_is_first_one_of_the_project_and_never_guessed(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        bob = (await stage.ask("POST", "/users", {"name": "bob"}, status=201))["token"]
+        mine = {(project, number): (await stage.submit(plan=0, project=project))["id"] for number in (1, 2) for project in ("proj", "study")}
+        only = (await stage.submit(plan=0, project="study"))["id"]
+        await stage.ask("POST", "/runs", {"spec": {"project": "bobs", "roles": [role()]}}, token=bob, plan=0)
+
+        async def find(ref: str, status: int | None = None, **more: Any) -> Any:
+            return await stage.ask("GET", "/runs/resolve", ref=ref, status=status, **more)
+
+        for (project, number), run in mine.items():
+            assert (await find(str(number), project=project))["id"] == run
+        assert (await find("3", project="proj"))["id"] == only, "no run of the project has that number, and one other does"
+        for elsewhere in ({}, {"project": "empty"}):
+            error = (await find("1", status=400, **elsewhere))["error"]
+            assert "proj/1" in error["message"] and "study/1" in error["message"] and "bobs" not in error["message"]
+            assert "PROJECT/NUMBER" in error["hints"][0]
+        await find("9", status=404, project="proj")
+        await find("1", status=422, project="no project")
 
     play(tmp_path, scene, loops=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hopyard.cli.console import number, seconds_since, span
@@ -15,14 +16,25 @@ _LATE_S = 2.0  # what was expected to start so long ago is late: to start takes 
 
 
 def get_run(client: Client, ref: str) -> Run:
-    """The run that `ref` names: an id, a name, a number, a label or `last`. Raises NotFound with close names."""
+    """The run that `ref` names: an id, a name, a number, a label or `last`. A number is first one of the current folder's project.
+    Raises NotFound with close names, SpecError for a number of several projects."""
     own = os.environ.get("HOPYARD_RUN_ID")
     if own and client.token.startswith(RUN_TOKEN) and ref in (own, os.environ.get("HOPYARD_RUN")):
         ref, path = "", f"/runs/{own}"  # a run's own token may look up no other
     else:
         path = "/runs/resolve"
-    run: Run = client.get(path, ref=ref or None)
+    run: Run = client.get(path, ref=ref or None, project=_project_here() if ref.strip().isdecimal() else None)
     return run
+
+
+def _project_here() -> str | None:
+    """The project of what `hop run` starts in the current folder; None in a folder that was deleted."""
+    from hopyard.config.runspec import project_of
+
+    try:
+        return project_of(Path.cwd())
+    except FileNotFoundError:
+        return None
 
 
 def address(client: Client, run: Run) -> str:

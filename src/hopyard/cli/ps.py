@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console, familiar
-from hopyard.cli.address import Run, duration_s, final, first_line, in_line, interrupted, unstored, values_line
+from hopyard.cli.address import Run, duration_s, final, first_line, get_run, in_line, interrupted, unstored, values_line
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.config.asks import Gpus, format_gpus, format_replicas
 from hopyard.config.params import split_pair
@@ -60,7 +60,7 @@ def ps(
     pairs = dict(split_pair(tag, what="--tag", example="team=vision") for tag in tags)
     client = connect()
     nothing = _nothing(filtered=bool(phases or tags or parent or any(filters.values())), everything=everything)
-    study = None if parent is None else str(client.get("/runs/resolve", ref=parent)["id"])
+    study = None if parent is None else str(get_run(client, parent)["id"])
     shown = int(trials or bool(tags) or study is not None)
 
     def show() -> None:

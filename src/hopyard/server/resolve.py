@@ -13,17 +13,21 @@ from hopyard.interfaces.run_store import RunFilter, RunStore
 _NAMES = "a run is named USER/PROJECT/NUMBER, PROJECT/NUMBER or NUMBER, by its label, its id, or as `last`: alice/mnist/12"
 _SHORTEST_PART = 6
 _LIVE = frozenset(phase for phase in RunPhase if not phase.final)
+_SHOWN = 10  # runs that fit a bare number
 _LOOK_AT = 200  # newest runs whose names are compared for hints
 
 
-async def resolve(runs: RunStore, ref: str, *, user: str) -> Run:
-    """Raises NotFound with close names as hints, SpecError when part of an id fits several runs."""
+async def resolve(runs: RunStore, ref: str, *, user: str, project: str | None = None) -> Run:
+    """The run that `user` means by `ref`. project: the one in which the user works, where a bare number is looked up first.
+
+    Raises NotFound with close names as hints, SpecError when part of an id or a bare number fits several runs.
+    """
     ref = ref.strip()
     if not ref:
         raise SpecError("a run has to be named", hints=(_NAMES,))
     found = (
         await _by_word(runs, ref, user)
-        or await _by_name(runs, ref, user)
+        or await _by_name(runs, ref, user, project)
         or await _by_id(runs, ref)
         or await _by_own_label(runs, ref, user)
         or await _by_part_of_id(runs, ref)
@@ -43,14 +47,26 @@ async def _by_word(runs: RunStore, ref: str, user: str) -> Run | None:
     return next(iter(await runs.list(RunFilter(user=user, trials=False, limit=1))), None)
 
 
-async def _by_name(runs: RunStore, ref: str, user: str) -> Run | None:
+async def _by_name(runs: RunStore, ref: str, user: str, project: str | None) -> Run | None:
     *before, number = ref.split("/")
     if not number.isdecimal() or not number.isascii() or len(number) > 9 or len(before) > 2 or not all(map(is_name, before)):
         return None
     if not before:
-        return next(iter(await runs.list(RunFilter(user=user, number=int(number), limit=1))), None)
+        return await _by_number(runs, int(number), user, project)
     name = RunName(before[0] if len(before) == 2 else user, before[-1], int(number))
     return await runs.find_by_name(name)
+
+
+async def _by_number(runs: RunStore, number: int, user: str, project: str | None) -> Run | None:
+    """The run with this number in `project`; else the only one of the user. Guessing among several could delete the wrong run."""
+    if project is not None and (found := await runs.find_by_name(RunName(user, project, number))) is not None:
+        return found
+    found_all = await runs.list(RunFilter(user=user, number=number, limit=_SHOWN + 1, brief=True))
+    if len(found_all) > 1:
+        names = ", ".join(f"{run.name.project}/{number}" for run in found_all[:_SHOWN])
+        more = " and more" if len(found_all) > _SHOWN else ""
+        raise SpecError(f"`{number}` is a run in several projects: {names}{more}", hints=("name the project as well: PROJECT/NUMBER",))
+    return await runs.get(found_all[0].id) if found_all else None
 
 
 async def _by_own_label(runs: RunStore, ref: str, user: str) -> Run | None:

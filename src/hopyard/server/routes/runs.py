@@ -76,6 +76,7 @@ class ListQuery(In):
 
 class RefQuery(In):
     ref: Annotated[str, Meta(max_length=400, pattern=TEXT, description="id, part of one, name, number, label or `last`")]
+    project: Annotated[Name, Meta(description="the one in which the caller works: a bare number is looked up there first")] | None = None
 
 
 class DeleteQuery(In):
@@ -181,9 +182,11 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Find a run by what people call it.
 
         An id or a part of one (6 characters or more), a name `user/project/12`, `project/12` or `12` of the caller's own, a
-        label (the newest), or `last`. 404 comes with close names.
+        label (the newest), or `last`. A bare number means the run of `project`, else the only one of the caller with that number; 400
+        names the projects where there are several. 404 comes with close names.
         """
-        return await whole(parts, ask.caller, await resolve(parts.runs, ask.query.ref, user=ask.caller.user))
+        found = await resolve(parts.runs, ask.query.ref, user=ask.caller.user, project=ask.query.project)
+        return await whole(parts, ask.caller, found)
 
     async def get(ask: Ask[Nothing, Nothing]) -> RunOut:
         """Get a run with its attempts, what was decided about it, latest metrics and progress."""
