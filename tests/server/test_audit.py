@@ -120,6 +120,18 @@ def test_users_see_what_they_did_and_the_owner_sees_everything(tmp_path: Path) -
     play(tmp_path, scene, loops=False)
 
 
+def test_an_action_that_there_is_not_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        for action, near, known in (("run.stpo", "run.stop", "run.submit"), ("foo", None, "dataset"), ("tokens", "token", "run"), ("run.", None, "run.stop")):
+            error = (await stage.ask("GET", "/audit", action=action, status=400))["error"]
+            assert action in error["message"] and known in error["hints"][-1], error
+            assert near is None or f"`{near}`" in error["hints"][0]
+        for action in ("run", "run.stop", "queue.apply", "server.sweep", "token", "audit.read"):
+            assert await records(stage, action=action) == []
+
+    play(tmp_path, scene, loops=False)
+
+
 def test_a_record_tells_the_unix_user_of_a_connection(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         async with listening(stage) as port:

@@ -41,7 +41,8 @@ BASE = "/api/v1"
 
 def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
     """All of them; the most asked for first, since addresses are tried in this order."""
-    return [
+    actions = set[str]()
+    found: list[Endpoint[Any, Any]] = [
         *attempt_endpoints(parts),
         *blob_endpoints(parts),
         *run_endpoints(parts),
@@ -55,12 +56,14 @@ def endpoints(parts: Parts) -> list[Endpoint[Any, Any]]:
         *why_endpoints(parts),
         *node_endpoints(parts),
         *usage_endpoints(parts),
-        *audit_endpoints(parts),
+        *audit_endpoints(parts, actions),
         *user_endpoints(parts),
         *token_endpoints(parts),
         *secret_endpoints(parts),
         *server_endpoints(parts),
     ]
+    actions.update(one.action for one in found if one.who != "anyone")
+    return found
 
 
 def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:

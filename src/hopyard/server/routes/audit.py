@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from hopyard.domain.audit import AuditFilter, AuditRecord, Outcome
-from hopyard.errors import Forbidden
+from hopyard.domain.suggest import closest
+from hopyard.domain.text import shown
+from hopyard.errors import Forbidden, SpecError
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import TEXT, In, Time
 from hopyard.server.parts import Parts
@@ -50,11 +52,13 @@ class AuditsOut(Struct, frozen=True):
     next: int | None
 
 
-def audit_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
+def audit_endpoints(parts: Parts, actions: Collection[str]) -> Sequence[Endpoint[Any, Any]]:
+    """actions: all that the other endpoints are called in the log."""
+
     async def audit(ask: Ask[AuditQuery, Nothing]) -> AuditsOut:
         """List who changed what, and what was refused, newest first; also of what is deleted.
 
-        The server's owner sees everything; every other user what they did themselves.
+        The server's owner sees everything; every other user what they did themselves. 400 for an action that there is not.
         """
         query, user = ask.query, ask.caller.require_user()
         if user != parts.queues.owner and query.user not in (None, user):
@@ -70,10 +74,24 @@ def audit_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             limit=query.limit + 1,
         )
         found = await parts.audit.list(where)
+        if query.action is not None and not found and query.before is None:  # records of an older server may have other actions
+            _check_action(query.action, actions)
         page = found[: query.limit]
         return AuditsOut([_out(one) for one in page], page[-1].id if len(found) > len(page) else None)
 
-    return [Endpoint("GET", "/audit", audit, AuditQuery, returns=AuditsOut, errors=(403,), tag="audit")]
+    return [Endpoint("GET", "/audit", audit, AuditQuery, returns=AuditsOut, errors=(400, 403), tag="audit")]
+
+
+def _check_action(action: str, actions: Collection[str]) -> None:
+    """Raises SpecError for what is neither one of them nor the noun of some."""
+    nouns = sorted({one.partition(".")[0] for one in actions})
+    if action in actions or action in nouns:
+        return
+    noun = action.partition(".")[0]
+    known = sorted(one for one in actions if one.startswith(f"{noun}.")) if noun in nouns else nouns
+    near = closest(action, [*known, *actions])
+    hints = [f"did you mean `{near}`?"] if near else []
+    raise SpecError(f"there is no action `{shown(action[:80])}`", hints=(*hints, f"{'actions' if noun in nouns else 'nouns'}: {', '.join(known)}"))
 
 
 def _out(one: AuditRecord) -> AuditOut:

@@ -149,7 +149,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/health", health, returns=HealthOut, who="anyone"),
         Endpoint("GET", "/ready", ready, returns=ReadyOut, who="anyone", errors=(503,)),
         Endpoint("GET", "/proof", prove, query=ProveIn, returns=ProofOut, who="anyone"),
-        Endpoint("GET", "/status", status, returns=StatusOut),
+        Endpoint("GET", "/status", status, audit="server.status", returns=StatusOut),
         Endpoint("POST", "/sweep", sweep, returns=SweptOut, scope=Scope.ADMIN, audit="server.sweep"),
         Endpoint("POST", "/key/rotate", rotate_key, returns=RotatedOut, scope=Scope.ADMIN, audit="server.rotate_key"),
         Endpoint("POST", "/shutdown", shutdown, body=ShutdownIn, errors=(409,), scope=Scope.ADMIN, audit="server.shutdown"),
