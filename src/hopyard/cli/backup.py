@@ -26,11 +26,12 @@ def backup(folder: Path, as_json: bool) -> None:
     is new is copied. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
     """
     from hopyard.backup.create import create_backup
-    from hopyard.cli.server import check_here
+    from hopyard.sdk.connect import check_own_server
 
-    check_here()
+    home = Home.default()
+    check_own_server(home)
     with TransferBar() as bar:
-        mark = create_backup(Home.default(), folder.absolute(), progress=bar)
+        mark = create_backup(home, folder.absolute(), progress=bar)
     if as_json:
         console.out_json({"folder": str(folder.absolute()), **asdict(mark)})
     else:
@@ -49,8 +50,10 @@ def restore(folder: Path, database: str | None, start_runs: bool, as_json: bool)
     `hop node uncordon`: the original may still run them.
     """
     from hopyard.backup.restore import restore_backup
+    from hopyard.sdk.connect import check_own_server
 
     home = Home.default()
+    check_own_server(home)
     with TransferBar() as bar:
         mark = restore_backup(folder.absolute(), home, database=database, hold=not start_runs, progress=bar)
     if as_json:

@@ -10,20 +10,17 @@ import click
 from hopyard.cli import console
 from hopyard.cli.options import json_option
 from hopyard.config.home import AS_ROOT, ROOT_HINT, Home
-from hopyard.errors import Conflict, ServerUnavailable, UsageError
+from hopyard.errors import Conflict, ServerUnavailable
 
 
 @click.command("up")
 @json_option
 def up(as_json: bool) -> None:
     """Start the server of this machine, if it does not run. Every other command does so by itself."""
-    from hopyard.sdk.connect import find_server, read_login, start_server
+    from hopyard.sdk.connect import check_own_server, find_server, start_server
 
     home = Home.default()
-    check_here()
-    login = read_login(home)
-    if login is not None:
-        raise UsageError(f"this home uses the server at {login[0]}", hints=("that one is started where it lives",))
+    check_own_server(home)
     before = find_server(home)
     server = before or start_server(home)
     if as_json:
@@ -44,25 +41,16 @@ def _warnings(told: str) -> list[str]:
 @click.option("--stop-runs", "runs", flag_value="stop", help="End live runs first.")
 def down(runs: Literal["keep", "stop"] | None) -> None:
     """End the server of this machine. With live runs, say what becomes of them."""
-    from hopyard.sdk.connect import stop_server
+    from hopyard.sdk.connect import check_own_server, stop_server
 
-    check_here()
+    home = Home.default()
+    check_own_server(home)
     try:
-        ended = stop_server(Home.default(), runs=runs or "refuse")
+        ended = stop_server(home, runs=runs or "refuse")
     except Conflict as refused:
         hints = ("--keep-runs lets them go on without it; the next server takes them back", "--stop-runs ends them")
         raise Conflict(refused.message, hints=hints) from refused
     console.say("the server has ended" if ended else "no server runs")
-
-
-def check_here() -> None:
-    """Raises UsageError when this shell talks to a server by its address: that of the home folder is not the one that is meant."""
-    from hopyard.sdk.connect import TOKEN_VARIABLE, URL_VARIABLE
-
-    url = os.environ.get(URL_VARIABLE)
-    if url and os.environ.get(TOKEN_VARIABLE):
-        hint = f"that one is started and ended where it lives; for the one of this home: `unset {URL_VARIABLE} {TOKEN_VARIABLE}`"
-        raise UsageError(f"this shell uses the server at {url}", hints=(hint,))
 
 
 @click.command("status")

@@ -52,10 +52,13 @@ def service(ctx: click.Context) -> None:
 @click.option("--force", is_flag=True, help="Replace a unit of another home or of somebody's own making.")
 def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> None:
     """Write the unit and start it. A server that runs already is replaced; its runs go on."""
+    from hopyard.sdk.connect import check_own_server
+
     if run_as is not None and not system:
         raise SpecError("--run-as is of a unit of the whole machine", hints=("add --system",))
     user = _user(run_as) if system else None
     unit = _unit(system, user)
+    check_own_server(unit.home)
     text = unit_text(unit.home, python=sys.executable, path=os.environ.get("PATH", os.defpath), user=user.pw_name if user else None)
     if only_print:
         console.out_lines(text.splitlines())

@@ -155,11 +155,12 @@ def rotate_key(as_json: bool) -> None:
     from hopyard.cli.times import clock
     from hopyard.sdk.connect import connect
 
-    told = connect().post("/key/rotate")
+    client = connect()
+    told = client.post("/key/rotate")
     if as_json:
         console.out_json(told)
     else:
-        console.say(f"the server signs with a new key; the earlier one counts until {clock(told['until'])}")
+        console.say(f"the server at {client.url} signs with a new key; the earlier one counts until {clock(told['until'])}")
 
 
 def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hopyard.config.home import HOME_VARIABLE, Home
-from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError
+from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError, UsageError
 from hopyard.private_files import make_folder, open_file
 from hopyard.sdk.client import Client
 from hopyard.sdk.home_link import Stranger, client_of, dial, peer_of, port_of
@@ -95,6 +95,21 @@ def far_url(home: Home) -> str | None:
     url = _named_url()
     login = None if url else read_login(home)
     return url or (None if login is None else login[0])
+
+
+def check_own_server(home: Home) -> None:
+    """Raises UsageError where this user works with another server than the home folder's own: by variables of the shell, or a login file. What
+    starts, ends or copies the home's own server would then not be about the one that is meant."""
+    url = _named_url()
+    if url is not None:
+        if os.environ.get(TOKEN_VARIABLE) or not _is_own(home, url):
+            hint = f"that one is started and ended where it lives; for the one of this home: `unset {URL_VARIABLE} {TOKEN_VARIABLE}`"
+            raise UsageError(f"this shell uses the server at {url}", hints=(hint,))
+        return
+    login = read_login(home)
+    if login is not None:
+        hint = f"that one is started and ended where it lives; for the one of this home, move {home.login_file} away, or name another home by {HOME_VARIABLE}"
+        raise UsageError(f"this home uses the server at {login[0]}", hints=(hint,))
 
 
 def _named_url() -> str | None:
