@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import sys
@@ -19,6 +20,7 @@ from hopyard.sdk import checkpoints
 from hopyard.sdk import params as parameters
 from hopyard.sdk.bound import Bound
 from hopyard.sdk.checkpoints import Contents, Position
+from hopyard.sdk.gloo_threads import let_finish
 from hopyard.sdk.gpu_share import keep_to_share
 from hopyard.sdk.loop import Loop, Trail
 from hopyard.sdk.metrics import MetricStream, Number, as_number, as_step
@@ -321,6 +323,7 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(let_finish)
 
 
 def _int(text: str | None, otherwise: int) -> int:

@@ -1,0 +1,37 @@
+"""The end of a script whose gloo threads are still at work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import ctypes, hashlib, os, sys, threading, types
+import hopyard.sdk.session
+if {torch}:
+    sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
+begun = threading.Event()
+
+def work():
+    ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)
+    begun.set()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 400_000)  # runs without Python's lock, as gloo does
+    os.write(1, b"finished ")
+
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+def _output(*, torch: bool, name: bytes) -> str:
+    done = subprocess.run([sys.executable, "-c", SCRIPT.format(torch=torch, name=name)], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def test_the_interpreter_ends_after_a_gloo_thread_has_finished() -> None:
+    assert _output(torch=True, name=b"pt_gloo_runloop") == "finished "
+
+
+def test_other_threads_are_not_waited_for() -> None:
+    assert _output(torch=True, name=b"other") == ""
+    assert _output(torch=False, name=b"pt_gloo_runloop") == ""
