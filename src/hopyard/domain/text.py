@@ -76,7 +76,7 @@ def shown_lines(text: str) -> str:
 
 
 def _is_visible(character: str) -> bool:
-    if _HIDDEN.match(character):
+    if _HIDDEN.fullmatch(character):
         return False
     if character.isprintable() or character in _ARABIC_SIGNS:
         return True

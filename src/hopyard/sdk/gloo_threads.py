@@ -18,11 +18,11 @@ _EVERY_S = 0.002
 _IDLE_LOOKS = 3  # a thread that waits for Python's own lock sleeps, too, but not for so many looks on end
 
 
-def _busy(tasks: Path) -> bool:
+def _busy(threads: Path) -> bool:
     """Whether a gloo thread of this process is about to run."""
-    for task in tasks.iterdir():
+    for thread in threads.iterdir():
         try:
-            name, state = (task / "comm").read_text().strip(), (task / "stat").read_text().rpartition(")")[2].split()[0]
+            name, state = (thread / "comm").read_text().strip(), (thread / "stat").read_text().rpartition(")")[2].split()[0]
         except (OSError, IndexError):  # the thread has just ended
             continue
         if name == _NAME and state != "S":
@@ -30,11 +30,11 @@ def _busy(tasks: Path) -> bool:
     return False
 
 
-def let_finish(tasks: Path = Path("/proc/self/task")) -> None:
+def let_finish(threads: Path = Path("/proc/self/task")) -> None:
     """Wait until no gloo thread has anything to do, at most two seconds."""
-    if "torch.distributed" not in sys.modules or not tasks.is_dir():
+    if "torch.distributed" not in sys.modules or not threads.is_dir():
         return
     until, idle = time.monotonic() + _MOST_S, 0
     while idle < _IDLE_LOOKS and time.monotonic() < until:
-        idle = 0 if _busy(tasks) else idle + 1
+        idle = 0 if _busy(threads) else idle + 1
         time.sleep(_EVERY_S)
