@@ -40,7 +40,7 @@ def test_bytes_are_taken_at_the_exact_end_only(tmp_path: Path) -> None:
         raw = await stage.send("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout", offset=6, limit=5)
         assert (raw.content, raw.headers["x-length"]) == (b"world", "12")
         listed = await stage.ask("GET", f"/runs/{run['id']}/streams")
-        assert listed == {"streams": [{"attempt": f"{run['id']}.1", "rank": 0, "stream": "stdout"}]}
+        assert listed == {"streams": [{"attempt": f"{run['id']}.1", "rank": 0, "stream": "stdout"}], "next": None}
 
     play(tmp_path, scene)
 
@@ -62,7 +62,7 @@ def test_a_sync_that_is_not_as_it_announces_is_refused(tmp_path: Path) -> None:
         ):
             response = await stage.send("POST", at, json.dumps(head).encode() + b"\n" + data)
             assert response.status_code in (400, 422), response.text
-        assert await stage.ask("GET", f"/runs/{run['id']}/streams") == {"streams": []}
+        assert await stage.ask("GET", f"/runs/{run['id']}/streams") == {"streams": [], "next": None}
         for attempt, rank in ((f"{run['id']}.2", 0), (f"{run['id']}.1", 1), ("unknownrun.1", 0)):
             body = json.dumps({"status": {"rank": rank, "phase": "running"}}).encode()
             assert (await stage.send("POST", f"/attempts/{attempt}/replicas/{rank}/sync", body)).status_code == 404

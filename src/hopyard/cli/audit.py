@@ -15,7 +15,6 @@ from hopyard.cli.options import json_option
 from hopyard.errors import SpecError, UsageError
 
 _COLUMNS = ("at", "user", "action", "target", "target_id", "outcome", "origin", "token", "detail")
-_PAGE = 1000
 
 
 @click.command("audit")
@@ -47,14 +46,7 @@ def audit(
     if begin is not None and end is not None and begin >= end:
         raise SpecError("--until: nothing lies between `--since` and `--until`", hints=("--since is the earlier one",))
     query |= {name: at.isoformat() for name, at in (("since", begin), ("until", end)) if at is not None}
-    client, rows = connect(), list[dict[str, Any]]()
-    before: int | None = None
-    while len(rows) < limit:
-        page = client.get("/audit", **query, limit=min(_PAGE, limit - len(rows)), before=before)
-        rows += page["records"]
-        before = page["next"]
-        if before is None:
-            break
+    rows: list[dict[str, Any]] = list(connect().pages("/audit", "records", cursor="before", most=limit, **query))
     if as_json:
         console.out_json(rows)
     elif as_csv:

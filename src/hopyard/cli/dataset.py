@@ -112,7 +112,7 @@ def ls(as_json: bool) -> None:
     """List all datasets."""
     from hopyard.sdk.connect import connect
 
-    found = connect().get("/datasets")["datasets"]
+    found = list(connect().pages("/datasets", "datasets"))
     if as_json:
         console.out_json(found)
         return
@@ -120,7 +120,7 @@ def ls(as_json: bool) -> None:
         console.say("no datasets yet; `hop dataset push NAME PATH` makes one")
         return
     rows = []
-    for one in sorted(found, key=lambda one: one["name"]):
+    for one in found:
         newest = one["newest"] or {}
         rows.append([one["name"], str(newest.get("number", "-")), *_amounts(newest), one["metric"] or "-", newest.get("message", "")])
     head = ["NAME", "VERSION", "FILES", "SIZE", "PUSHED", "METRIC", "MESSAGE"]
@@ -134,7 +134,7 @@ def versions(name: str, as_json: bool) -> None:
     """List the versions of a dataset, the newest first."""
     from hopyard.sdk.connect import connect
 
-    found = connect().get(f"/datasets/{check_name(name, what='dataset')}/versions")["versions"]
+    found = list(connect().pages(f"/datasets/{check_name(name, what='dataset')}/versions", "versions", cursor="before"))
     if as_json:
         console.out_json(found)
         return

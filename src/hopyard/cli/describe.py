@@ -31,7 +31,7 @@ def describe(ref: str, as_json: bool) -> None:
 
     client = connect()
     run: Run = client.get(f"/runs/{get_run(client, ref)['id']}")
-    run["checkpoints"] = client.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+    run["checkpoints"] = list(client.pages(f"/runs/{run['id']}/checkpoints", "checkpoints"))
     if as_json:
         console.out_json(run)
         return

@@ -82,7 +82,7 @@ def fork(ref: str, checkpoint: str | None, epochs: int | None, trust: bool, deta
     if roles is not None:
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
-    saved = client.get(f"/runs/{source['id']}/checkpoints")["checkpoints"] if wanted == "newest" else []
+    saved = list(client.pages(f"/runs/{source['id']}/checkpoints", "checkpoints")) if wanted == "newest" else []
     run = client.post(f"/runs/{source['id']}/fork", changes, plan=1)
     if saved and study is None and run["spec"]["resume"]["step"] < saved[-1]["step"]:
         step = run["spec"]["resume"]["step"]

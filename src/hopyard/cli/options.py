@@ -94,7 +94,7 @@ def complete_dataset(_ctx: click.Context, _parameter: click.Parameter, incomplet
     from hopyard.sdk.connect import connect
 
     try:
-        found = connect(start=False).get("/datasets")["datasets"]
+        found = list(connect(start=False).pages("/datasets", "datasets"))
     except HopyardError:
         return []
     return [CompletionItem(dataset["name"]) for dataset in found if dataset["name"].startswith(incomplete)]

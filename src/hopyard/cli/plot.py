@@ -92,11 +92,11 @@ def _series(client: Client, run: Run, metrics: tuple[str, ...], rank: int | None
 
     plain = metrics and not any("*" in name for name in metrics)
     asked = ",".join(metrics) if plain else None
-    found: dict[str, dict[str, Any]] = client.get(f"/runs/{run['id']}/metrics", names=asked, rank=rank, max_points=_POINTS)["series"]
+    found: dict[str, dict[str, Any]] = dict(client.pages(f"/runs/{run['id']}/metrics", "series", names=asked, rank=rank, max_points=_POINTS))
     found = {name: one for name, one in found.items() if one["steps"]}
     for wanted in metrics:
         if not any(fnmatchcase(name, wanted) for name in found):
-            known = found if not plain else client.get(f"/runs/{run['id']}/metrics", rank=rank, max_points=2)["series"]
+            known = found if not plain else dict(client.pages(f"/runs/{run['id']}/metrics", "series", rank=rank, max_points=2))
             hints = hints_for(wanted, known, what="it has") if known else ("it has logged none; `hop.log(loss=…, step=…)` does",)
             raise NotFound(f"{run['name']} has no metric `{wanted}`", hints=hints)
     return {name: one for name, one in found.items() if not metrics or any(fnmatchcase(name, wanted) for wanted in metrics)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 import click
 
@@ -23,7 +22,6 @@ LIVE = ("queued", "starting", "running", "stopping")
 PHASES = (*LIVE, "succeeded", "failed", "cancelled")
 _SHOWN = 50
 _WATCH_S = 1.0
-_PAGE = 200
 
 
 @click.command("ps")
@@ -57,7 +55,10 @@ def ps(
     from hopyard.sdk.connect import connect
 
     wanted = _phases(phases, everything)
-    pairs = dict(split_pair(tag, what="--tag", example="team=vision") for tag in tags)
+    pairs: dict[str, str] = {}
+    for key, value in (split_pair(tag, what="--tag", example="team=vision") for tag in tags):
+        if pairs.setdefault(key, value) != value:
+            raise SpecError(f"--tag: `{key}` is asked for with two values", hints=("no run has both: name each tag once",))
     client = connect()
     nothing = _nothing(filtered=bool(phases or tags or parent or any(filters.values())), everything=everything)
     study = None if parent is None else str(get_run(client, parent)["id"])
@@ -89,17 +90,9 @@ def ps(
 
 
 def list_runs(client: Client, *, phases: tuple[str, ...], tags: dict[str, str], limit: int | None, **filters: str | int | None) -> list[Run]:
-    """The newest `limit` runs that match, or all. The server filters by one tag, the rest is done here, page by page."""
-    found: list[Run] = []
-    before: str | None = None
-    first_tag = next((f"{key}={value}" for key, value in tags.items()), None)
-    while True:
-        size = limit if limit is not None and len(tags) < 2 else _PAGE
-        page: dict[str, Any] = client.get("/runs", phase=",".join(phases) or None, tag=first_tag, limit=min(size, _PAGE), before=before, **filters)
-        found += [run for run in page["runs"] if all(run["spec"]["tags"].get(k) == v for k, v in tags.items())]
-        before = page.get("next")
-        if not before or (limit is not None and len(found) >= limit):
-            return found[:limit]
+    """The newest `limit` runs that match, or all."""
+    tag = [f"{key}={value}" for key, value in tags.items()]
+    return list(client.pages("/runs", "runs", cursor="before", most=limit or sys.maxsize, phase=",".join(phases) or None, tag=tag, **filters))
 
 
 def _phases(given: tuple[str, ...], everything: bool) -> tuple[str, ...]:

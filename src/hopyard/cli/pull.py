@@ -76,7 +76,7 @@ def _check_free(dest: Path, force: bool) -> None:
 
 def _checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | None:
     """The checkpoint of `step`, or the newest; None where the run has none. Raises NotFound for a step without one."""
-    found = {one["step"]: one for one in client.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]}
+    found = {one["step"]: one for one in client.pages(f"/runs/{run['id']}/checkpoints", "checkpoints")}
     if step is None:
         return found[max(found)] if found else None
     if step not in found:

@@ -59,7 +59,7 @@ def complete_reservation(_ctx: click.Context, _parameter: click.Parameter, incom
     from hopyard.sdk.connect import connect
 
     try:
-        found = connect(start=False).get("/reservations")["reservations"]
+        found = list(connect(start=False).pages("/reservations", "reservations"))
     except HopyardError:
         return []
     return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
@@ -202,7 +202,7 @@ def ls(everything: bool, as_json: bool) -> None:
     """List reservations: those that hold now and those that come up."""
     from hopyard.sdk.connect import connect
 
-    found = [one for one in connect().get("/reservations")["reservations"] if everything or one["next_start_at"]]
+    found = [one for one in connect().pages("/reservations", "reservations") if everything or one["next_start_at"]]
     if as_json:
         console.out_json(found)
     elif not found:

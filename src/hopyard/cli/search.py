@@ -23,6 +23,8 @@ from hopyard.config import params
 from hopyard.domain.suggest import closest
 from hopyard.errors import SpecError
 
+_SHOWN = 50
+
 
 class SearchGroup(click.Group):
     """`hop search search.yaml` is `hop search run search.yaml`: what is no command is a file."""
@@ -79,18 +81,17 @@ def run(file: Path, dry_run: bool, detach: bool, as_json: bool, **options: Any) 
 
 @search.command("ls")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also studies that have ended.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, the newest.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: 50; with --json all]")
 @json_option
-def ls(everything: bool, limit: int, as_json: bool) -> None:
+def ls(everything: bool, limit: int | None, as_json: bool) -> None:
     """List studies, the newest first: those alive, or all with -a."""
-    from hopyard.cli.ps import LIVE
+    from hopyard.cli.ps import LIVE, list_runs
     from hopyard.cli.studyresume import continued_names
     from hopyard.cli.studytable import searcher_name, why_failed
     from hopyard.sdk.connect import connect
 
-    phases = None if everything else ",".join(LIVE)
     client = connect()
-    found = client.get("/runs", studies=1, phase=phases, limit=limit)["runs"]
+    found = list_runs(client, phases=() if everything else LIVE, tags={}, limit=limit or (None if as_json else _SHOWN), studies=1)
     if as_json:
         console.out_json(found)
         return

@@ -61,7 +61,7 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
     from hopyard.cli.times import clock
     from hopyard.sdk.connect import connect
 
-    found = connect().get("/tokens", user=user, everybody=1 if everybody else None)["tokens"]
+    found = list(connect().pages("/tokens", "tokens", user=user, everybody=1 if everybody else None))
     if as_json:
         console.out_json(found)
         return
@@ -167,7 +167,7 @@ def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]
     """The token of this name or id, or the one in use. Raises NotFound."""
     from hopyard.config.suggest import closest
 
-    found: list[dict[str, Any]] = client.get("/tokens", user=user)["tokens"]
+    found: list[dict[str, Any]] = list(client.pages("/tokens", "tokens", user=user))
     for one in found:
         if (which is None and one["current"]) or which in (one["id"], one["name"]):
             return one

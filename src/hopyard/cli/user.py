@@ -53,7 +53,7 @@ def ls(as_json: bool) -> None:
     from hopyard.cli.times import clock
     from hopyard.sdk.connect import connect
 
-    found = connect().get("/users")["users"]
+    found = list(connect().pages("/users", "users"))
     if as_json:
         console.out_json(found)
     else:

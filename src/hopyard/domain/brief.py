@@ -42,6 +42,11 @@ def brief_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(_within(first, _ALL_LETTERS))
 
 
+def brief_text(text: str) -> str:
+    """Its beginning, where it is long."""
+    return str(_cut(text, _MOST_LETTERS))
+
+
 def _within(pairs: Iterable[tuple[str, Any]], letters: int) -> Iterator[tuple[str, Any]]:
     """As many of the pairs as have no more letters than these together."""
     for name, value in pairs:

@@ -19,10 +19,14 @@ class DatasetStore(Protocol):
         or the whole dataset was deleted."""
         ...
 
-    async def list(self) -> Sequence[Dataset]: ...
+    async def list(self, *, after: str | None = None, limit: int | None = None) -> Sequence[Dataset]:
+        """By name. after: only those whose names come after this one. limit: at most so many of them."""
+        ...
+
     async def find(self, name: str, /) -> Dataset | None: ...
-    async def versions(self, name: str, /) -> Sequence[DatasetVersion]:
-        """Newest first. Raises NotFound (with close names as hints)."""
+    async def versions(self, name: str, /, *, before: int | None = None, limit: int | None = None) -> Sequence[DatasetVersion]:
+        """Newest first. before: only older ones than this number. limit: at most so many of them. Raises NotFound (with close names as
+        hints)."""
         ...
 
     async def version(self, name: str, number: int, /) -> DatasetVersion:

@@ -97,8 +97,9 @@ class RunStore(Protocol):
         """In order of their number."""
         ...
 
-    async def events(self, run: RunId, /) -> Sequence[RunEvent]:
-        """What was decided about it: promises, their breaches, preemptions; oldest first. Raises NotFound."""
+    async def events(self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False) -> Sequence[RunEvent]:
+        """What was decided about it: promises, their breaches, preemptions; oldest first. after: without the first so many. limit: at most so
+        many of them; newest: the last of them in place of the first. Raises NotFound."""
         ...
 
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:

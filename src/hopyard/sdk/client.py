@@ -21,6 +21,7 @@ from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerFau
 from hopyard.sdk.wire import Answer, Connection, Gone
 
 API = "/api/v1"
+PAGE = 1000  # rows that a listing sends at most
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _FRAME = struct.Struct("<32sQ")
 _PATIENCE_S = 60.0  # with a server that has too much to do
@@ -29,7 +30,8 @@ _BY_CODE: dict[str, type[HopyardError]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HopyardError)
 }
 
-Query = Mapping[str, str | int | float | None]
+Value = str | int | float | Sequence[str] | None
+Query = Mapping[str, Value]  # a sequence: the parameter is given once for each of its words
 
 
 class Response:
@@ -110,7 +112,7 @@ class Client:
         target = API + (path if path.isascii() and path.isprintable() and " " not in path else quote(path, safe="/?&=%"))
         if query:
             given = {k: v for k, v in query.items() if v is not None}
-            target += "?" + urlencode(given, quote_via=quote) if given else ""
+            target += "?" + urlencode(given, quote_via=quote, doseq=True) if given else ""
         headers = {"Authorization": f"Bearer {self.token}"}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -175,16 +177,32 @@ class Client:
             hint = "another program has this address; `hop status` tells where the server is"
             raise ServerUnavailable(f"who answers at {self.url} is no Hopyard server", hints=(hint,)) from bad
 
-    def get(self, path: str, **query: str | int | float | None) -> Any:
+    def get(self, path: str, **query: Value) -> Any:
         return self.call("GET", path, query=query)
 
-    def post(self, path: str, json_body: Any = None, **query: str | int | float | None) -> Any:
+    def pages(self, path: str, rows: str, *, cursor: str = "after", most: int | None = None, **query: Value) -> Iterator[Any]:
+        """The rows of a listing, page by page as they are taken; `most`: at most so many. rows: the field of the answer that holds them, pairs
+        where it maps names to them.
+        cursor: the parameter that names where a page begins."""
+        begin: Value = None
+        while most is None or most > 0:
+            limit = {} if most is None else {"limit": min(most, PAGE)}
+            page = self.get(path, **query, **limit, **{cursor: begin})
+            found = page[rows]
+            yield from found.items() if isinstance(found, dict) else found
+            begin = page.get("next")  # a server of before this version has no pages: it sends everything
+            if begin is None:
+                return
+            if most is not None:
+                most -= len(found)
+
+    def post(self, path: str, json_body: Any = None, **query: Value) -> Any:
         return self.call("POST", path, json_body={} if json_body is None else json_body, query=query)
 
-    def patch(self, path: str, json_body: Any = None, **query: str | int | float | None) -> Any:
+    def patch(self, path: str, json_body: Any = None, **query: Value) -> Any:
         return self.call("PATCH", path, json_body=json_body, query=query)
 
-    def delete(self, path: str, **query: str | int | float | None) -> Any:
+    def delete(self, path: str, **query: Value) -> Any:
         return self.call("DELETE", path, query=query)
 
     def use(self, sock: socket.socket) -> None:

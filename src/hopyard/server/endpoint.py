@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+import msgspec.inspect
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Send
@@ -351,25 +352,32 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
         pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=64)
     except (ValueError, UnicodeDecodeError) as bad:
         raise Malformed("the query is not written as `name=value&…` in UTF-8") from bad
-    given = dict(pairs)
     known = _parameters(shape)
-    for name, _ in pairs:
+    given: dict[str, Any] = {}
+    for name, value in pairs:
         if name not in known:
             raise Malformed(f"unknown parameter `{shown(name[:80])}`", hints=("this address takes " + (", ".join(known) or "none"),))
-    if len(given) != len(pairs):
-        raise Malformed("a parameter is given twice")
+        if known[name]:
+            given.setdefault(name, []).append(value)
+        elif given.setdefault(name, value) is not value:
+            raise Malformed(f"the parameter `{name}` is given twice")
     try:
         return msgspec.convert(given, shape, strict=False)
     except msgspec.ValidationError as bad:
         raise Malformed(readable(str(bad))) from bad
 
 
-def _parameters(shape: Any) -> tuple[str, ...]:
-    """The names that a query of this shape may have."""
+def _parameters(shape: Any) -> Mapping[str, bool]:
+    """The names that a query of this shape may have, and whether each may be given several times."""
     found = _KNOWN.get(shape)
     if found is None:
-        found = _KNOWN[shape] = tuple(sorted(field.encode_name for field in msgspec.structs.fields(shape)))
+        fields = sorted(msgspec.structs.fields(shape), key=lambda field: field.encode_name)
+        found = _KNOWN[shape] = {field.encode_name: _is_list(msgspec.inspect.type_info(field.type)) for field in fields}
     return found
 
 
-_KNOWN: dict[Any, tuple[str, ...]] = {}  # msgspec looks at the annotations anew at each call
+def _is_list(kind: msgspec.inspect.Type) -> bool:
+    return _is_list(kind.type) if isinstance(kind, msgspec.inspect.Metadata) else isinstance(kind, msgspec.inspect.VarTupleType)
+
+
+_KNOWN: dict[Any, Mapping[str, bool]] = {}  # msgspec looks at the annotations anew at each call

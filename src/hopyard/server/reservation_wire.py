@@ -85,7 +85,10 @@ class ReservationOut(Struct, frozen=True, kw_only=True):
 
 
 class ReservationsOut(Struct, frozen=True):
+    """By start. next: `after` of the next page; null at the end."""
+
     reservations: Sequence[ReservationOut]
+    next: str | None
 
 
 class ReserveQuery(In):

@@ -192,6 +192,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     names of variables and secrets of the forked run that another user's fork does not take over.
     elsewhere: sentences about attempts whose output, checkpoints and files lie with another server of the same database.
     unstored: sentences about what of it could not be stored and was given up: what, why, and where it is kept.
+    attempts, events: the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
     events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
     """
 

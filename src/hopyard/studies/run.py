@@ -167,8 +167,7 @@ class _Study:
         spec, place = self._place.spec, self._place
         known = points_of(place.streams / "metrics")
         if self._past:
-            shown = self._server.find(f"/runs/{place.run}/metrics") or {"series": {}}
-            known |= points_shown(shown["series"])
+            known |= points_shown(dict(self._server.find_all(f"/runs/{place.run}/metrics", "series") or ()))
         curves = Curves(spec.metric, spec.goal, _log, every=spec.parallel is Parallel.MOP, known=known)
         curves.replay(self._past)
         return curves

@@ -83,6 +83,13 @@ class StudyServer:
         except NotFound:
             return None
 
+    def find_all(self, path: str, rows: str, **query: Any) -> list[Any] | None:
+        """All rows of a listing; None where there is no such thing. Raises as `find`."""
+        try:
+            return self.ask(lambda client: list(client.pages(path, rows, **query)))
+        except NotFound:
+            return None
+
     def read(self, path: str, **query: Any) -> bytes:
         def read(client: Client) -> bytes:
             with client.open("GET", path, query=query) as response:

@@ -54,6 +54,17 @@ class DatasetCases:
         assert await stores.datasets.list() == [cifar, mnist]
         assert await stores.datasets.find("cifar") == cifar
 
+    async def test_pages(self, stores: Stores) -> None:
+        for number in range(5):
+            await push(stores, f"d{number}", "a")
+            await push(stores, "many", f"{number}")
+        first = await stores.datasets.list(limit=2)
+        assert [one.name for one in first] == ["d0", "d1"]
+        rest = await stores.datasets.list(after="d1", limit=9)
+        assert [(one.name, one.versions) for one in rest] == [("d2", 1), ("d3", 1), ("d4", 1), ("many", 5)]
+        assert [one.number for one in await stores.datasets.versions("many", limit=2)] == [5, 4]
+        assert [one.number for one in await stores.datasets.versions("many", before=4, limit=2)] == [3, 2]
+
     async def test_the_metric_of_its_board(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")
         for metric, direction in (("val_acc", True), ("loss", False), ("", None)):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hopyard.domain.points import NO_STEP, read_stretches
+from hopyard.domain.points import NO_STEP, POINT_BYTES, read_stretches
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.past import Past
 
 _STREAMS = ("metrics", "tensorboard")
 _READ_BYTES = 4 * 1024 * 1024
+_FEW_BYTES = 64 * 1024  # are read at once; more in a thread, so that others are served meanwhile
+MOST_POINTS = 1_000_000  # of all series together
+_BYTES_OF_POINT = 120  # as Python has them
 
 
 @dataclass(slots=True)
@@ -23,15 +27,84 @@ class Series:
     values: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     count: int = 0
+    dropped: bool = False  # while it is read: others come first, so what follows is passed over
+
+
+class _Columns:
+    """The series of one rank while its streams are read: of the names that are wanted the first `limit`, in order of the alphabet."""
+
+    def __init__(self, wanted: set[str] | None, after: str | None, limit: int | None) -> None:
+        self.series: dict[str, Series] = {}
+        self._wanted, self._after, self._limit = wanted, after, limit
+        self._kept: list[str] = []  # names of `series`, sorted
+
+    def reader(self) -> _Reader:
+        return _Reader(self)
+
+    def find(self, name: str) -> Series | None:
+        """The series to which points of this name go; None where it is not wanted."""
+        found = self.series.get(name)
+        if found is not None or (self._wanted is not None and name not in self._wanted) or (self._after is not None and name <= self._after):
+            return found
+        if self._limit is not None and len(self._kept) >= self._limit:
+            if name > self._kept[-1]:
+                return None
+            self.series.pop(self._kept.pop()).dropped = True
+        insort(self._kept, name)
+        return self.series.setdefault(name, Series())
+
+
+class _Reader:
+    """Reads one stream into columns, piece by piece."""
+
+    def __init__(self, columns: _Columns) -> None:
+        self._columns = columns
+        self._names: dict[int, str] = {}
+        self._found: dict[int, Series | None] = {}
+        self._rest = b""  # a record that the end of a read cut in two
+
+    def feed(self, data: bytes) -> None:
+        """Raises IntegrityError at damage; what comes before it is taken."""
+        self._rest += data
+        for part in read_stretches(self._rest, self._names):
+            if isinstance(part, int):
+                self._rest = self._rest[part:]
+            else:
+                self._append(part)
+
+    def _append(self, points: Iterator[tuple[int, int, int, float, float]]) -> None:
+        found = self._found
+        for _, number, given, time, value in points:
+            try:
+                series = found[number]
+            except KeyError:
+                name = self._names.get(number)
+                series = found[number] = None if name is None else self._columns.find(name)
+            if series is not None:
+                if series.dropped:
+                    found[number] = None
+                    continue
+                steps = series.steps
+                steps.append(given if given != NO_STEP else steps[-1] + 1 if steps else 0)
+                series.values.append(value)
+                series.times.append(time)
 
 
 async def read_series(
-    streams: Streams, past: Past, *, names: Iterable[str] | None = None, rank: int | None = None, max_points: int | None = None
+    streams: Streams,
+    past: Past,
+    *,
+    names: Iterable[str] | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+    rank: int | None = None,
+    max_points: int | None = None,
 ) -> dict[str, Series]:
     """The metrics as users see them, rolled-back parts left out, by name.
 
-    names: only these. rank: only this replica's word; None takes for each name the lowest rank that logged it.
-    max_points: at most about so many a series; of each stretch the least and the largest value are kept.
+    names: only these. after, limit: only names after this one, and at most so many. rank: only this replica's word; None takes for each name
+    the lowest rank that logged it. max_points: at most about so many a series; of each stretch the least and the largest value are kept.
+    There are never more than MOST_POINTS: all series are thinned then.
     A point that was logged without a step gets the one after the step before it. A damaged stream is read up to the damage.
     """
     wanted = None if names is None else set(names)
@@ -39,61 +112,61 @@ async def read_series(
     ranks = sorted({key.rank for key in keys}) if rank is None else [rank]
     found: dict[str, Series] = {}
     for one in ranks:
-        mine: dict[str, Series] = {}
+        columns = _Columns(wanted, after, limit)
         for attempt in past.view.attempts:
             for stream in _STREAMS:
                 key = StreamKey(attempt, one, stream)
                 if key in keys:
-                    await _collect(streams, key, past.view.limit(attempt, one, stream), wanted, mine)
-        for name, series in mine.items():
+                    await _collect(streams, key, past.view.limit(attempt, one, stream), columns, found)
+        for name, series in columns.series.items():
             found.setdefault(name, series)
+    shown = dict(sorted(found.items())[:limit])
+    await asyncio.to_thread(_finish, shown, max_points)
+    return shown
+
+
+async def series_bytes(streams: Streams, past: Past) -> int:
+    """About how much memory `read_series` takes at most."""
+    points = 0
+    for attempt, rank in {(key.attempt, key.rank) for key in await streams.list(past.run.id) if key.name in _STREAMS}:
+        lengths = await streams.lengths(attempt, rank)
+        points += sum(lengths.get(stream, 0) for stream in _STREAMS) // POINT_BYTES
+    return min(points, MOST_POINTS) * _BYTES_OF_POINT
+
+
+def _finish(found: dict[str, Series], max_points: int | None) -> None:
     for series in found.values():
-        series.count = len(series.values)
+        series.count += len(series.values)
         if max_points is not None:
             thin(series, max_points)
-    return dict(sorted(found.items()))
 
 
-async def _collect(streams: Streams, key: StreamKey, limit: int | None, wanted: set[str] | None, into: dict[str, Series]) -> None:
-    names: dict[int, str] = {}
-    columns: dict[int, Series | None] = {}
-    at, rest = 0, b""  # rest: a record that the end of a read cut in two
+async def _collect(streams: Streams, key: StreamKey, limit: int | None, columns: _Columns, others: dict[str, Series]) -> None:
+    reader, at = columns.reader(), 0
     while limit is None or at < limit:
         data = await streams.read(key, at, _READ_BYTES if limit is None else min(_READ_BYTES, limit - at))
         if not data:
             return
         at += len(data)
-        rest += data
         try:
-            for part in read_stretches(rest, names):
-                if isinstance(part, int):
-                    rest = rest[part:]
-                else:
-                    _append(part, names, columns, wanted, into)
+            if len(data) <= _FEW_BYTES:
+                reader.feed(data)
+            else:
+                await asyncio.to_thread(reader.feed, data)
         except IntegrityError:
             return
-        await asyncio.sleep(0)
+        every = [*columns.series.values(), *others.values()]
+        if sum(len(series.values) for series in every) > MOST_POINTS:
+            await asyncio.to_thread(_shrink, every)
 
 
-def _append(
-    points: Iterator[tuple[int, int, int, float, float]],
-    names: dict[int, str],
-    columns: dict[int, Series | None],
-    wanted: set[str] | None,
-    into: dict[str, Series],
-) -> None:
-    for _, number, given, time, value in points:
-        try:
-            series = columns[number]
-        except KeyError:
-            name = names.get(number)
-            keep = name is not None and (wanted is None or name in wanted)
-            series = columns[number] = into.setdefault(name, Series()) if keep and name is not None else None
-        if series is not None:
-            steps = series.steps
-            steps.append(given if given != NO_STEP else steps[-1] + 1 if steps else 0)
-            series.values.append(value)
-            series.times.append(time)
+def _shrink(every: Sequence[Series]) -> None:
+    """Thin all series alike, to half of what there may be together."""
+    each = MOST_POINTS // 2 // len(every)
+    for series in every:
+        before = len(series.values)
+        thin(series, max(1, each))
+        series.count += before - len(series.values)
 
 
 def thin(series: Series, max_points: int) -> None:

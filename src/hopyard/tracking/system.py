@@ -12,17 +12,21 @@ from hopyard.tracking.live import read_sample
 from hopyard.tracking.past import Past
 
 _READ_BYTES = 1024 * 1024
+MOST_SAMPLES = 100_000  # of all replicas together; never more than twice as many are in memory
 
 
 async def read_system(streams: Streams, past: Past, *, max_points: int | None = None) -> list[dict[str, Any]]:
     """Samples of all replicas in order of time (what was used is never rolled back).
 
-    max_points: at most so many per replica; of each stretch the sample with the most memory is kept.
+    max_points: at most so many per replica; of each stretch the sample with the most memory is kept. Many samples are thinned in any case.
     """
     by_rank: dict[int, list[dict[str, Any]]] = {}
     for key in await streams.list(past.run.id):
         if key.name == "system":
             by_rank.setdefault(key.rank, []).extend(await _samples(streams, key))
+            if sum(map(len, by_rank.values())) > 2 * MOST_SAMPLES:
+                each = max(1, MOST_SAMPLES // len(by_rank))
+                by_rank = {rank: _thin(samples, each) for rank, samples in by_rank.items()}
     found: list[dict[str, Any]] = []
     for samples in by_rank.values():
         samples.sort(key=lambda sample: float(sample["t"]))
@@ -33,10 +37,16 @@ async def read_system(streams: Streams, past: Past, *, max_points: int | None = 
 async def _samples(streams: Streams, key: StreamKey) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     lines, at = LineReader(), 0
+
+    def take(data: bytes) -> None:
+        nonlocal found
+        found += [sample for line in lines.feed(data) if (sample := read_sample(line, key.rank)) is not None]
+        if len(found) > 2 * MOST_SAMPLES:
+            found = _thin(found, MOST_SAMPLES)
+
     while data := await streams.read(key, at, _READ_BYTES):
         at += len(data)
-        found += [sample for line in lines.feed(data) if (sample := read_sample(line, key.rank)) is not None]
-        await asyncio.sleep(0)
+        await asyncio.to_thread(take, data)
     return found
 
 

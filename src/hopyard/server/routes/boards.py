@@ -52,7 +52,7 @@ def board_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         name = ask.path["name"]
         dataset = await parts.datasets.find(name)
         if dataset is None:
-            await parts.datasets.versions(name)  # raises NotFound with close names
+            await parts.datasets.versions(name, limit=1)  # raises NotFound with close names
             raise NotFound(f"there is no dataset `{name}`")
         having = await parts.runs.summarised(name, limit=LOOK_AT)
         ranked = rank_runs(dataset, having, metric=ask.query.metric or "", limit=ask.query.limit)

@@ -14,12 +14,13 @@ from hopyard.domain.gang import Topology
 from hopyard.domain.ids import QueueName, RunId
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.run import RoleSpec, Run, RunSpec
-from hopyard.errors import MissingBlobs, NotFound, SpecError
+from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import MAX_NAMES, EnvKey, Id, In, Key, Label, LongText, Name, Param, Seconds, SecretName, Text, Whole
 from hopyard.server.masking import taken_over, with_env
 from hopyard.server.other_servers import attempts_elsewhere
+from hopyard.server.pages import PageQuery
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
 from hopyard.server.routes.runs import SubmitQuery, submitted
@@ -30,7 +31,10 @@ _READ_BYTES = 2**30  # of a checkpoint that is read whole before a fork begins w
 
 
 class CheckpointsOut(Struct, frozen=True):
-    checkpoints: list[Checkpoint]
+    """In the order in which they were saved. next: `after` of the next page; null at the end."""
+
+    checkpoints: Sequence[Checkpoint]
+    next: str | None
 
 
 class KeepQuery(In):
@@ -65,18 +69,21 @@ class ForkIn(In):
 
 
 def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_checkpoints(ask: Ask[Nothing, Nothing]) -> CheckpointsOut:
-        """List a run's checkpoints in the order in which they were saved."""
-        return CheckpointsOut(list(await parts.runs.checkpoints(RunId(ask.path["id"]))))
+    async def list_checkpoints(ask: Ask[PageQuery, Nothing]) -> CheckpointsOut:
+        """List a run's checkpoints in the order in which they were saved.
+
+        409 where the one before the next page was removed meanwhile: list them again.
+        """
+        return _page(await parts.runs.checkpoints(RunId(ask.path["id"])), ask.query)
 
     async def keep(ask: Ask[KeepQuery, Nothing]) -> CheckpointsOut:
-        """Exempt a checkpoint from clean-up. 403 unless the caller is the run's user, or owns the server."""
+        """Exempt a checkpoint from clean-up; answers those of this step. 403 unless the caller is the run's user, or owns the server."""
         run, step = RunId(ask.path["id"]), int(ask.path["step"])
         check_own(ask.caller, await parts.runs.get(run), owner=parts.queues.owner)
         if not any(checkpoint.step == step for checkpoint in await parts.runs.checkpoints(run)):
             raise NotFound(f"the run has no checkpoint of step {step}")
         await parts.runs.keep_checkpoint(run, step, bool(ask.query.kept))
-        return CheckpointsOut(list(await parts.runs.checkpoints(run)))
+        return CheckpointsOut([one for one in await parts.runs.checkpoints(run) if one.step == step], None)
 
     async def fork(ask: Ask[SubmitQuery, ForkIn]) -> RunOut:
         """Submit a run with the same code, data versions and environment as another one.
@@ -100,10 +107,24 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return await submitted(parts, ask, run, spec, not_inherited=[name for name in dropped if name not in given])
 
     return [
-        Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, returns=CheckpointsOut, who="study"),
+        Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, PageQuery, returns=CheckpointsOut, who="study", errors=(409,)),
         Endpoint("POST", "/runs/{id}/checkpoints/{step}/keep", keep, KeepQuery, returns=CheckpointsOut, audit="checkpoint.keep"),
         Endpoint("POST", "/runs/{id}/fork", fork, SubmitQuery, ForkIn, RunOut, 201, errors=(400, 404, 409, 507)),
     ]
+
+
+def _page(saved: Sequence[Checkpoint], query: PageQuery) -> CheckpointsOut:
+    begin = 0
+    if query.after is not None:
+        begin = next((at for at, one in enumerate(saved, 1) if _cursor(one) == query.after), 0)
+        if not begin:
+            raise Conflict("the checkpoint that the page before ended with is gone", hints=("list them again from the beginning",))
+    page = saved[begin : begin + query.limit]
+    return CheckpointsOut(page, _cursor(page[-1]) if begin + len(page) < len(saved) else None)
+
+
+def _cursor(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.attempt}:{checkpoint.rank}:{checkpoint.step}"
 
 
 def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:

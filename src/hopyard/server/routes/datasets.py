@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hopyard.domain.brief import brief_text
 from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
 from hopyard.errors import Forbidden, NotFound
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import LINE, Hex, In, LongText
+from hopyard.server.pages import MOST_ROWS, Limit, PageQuery
 from hopyard.server.parts import Parts
 
 Metric = Annotated[str, Meta(max_length=1024, pattern=LINE)]
@@ -33,13 +36,22 @@ class PushOut(Struct, frozen=True):
 
 
 class DatasetsOut(Struct, frozen=True):
+    """By name. next: `after` of the next page; null at the end."""
+
     datasets: Sequence[Dataset]
+    next: str | None
+
+
+class VersionsQuery(In):
+    limit: Limit = MOST_ROWS
+    before: Annotated[int, Meta(ge=1, le=10**9, description="only versions older than this one")] | None = None
 
 
 class VersionsOut(Struct, frozen=True):
-    """Newest first."""
+    """Newest first. next: `before` of the next page; null at the end."""
 
     versions: Sequence[DatasetVersion]
+    next: int | None
 
 
 class MetricIn(In):
@@ -60,17 +72,22 @@ class DeletedOut(Struct, frozen=True):
 
 
 def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_datasets(_ask: Ask[Nothing, Nothing]) -> DatasetsOut:
-        """List all datasets with their newest versions."""
-        return DatasetsOut(await parts.datasets.list())
+    async def list_datasets(ask: Ask[PageQuery, Nothing]) -> DatasetsOut:
+        """List datasets with their newest versions. Long messages are cut; a version by itself has all of it."""
+        found = await parts.datasets.list(after=ask.query.after, limit=ask.query.limit + 1)
+        page = found[: ask.query.limit]
+        rows = [replace(one, newest=None if one.newest is None else _brief(one.newest)) for one in page]
+        return DatasetsOut(rows, page[-1].name if len(found) > len(page) else None)
 
     async def get(ask: Ask[Nothing, Nothing]) -> Dataset:
         """Get a dataset."""
         return await _get(parts, ask.path["name"])
 
-    async def versions(ask: Ask[Nothing, Nothing]) -> VersionsOut:
-        """List the versions of a dataset."""
-        return VersionsOut(await parts.datasets.versions(ask.path["name"]))
+    async def versions(ask: Ask[VersionsQuery, Nothing]) -> VersionsOut:
+        """List the versions of a dataset. Long messages are cut; a version by itself has all of it."""
+        found = await parts.datasets.versions(ask.path["name"], before=ask.query.before, limit=ask.query.limit + 1)
+        page = found[: ask.query.limit]
+        return VersionsOut([_brief(one) for one in page], page[-1].number if len(found) > len(page) else None)
 
     async def version(ask: Ask[Nothing, Nothing]) -> DatasetVersion:
         """Get one version."""
@@ -113,14 +130,18 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return DeletedOut(gone)
 
     return [
-        Endpoint("GET", "/datasets", list_datasets, returns=DatasetsOut),
+        Endpoint("GET", "/datasets", list_datasets, PageQuery, returns=DatasetsOut),
         Endpoint("GET", "/datasets/{name}", get, returns=Dataset),
         Endpoint("PATCH", "/datasets/{name}", set_metric, body=MetricIn, returns=Dataset),
         Endpoint("DELETE", "/datasets/{name}", delete, DeleteVersionsQuery, returns=DeletedOut, errors=(409,)),
-        Endpoint("GET", "/datasets/{name}/versions", versions, returns=VersionsOut),
+        Endpoint("GET", "/datasets/{name}/versions", versions, VersionsQuery, returns=VersionsOut),
         Endpoint("POST", "/datasets/{name}/versions", push, body=PushIn, returns=PushOut, status=201, errors=(400, 409, 507), audit="dataset.push"),
         Endpoint("GET", "/datasets/{name}/versions/{version}", version, returns=DatasetVersion),
     ]
+
+
+def _brief(version: DatasetVersion) -> DatasetVersion:
+    return replace(version, message=brief_text(version.message))
 
 
 async def _check_pushed(parts: Parts, user: str, name: str, number: int | None) -> None:
@@ -137,6 +158,6 @@ async def _check_pushed(parts: Parts, user: str, name: str, number: int | None) 
 async def _get(parts: Parts, name: str) -> Dataset:
     found = await parts.datasets.find(name)
     if found is None:
-        await parts.datasets.versions(name)  # raises NotFound with close names
+        await parts.datasets.versions(name, limit=1)  # raises NotFound with close names
         raise NotFound(f"there is no dataset `{name}`", hints=("`hop dataset ls` lists them",))
     return found

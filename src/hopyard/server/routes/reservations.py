@@ -21,6 +21,7 @@ from hopyard.server.answers import answer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.known import unknown_users
 from hopyard.server.names import with_names
+from hopyard.server.pages import PageQuery, page_of
 from hopyard.server.parts import Parts
 from hopyard.server.reservation_wire import (
     GrantedOut,
@@ -35,10 +36,11 @@ _TRIES = 3  # when others change what is reserved at the same moment
 
 
 def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_all(_ask: Ask[Nothing, Nothing]) -> ReservationsOut:
+    async def list_all(ask: Ask[PageQuery, Nothing]) -> ReservationsOut:
         """List the reservations by start, those that are over too."""
         now = parts.now()
-        return ReservationsOut([reservation_out(one, now) for one in await parts.reservations.list()])
+        page, after = page_of(await parts.reservations.list(), ask.query, key=lambda one: f"{one.start_at.isoformat(timespec='microseconds')} {one.name}")
+        return ReservationsOut([reservation_out(one, now) for one in page], after)
 
     async def get(ask: Ask[Nothing, Nothing]) -> ReservationOut:
         """Get a reservation."""
@@ -101,7 +103,7 @@ def reservation_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return reservation_out(gone, parts.now())
 
     return [
-        Endpoint("GET", "/reservations", list_all, returns=ReservationsOut),
+        Endpoint("GET", "/reservations", list_all, PageQuery, returns=ReservationsOut),
         Endpoint(
             "POST",
             "/reservations",

@@ -18,7 +18,7 @@ from hopyard.controller.leftovers import remove_folder
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.brief import brief_values
 from hopyard.domain.ids import QueueName, RunId, RunName, check_name
-from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
+from hopyard.domain.run import Attempt, RoleSpec, Run, RunEvent, RunPhase, RunSpec
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.accept import accept
@@ -29,6 +29,7 @@ from hopyard.server.family import as_trial, trials_of
 from hopyard.server.fields import MAX_NAMES, RUN_ID, TEXT, Id, In, Key, Label, Name, Seconds, Text, Time, entire, some_of
 from hopyard.server.names import readable, readable_one, with_names
 from hopyard.server.other_servers import attempts_elsewhere
+from hopyard.server.pages import MOST_ROWS, Limit, PageQuery, page_of
 from hopyard.server.parts import Parts
 from hopyard.server.resolve import resolve
 from hopyard.server.rights import check_live_study, check_may_end
@@ -38,6 +39,8 @@ from hopyard.server.wire import MAX_ROLES, PinnedOut, ProgressOut, RoleIn, RunOu
 PLAN_WAIT_S = 1.0
 log = logging.getLogger("hopyard.server")
 _STOP_WAIT_S = 60.0
+NEWEST = 100  # attempts and events that a run tells by itself
+_MOST_TAGS = 32  # that one listing asks for
 
 
 class SubmitQuery(In):
@@ -59,12 +62,15 @@ class OfflineIn(In):
     started_at: Time
 
 
+_Tag = Annotated[str, Meta(pattern=entire(r"[^=\x00]+=[^\x00]*"), max_length=1400)]
+
+
 class ListQuery(In):
     phase: Annotated[str, Meta(description="phases, separated by commas", max_length=256, pattern=some_of(RunPhase))] | None = None
     user: Name | None = None
     project: Name | None = None
     label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
-    tag: Annotated[str, Meta(description="KEY=VALUE", pattern=entire(r"[^=\x00]+=[^\x00]*"), max_length=1400)] | None = None
+    tag: Annotated[tuple[_Tag, ...], Meta(max_length=_MOST_TAGS, description="KEY=VALUE; given several times: runs that have all of these")] = ()
     dataset: Name | None = None
     text: Annotated[str, Meta(max_length=256, pattern=TEXT, description="a part of name, label or tag")] | None = None
     parent: Annotated[str, Meta(pattern=RUN_ID, description="only trials of this study")] | None = None
@@ -72,6 +78,27 @@ class ListQuery(In):
     trials: Annotated[int, Meta(ge=0, le=1, description="0 leaves out the runs of trials")] = 1
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
     before: Annotated[str, Meta(pattern=RUN_ID, description="only runs older than this one")] | None = None
+
+
+class EventsQuery(In):
+    """after: `next` of the page before."""
+
+    limit: Limit = MOST_ROWS
+    after: Annotated[int, Meta(ge=0, le=2**53, description="without the first so many: `next` of the page before")] = 0
+
+
+class EventsOut(Struct, frozen=True):
+    """Oldest first. next: `after` of the next page; null at the end."""
+
+    events: list[RunEvent]
+    next: int | None
+
+
+class AttemptsOut(Struct, frozen=True):
+    """Oldest first. next: `after` of the next page; null at the end."""
+
+    attempts: list[Attempt]
+    next: str | None
 
 
 class RefQuery(In):
@@ -154,14 +181,13 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         where = ask.query
         if ask.caller.run is not None and where.parent != ask.caller.run:
             raise Forbidden("a run's own token lists its trials only", hints=("`parent` names the run", RUN_HINT))
-        key, _, value = (where.tag or "").partition("=")
         found = await parts.runs.list(
             RunFilter(
                 phases=_phases(where.phase),
                 user=where.user,
                 project=where.project,
                 label=where.label,
-                tags={key: value} if where.tag else None,
+                tags=_tags(where.tag),
                 dataset=where.dataset,
                 text=where.text,
                 parent=RunId(where.parent) if where.parent else None,
@@ -189,8 +215,19 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return await whole(parts, ask.caller, found)
 
     async def get(ask: Ask[Nothing, Nothing]) -> RunOut:
-        """Get a run with its attempts, what was decided about it, latest metrics and progress."""
+        """Get a run with its newest attempts, what was decided about it last, latest metrics and progress."""
         return await whole(parts, ask.caller, await parts.runs.get(RunId(ask.path["id"])))
+
+    async def events(ask: Ask[EventsQuery, Nothing]) -> EventsOut:
+        """List what was decided about a run: promises, their breaches, requests to make room, changes."""
+        found = await parts.runs.events(RunId(ask.path["id"]), after=ask.query.after, limit=ask.query.limit + 1)
+        page = found[: ask.query.limit]
+        return EventsOut(await _readable_events(parts, page), ask.query.after + len(page) if len(found) > len(page) else None)
+
+    async def attempts(ask: Ask[PageQuery, Nothing]) -> AttemptsOut:
+        """List the attempts of a run."""
+        page, after = page_of(await parts.runs.attempts(RunId(ask.path["id"])), ask.query, key=lambda one: f"{one.number:010}")
+        return AttemptsOut(await _readable_attempts(parts, page), after)
 
     async def by_name(ask: Ask[Nothing, Nothing]) -> RunOut:
         """Get a run by its name: the address that `hop run` prints."""
@@ -262,6 +299,8 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("POST", "/runs/offline", record_offline, body=OfflineIn, returns=RunOut, status=201, errors=(400, 404, 409, 507), audit="run.record"),
         Endpoint("GET", "/runs/by-name/{user}/{project}/{number}", by_name, returns=RunOut, errors=(400,)),
         Endpoint("GET", "/runs/{id}", get, returns=RunOut, who="study"),
+        Endpoint("GET", "/runs/{id}/events", events, EventsQuery, returns=EventsOut, who="study"),
+        Endpoint("GET", "/runs/{id}/attempts", attempts, PageQuery, returns=AttemptsOut, who="study"),
         Endpoint("PATCH", "/runs/{id}", update, body=UpdateIn, returns=UpdatedOut, errors=(400, 409), audit="run.update"),
         Endpoint("DELETE", "/runs/{id}", delete, DeleteQuery, returns=Nothing, errors=(409,)),
         Endpoint("POST", "/runs/{id}/stop", stop, body=StopIn, returns=RunOut, who="study"),
@@ -289,6 +328,16 @@ async def _delete(parts: Parts, run_id: RunId) -> None:
         await asyncio.to_thread(remove_folder, Home(Path(parts.home)).kept_of(run_id))
     except OSError as failed:
         log.warning("something of the deleted run %s is still there (%s): it is swept later", run_id, failed.strerror or failed)
+
+
+def _tags(given: Sequence[str]) -> dict[str, str]:
+    """Raises SpecError for a tag that has two values: no run has both."""
+    found: dict[str, str] = {}
+    for one in given:
+        key, _, value = one.partition("=")
+        if found.setdefault(key, value) != value:
+            raise SpecError(f"tag: `{key}` is asked for with two values", hints=("name each tag once",))
+    return found
 
 
 def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping[RunPhase, int] | UnsetType:
@@ -324,9 +373,7 @@ async def whole(parts: Parts, caller: Caller, run: Run) -> RunOut:
     live = parts.ingest.live(run.id)
     told = live.progress if live is not None else None
     progress = ProgressOut(told.done, told.total, told.unit) if told is not None else None
-    attempts, events = await parts.runs.attempts(run.id), await parts.runs.events(run.id)
-    texts = await with_names(parts.runs, [*(one.preempt_reason for one in attempts), *(one.detail for one in events)])
-    named = {one.id: replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=False)}
+    attempts, events = (await parts.runs.attempts(run.id))[-NEWEST:], await parts.runs.events(run.id, limit=NEWEST, newest=True)
     studies = [run.id] if run.spec.study is not None else []
     trials = _trials(run, await parts.runs.count_trials(studies) if studies else {})
     return run_out(
@@ -334,13 +381,25 @@ async def whole(parts: Parts, caller: Caller, run: Run) -> RunOut:
         caller,
         latest=latest,
         trials=trials,
-        attempts=list(named.values()),
-        events=[replace(one, detail=text) for one, text in zip(events, texts[len(attempts) :], strict=True)],
+        attempts=await _readable_attempts(parts, attempts),
+        events=await _readable_events(parts, events),
         progress=progress,
         stopped_by=await _stopped_by(parts, run) if run.stop_requested else None,
         machine_env=await parts.runs.machine_env(run.id),
         elsewhere=list((await attempts_elsewhere(parts, run)).values()),
     )
+
+
+async def _readable_attempts(parts: Parts, attempts: Sequence[Attempt]) -> list[Attempt]:
+    """With names of runs in what they make room for."""
+    texts = await with_names(parts.runs, [one.preempt_reason for one in attempts])
+    return [replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=True)]
+
+
+async def _readable_events(parts: Parts, events: Sequence[RunEvent]) -> list[RunEvent]:
+    """With names of runs in their details."""
+    texts = await with_names(parts.runs, [one.detail for one in events])
+    return [replace(one, detail=text) for one, text in zip(events, texts, strict=True)]
 
 
 async def _stopped_by(parts: Parts, run: Run) -> str | None:

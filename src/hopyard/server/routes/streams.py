@@ -19,12 +19,13 @@ from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import TEXT, In, entire, one_of, some_of
 from hopyard.server.names import readable_one
 from hopyard.server.other_servers import check_here
+from hopyard.server.pages import MOST_ROWS, Limit, PageQuery, page_of
 from hopyard.server.parts import Parts
 from hopyard.server.wire import run_out
 from hopyard.tracking.follow import Follower, Wish
 from hopyard.tracking.ingest import STREAMS
 from hopyard.tracking.logs import read_parts, tail, visible_parts
-from hopyard.tracking.metrics import Series, read_series
+from hopyard.tracking.metrics import Series, read_series, series_bytes
 from hopyard.tracking.past import look_back
 from hopyard.tracking.system import read_system
 
@@ -55,6 +56,8 @@ class MetricsQuery(In):
     names: Annotated[_LIST, Meta(description="names, separated by commas; all when absent")] | None = None
     rank: _Rank | None = None
     max_points: _MaxPoints | None = None
+    limit: Limit = MOST_ROWS
+    after: Annotated[str, Meta(max_length=64 * 1024, pattern=TEXT, description="only names after this one: `next` of the page before")] | None = None
 
 
 class SystemQuery(In):
@@ -71,7 +74,10 @@ class SeriesOut(Struct, frozen=True):
 
 
 class MetricsOut(Struct, frozen=True):
+    """By name. next: `after` of the next page; null at the end."""
+
     series: Mapping[str, SeriesOut]
+    next: str | None
 
 
 class GpuOut(Struct, frozen=True):
@@ -99,7 +105,10 @@ class StreamOut(Struct, frozen=True):
 
 
 class StreamsOut(Struct, frozen=True):
+    """By attempt, rank and name. next: `after` of the next page; null at the end."""
+
     streams: list[StreamOut]
+    next: str | None
 
 
 def follower_of(parts: Parts, caller: Caller) -> Follower:
@@ -143,24 +152,30 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         data = await parts.streams.read(StreamKey(attempt, rank, stream), ask.query.offset, ask.query.limit)
         return Response(data, media_type="application/octet-stream", headers={"X-Length": str(length)})
 
-    async def list_streams(ask: Ask[Nothing, Nothing]) -> StreamsOut:
+    async def list_streams(ask: Ask[PageQuery, Nothing]) -> StreamsOut:
         """List the streams that a run has, of all attempts and ranks."""
         run = await parts.runs.get(RunId(ask.path["id"]))
-        return StreamsOut([StreamOut(key.attempt, key.rank, key.name) for key in await parts.streams.list(run.id)])
+        page, after = page_of(await parts.streams.list(run.id), ask.query, key=lambda one: f"{split_attempt(one.attempt)[1]:010}:{one.rank:06}:{one.name}")
+        return StreamsOut([StreamOut(key.attempt, key.rank, key.name) for key in page], after)
 
     async def metrics(ask: Ask[MetricsQuery, Nothing]) -> MetricsOut:
         """Read metrics as columns. `max_points` thins: of each stretch the least and the largest value stay.
 
-        Without `rank`, each name is told by the lowest rank that logged it.
+        Without `rank`, each name is told by the lowest rank that logged it. An answer has at most a million points: where there are more, all
+        of its metrics are thinned.
         """
         names = None if ask.query.names is None else [name for name in ask.query.names.split(",") if name]
         past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
         await check_here(parts, past.run)
-        found = await read_series(parts.streams, past, names=names, rank=ask.query.rank, max_points=ask.query.max_points)
-        return MetricsOut({name: _series(series) for name, series in found.items()})
+        await ask.lease.reserve(await series_bytes(parts.streams, past))
+        found = await read_series(
+            parts.streams, past, names=names, after=ask.query.after, limit=ask.query.limit + 1, rank=ask.query.rank, max_points=ask.query.max_points
+        )
+        page = list(found)[: ask.query.limit]
+        return MetricsOut({name: _series(found[name]) for name in page}, page[-1] if len(found) > len(page) else None)
 
     async def system(ask: Ask[SystemQuery, Nothing]) -> SystemOut:
-        """Read what the run's processes used: CPU, memory, GPUs."""
+        """Read what the run's processes used: CPU, memory, GPUs. Where there are more than a hundred thousand samples they are thinned."""
         past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
         await check_here(parts, past.run)
         samples = await read_system(parts.streams, past, max_points=ask.query.max_points)
@@ -170,7 +185,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("GET", "/runs/{id}/follow", follow, FollowQuery, returns=Raw("frames"), who="run", errors=(400, 409)),
         Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, who="study", errors=(409,)),
-        Endpoint("GET", "/runs/{id}/streams", list_streams, returns=StreamsOut, who="study"),
+        Endpoint("GET", "/runs/{id}/streams", list_streams, PageQuery, returns=StreamsOut, who="study"),
         Endpoint(
             "GET",
             "/runs/{id}/raw/{attempt}/{rank}/{stream}",

@@ -15,10 +15,13 @@ from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.server.auth import Caller, hash_token, new_user_token
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import NAME, In, Name, Time
+from hopyard.server.pages import PageQuery, page_of
 from hopyard.server.parts import Parts
 
+_MOST = 1000  # tokens of one user
 
-class TokensQuery(In):
+
+class TokensQuery(PageQuery):
     user: Annotated[str, Meta(pattern=NAME, max_length=128, description="whose; the caller's own when absent")] | None = None
     everybody: Annotated[int, Meta(ge=0, le=1, description="1: all users' tokens, for the owner")] = 0
 
@@ -55,7 +58,10 @@ class TokenOut(Struct, frozen=True):
 
 
 class TokensOut(Struct, frozen=True):
+    """By user and time. next: `after` of the next page; null at the end."""
+
     tokens: list[TokenOut]
+    next: str | None
 
 
 class NewTokenOut(Struct, frozen=True):
@@ -70,13 +76,15 @@ def token_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """List tokens: the caller's own, or for the owner those of another user or of all."""
         if ask.query.everybody:
             _check_owner_of_all(parts, ask.caller)
-            return TokensOut([_out(parts, ask.caller, one) for one in await parts.access.tokens(None)])
-        user = await _whose(parts, ask.caller, ask.query.user)
-        return TokensOut([_out(parts, ask.caller, one) for one in await parts.access.tokens(user)])
+        user = None if ask.query.everybody else await _whose(parts, ask.caller, ask.query.user)
+        page, after = page_of(await parts.access.tokens(user), ask.query, key=lambda one: f"{one.user} {one.created_at.isoformat(timespec='microseconds')} {one.id}")
+        return TokensOut([_out(parts, ask.caller, one) for one in page], after)
 
     async def create(ask: Ask[Nothing, TokenIn]) -> NewTokenOut:
-        """Make a token and send it, this once. 409 when the user has one of that name."""
+        """Make a token and send it, this once. 409 when the user has one of that name, or a thousand."""
         user, secret = await _whose(parts, ask.caller, ask.body.user), new_user_token()
+        if len(await parts.access.tokens(user)) >= _MOST:
+            raise Conflict(f"{user} has {_MOST} tokens already", hints=("revoke one: `hop token revoke NAME`",))
         name, expires_at = check_name(ask.body.name, what="name"), _later(parts, ask.body.expires_at)
         made = await parts.access.add_token(
             user, hash_token(secret), now=parts.now(), name=name, scopes=frozenset(ask.body.scopes), expires_at=expires_at

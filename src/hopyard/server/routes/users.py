@@ -18,6 +18,7 @@ from hopyard.server.audit import record_stops
 from hopyard.server.auth import Caller, hash_token, new_user_token
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import In, Name
+from hopyard.server.pages import PageQuery, page_of
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_owner
 
@@ -48,7 +49,10 @@ class RemoveQuery(In):
 
 
 class UsersOut(Struct, frozen=True):
+    """By name. next: `after` of the next page; null at the end."""
+
     users: list[UserOut]
+    next: str | None
 
 
 class NewUserOut(Struct, frozen=True):
@@ -59,10 +63,11 @@ class NewUserOut(Struct, frozen=True):
 
 
 def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
-    async def list_users(ask: Ask[Nothing, Nothing]) -> UsersOut:
+    async def list_users(ask: Ask[PageQuery, Nothing]) -> UsersOut:
         """List who has a token. Only the server's owner may."""
         _check(ask.caller)
-        return UsersOut([_out(user.name, user.created_at, user.tokens) for user in await parts.access.users()])
+        page, after = page_of(await parts.access.users(), ask.query, key=lambda user: user.name)
+        return UsersOut([_out(user.name, user.created_at, user.tokens) for user in page], after)
 
     async def add(ask: Ask[Nothing, UserIn]) -> NewUserOut:
         """Make a user and tell their token, this once. 409 when there is such a user. Only the server's owner may."""
@@ -101,7 +106,7 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return UserOut(name, created_at, tokens, name == parts.queues.owner)
 
     return [
-        Endpoint("GET", "/users", list_users, returns=UsersOut, errors=(403,)),
+        Endpoint("GET", "/users", list_users, PageQuery, returns=UsersOut, errors=(403,)),
         Endpoint("POST", "/users", add, body=UserIn, returns=NewUserOut, status=201, errors=(400, 403, 409), scope=Scope.ADMIN, audit="user.add"),
         Endpoint("DELETE", "/users/{user}", remove, RemoveQuery, returns=RemovedUserOut, errors=(403, 404), scope=Scope.ADMIN, audit="user.remove"),
     ]

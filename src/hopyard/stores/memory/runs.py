@@ -99,8 +99,9 @@ class MemoryRunStore:
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         return [one.noun() for one in self._existing(run).attempts]
 
-    async def events(self, run: RunId, /) -> Sequence[RunEvent]:
-        return list(self._existing(run).events)
+    async def events(self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False) -> Sequence[RunEvent]:
+        found = self._existing(run).events[after:]
+        return found if limit is None else found[max(0, len(found) - limit) :] if newest else found[:limit]
 
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         row = self._existing(run)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, delete, func, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, select, update
 
 from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
@@ -15,7 +15,7 @@ from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.tables import dataset_numbers, dataset_versions, datasets, run_datasets, runs
+from hopyard.stores.sql.tables import IDS_PER_QUERY, dataset_numbers, dataset_versions, datasets, run_datasets, runs
 
 _FINAL = sorted(str(phase) for phase in RunPhase if phase.final)
 
@@ -44,25 +44,32 @@ class SqlDatasetStore:
 
         return await self._database.write(write)
 
-    async def list(self) -> Sequence[Dataset]:
-        """By name."""
+    async def list(self, *, after: str | None = None, limit: int | None = None) -> Sequence[Dataset]:
+        chosen = select(datasets).order_by(datasets.c.name).limit(limit)
+        if after is not None:
+            chosen = chosen.where(datasets.c.name > after)
 
         def read(conn: Connection) -> list[Dataset]:
-            return [_to_dataset(row) for row in conn.execute(_select_datasets().order_by(datasets.c.name))]
+            return _with_newest(conn, conn.execute(chosen).all())
 
         return await self._database.read(read)
 
     async def find(self, name: str, /) -> Dataset | None:
+        chosen = select(datasets).where(datasets.c.name == name)
+
         def read(conn: Connection) -> Dataset | None:
-            row = conn.execute(_select_datasets().where(datasets.c.name == name)).one_or_none()
-            return None if row is None else _to_dataset(row)
+            return next(iter(_with_newest(conn, conn.execute(chosen).all())), None)
 
         return await self._database.read(read)
 
-    async def versions(self, name: str, /) -> Sequence[DatasetVersion]:
+    async def versions(self, name: str, /, *, before: int | None = None, limit: int | None = None) -> Sequence[DatasetVersion]:
+        chosen = _versions(name).limit(limit)
+        if before is not None:
+            chosen = chosen.where(dataset_versions.c.number < before)
+
         def read(conn: Connection) -> Sequence[DatasetVersion]:
             _check_exists(conn, name)
-            return [_to_version(row) for row in conn.execute(_versions(name))]
+            return [_to_version(row) for row in conn.execute(chosen)]
 
         return await self._database.read(read)
 
@@ -106,30 +113,26 @@ def _versions(name: str) -> Select[Any]:
     return select(dataset_versions).where(dataset_versions.c.dataset == name).order_by(dataset_versions.c.number.desc())
 
 
-def _select_datasets() -> Select[Any]:
-    """Each with its count of versions, and its newest version."""
-    counted = (
-        select(
-            dataset_versions.c.dataset,
-            func.count().label("versions"),
-            func.max(dataset_versions.c.number).label("newest"),
-        )
+def _with_newest(conn: Connection, rows: Sequence[Row[Any]]) -> list[Dataset]:
+    """Each with its count of versions, and its newest version. Looks at the versions of these datasets only."""
+    counts: dict[str, int] = {}
+    newest: dict[str, DatasetVersion] = {}
+    newest_of = (
+        select(dataset_versions.c.dataset, func.count().label("versions"), func.max(dataset_versions.c.number).label("number"))
+        .where(dataset_versions.c.dataset.in_(bindparam("b_names", expanding=True)))
         .group_by(dataset_versions.c.dataset)
         .subquery()
     )
-    newest = dataset_versions.alias("newest")
-    return (
-        select(
-            datasets.c.name,
-            datasets.c.created_at.label("began_at"),
-            datasets.c.metric,
-            datasets.c.higher_is_better,
-            func.coalesce(counted.c.versions, 0).label("versions"),
-            newest,
-        )
-        .outerjoin(counted, counted.c.dataset == datasets.c.name)
-        .outerjoin(newest, (newest.c.dataset == datasets.c.name) & (newest.c.number == counted.c.newest))
+    those = select(dataset_versions, newest_of.c.versions).join(
+        newest_of, (newest_of.c.dataset == dataset_versions.c.dataset) & (newest_of.c.number == dataset_versions.c.number)
     )
+    for at in range(0, len(rows), IDS_PER_QUERY):
+        for row in conn.execute(those, {"b_names": [row.name for row in rows[at : at + IDS_PER_QUERY]]}):
+            counts[row.dataset], newest[row.dataset] = row.versions, _to_version(row)
+    return [
+        Dataset(row.name, from_us(row.created_at), counts.get(row.name, 0), newest.get(row.name), row.metric, row.higher_is_better)
+        for row in rows
+    ]
 
 
 def _next_number(conn: Connection, name: str) -> int:
@@ -197,15 +200,4 @@ def _to_version(row: Row[Any]) -> DatasetVersion:
         created_at=from_us(row.created_at),
         created_by=row.created_by,
         message=row.message,
-    )
-
-
-def _to_dataset(row: Row[Any]) -> Dataset:
-    return Dataset(
-        name=row.name,
-        created_at=from_us(row.began_at),
-        versions=row.versions,
-        newest=None if row.number is None else _to_version(row),
-        metric=row.metric,
-        higher_is_better=row.higher_is_better,
     )

@@ -126,13 +126,19 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
-    async def events(self, run: RunId, /) -> Sequence[RunEvent]:
+    async def events(self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False) -> Sequence[RunEvent]:
         def read(conn: Connection) -> list[RunEvent]:
             _existing(conn, run)
+            skipped = after
+            if newest and limit is not None:
+                count = conn.execute(select(func.count()).where(run_events.c.run == run)).scalar_one()
+                skipped = max(after, count - limit)
             query = (
                 select(run_events.c.at, run_events.c.kind, run_events.c.detail)
                 .where(run_events.c.run == run)
                 .order_by(run_events.c.id)
+                .offset(skipped)
+                .limit(limit)
             )
             return [RunEvent(from_us(at), RunEventKind(kind), detail) for at, kind, detail in conn.execute(query)]
 

@@ -63,10 +63,10 @@ class Sources:
     def _saved(self, run: RunId) -> tuple[Sequence[Saved], str]:
         """The run's checkpoints; and what became of a run that cannot be asked for them, else ""."""
         try:
-            found = self._server.find(f"/runs/{run}/checkpoints")
+            found = self._server.find_all(f"/runs/{run}/checkpoints", "checkpoints")
         except Forbidden:
             return (), "may not be read any more"
-        return ((), _DELETED) if found is None else (found["checkpoints"], "")
+        return ((), _DELETED) if found is None else (found, "")
 
     def _fitting(self, saved: Sequence[Saved], of: Launched, done: int) -> Sequence[Saved]:
         """Those after at most so many epochs, as the script counts: by its steps where those are a number of epochs, and by what had been

@@ -242,7 +242,6 @@ class TrialRuns:
         """Runs that an earlier driver started, or meant to stop, and that nobody wants now."""
         self._orphans_ended = True
         live = ",".join(phase.value for phase in RunPhase if not phase.final)
-        found = self._server.get("/runs", parent=self._run, phase=live, limit=1000)
-        for one in found["runs"]:
+        for one in self._server.find_all("/runs", "runs", cursor="before", parent=self._run, phase=live) or ():
             if one["id"] not in self._children and one["phase"] != RunPhase.STOPPING:
                 self._stop(RunId(one["id"]))
