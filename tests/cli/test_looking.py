@@ -145,6 +145,7 @@ def test_fork(shell: Shell, trained: list[str], client: Client) -> None:
     assert run["spec"]["roles"][0]["resources"]["cpu_milli"] == 500
     assert run["spec"]["tags"] == {"kind": "forked", "n": "1"}
     assert run["spec"]["forked_from"] == client.get("/runs/resolve", ref=trained[0])["id"]
+    assert f"forked from {trained[0]}\n" in shell.hop("info", "forked").text
     resumed = shell.hop("fork", trained[0], "-p", "epochs=6", "--checkpoint", "newest", "--tag", "kind=forked", "--json").json["run"]
     assert resumed["phase"] == "succeeded"
     assert resumed["spec"]["resume"] is not None

@@ -307,3 +307,25 @@ def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_
         return all(node.cordoned for node in (await stage.parts.cluster.nodes()))
 
     play(tmp_path, scene)
+
+
+def test_fork_of_a_run_whose_queue_was_removed_goes_to_the_default_one(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await put(stage, {"default": "main", "queues": {"main": {}, "old": {"default_priority": 70}}})
+        run = await stage.submit(plan=0, queue="old")
+        assert (run["spec"]["queue"], run["spec"]["priority"]) == ("old", 70)
+        kept = await stage.ask("POST", f"/runs/{run['id']}/fork", {}, status=201)
+        assert (kept["spec"]["queue"], "queue_gone" in kept) == ("old", False)
+        for one in (run, kept):
+            await stage.ask("POST", f"/runs/{one['id']}/stop", {})
+        await put(stage, {"default": "main", "queues": {"main": {}, "new": {}}})
+        fork = await stage.ask("POST", f"/runs/{run['id']}/fork", {}, status=201)
+        assert (fork["spec"]["queue"], fork["spec"]["priority"], fork["queue_gone"]) == ("main", 50, "old")
+        asked = await stage.ask("POST", f"/runs/{run['id']}/fork", {"queue": "new", "priority": 40}, status=201)
+        assert (asked["spec"]["queue"], asked["spec"]["priority"], "queue_gone" in asked) == ("new", 40, False)
+        await stage.ask("POST", f"/runs/{run['id']}/fork", {"queue": "old"}, status=400)  # what is asked for is not replaced
+        assert (await stage.ask("GET", f"/runs/{fork['id']}"))["forked_from_name"] == run["name"]
+        await stage.ask("DELETE", f"/runs/{run['id']}")
+        assert (await stage.ask("GET", f"/runs/{fork['id']}"))["forked_from_name"] is None
+
+    play(tmp_path, scene, loops=False)

@@ -77,7 +77,7 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     if spec.get("max_output_bytes"):
         yield "max output", f"{format_memory(spec['max_output_bytes'])} of each of stdout and stderr"
     if spec.get("forked_from"):
-        yield "forked from", spec["forked_from"] + _from_where(spec)
+        yield "forked from", (run.get("forked_from_name", spec["forked_from"]) or f"{spec['forked_from']} (removed)") + _from_where(spec)
     yield from _listed("attempts", [_attempt(run, a) for a in run.get("attempts") or ()])
     yield from _listed("events", _events(run.get("events") or []))
     yield from _listed("checkpoints", _checkpoints(run.get("checkpoints") or []))

@@ -68,13 +68,14 @@ def _safely(check: Callable[[Home], Iterator[Finding]], home: Home) -> Iterator[
 
 
 def check_home(home: Home) -> Iterator[Finding]:
-    if not home.root.exists():
+    about = home.find_folder()
+    if about is None:
         yield Finding("home", "ok", f"{home.root} does not exist yet; the first command makes it")
         return
     if not os.access(home.root, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("home", "fail", f"{home.root} cannot be written", f"chown or choose another folder by HOPYARD_HOME (this is user {os.getuid()})")
         return
-    check_owner(home.root, home.root.stat().st_uid)
+    check_owner(home.root, about.st_uid)
     home.check_entries()
     readable = [path for path in (home.root, *sorted(home.root.iterdir())) if not path.is_symlink() and path.stat().st_mode & OTHERS]
     if readable:

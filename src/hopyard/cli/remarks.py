@@ -17,6 +17,8 @@ def tell_remarks(run: Run) -> None:
 def remarks(run: Run) -> Iterator[str]:
     for one in run.get("pinned") or ():
         yield f"note: {one['dataset']} version {one['version']}, pushed by {one['created_by']} {age(seconds_since(one['created_at']))} ago"
+    if run.get("queue_gone"):
+        yield f"note: queue {run['queue_gone']} of the forked run was removed: this one waits in {run['spec']['queue']}, the default; `-q QUEUE` names another"
     names = run.get("not_inherited") or ()
     if names:
         yield f"note: not taken over from the other user's run: {', '.join(names)}"

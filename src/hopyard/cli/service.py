@@ -58,6 +58,7 @@ def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> 
         raise SpecError("--run-as is of a unit of the whole machine", hints=("add --system",))
     user = _user(run_as) if system else None
     unit = _unit(system, user)
+    unit.home.find_folder()
     check_own_server(unit.home)
     text = unit_text(unit.home, python=sys.executable, path=os.environ.get("PATH", os.defpath), user=user.pw_name if user else None)
     if only_print:

@@ -18,6 +18,7 @@ HOME_VARIABLE = "HOPYARD_HOME"
 REPLICA_VARIABLE = "HOPYARD_REPLICA_DIR"  # the folder of the replica that a process inside a run belongs to
 _OF_A_FILE_SYSTEM = "lost+found"  # root's, where a home is a mounted disk
 _MAY_LIE_ELSEWHERE = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})  # on another disk, behind a link
+_OTHER_HOME = "name a folder, or one that there is not yet: HOPYARD_HOME=FOLDER; without the variable it is ~/.hopyard"
 AS_ROOT = "the server runs as root, and so do all runs: every token is a root shell on this machine"
 ROOT_HINT = "start it as an ordinary user, in a home of theirs"
 
@@ -30,11 +31,20 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """`$HOPYARD_HOME`, or `~/.hopyard`; inside a run a folder of its replica's, since the user's holds the user's tokens."""
+        """`$HOPYARD_HOME`, or `~/.hopyard`; inside a run a folder of its replica's, since the user's holds the user's tokens.
+
+        Raises SpecError for a path that names no folder.
+        """
         given, replica = os.environ.get(HOME_VARIABLE), os.environ.get(REPLICA_VARIABLE)
-        if given:
-            return cls(Path(given).expanduser().absolute())
-        return cls(Path(replica) / "home" if replica else Path.home() / ".hopyard")
+        try:
+            if given:
+                given.encode()
+                return cls(Path(given).expanduser().absolute())
+            return cls(Path(replica) / "home" if replica else Path.home() / ".hopyard")
+        except UnicodeEncodeError as bad:
+            raise SpecError("the path of the home is not UTF-8", hints=(_OTHER_HOME,)) from bad
+        except RuntimeError as bad:  # `~`, for a user whom this machine does not know
+            raise SpecError(f"the home {given or '~/.hopyard'} is that of no user of this machine", hints=(_OTHER_HOME,)) from bad
 
     @property
     def server_file(self) -> Path:
@@ -149,21 +159,32 @@ class Home:
 
     def create(self) -> Home:
         """Makes the root folder, readable by its owner only; one that exists is checked as `check` does. Idempotent."""
+        self.find_folder()
         self.root.parent.mkdir(parents=True, exist_ok=True)
         make_folder(self.root)
         self.check()
         return self
 
+    def find_folder(self) -> os.stat_result | None:
+        """What is known of the root folder, None where there is none yet. Raises SpecError where there can be none: something else has its
+        name, or that of a folder above."""
+        try:
+            about = self.root.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as bad:
+            raise SpecError(f"the home {self.root} cannot be a folder: {bad.strerror}", hints=(_OTHER_HOME,)) from bad
+        if not stat.S_ISDIR(about.st_mode):
+            raise SpecError(f"the home {self.root} is a file, not a folder", hints=(_OTHER_HOME,))
+        return about
+
     def check(self) -> None:
         """Takes the rights of others from the root folder, where it exists: it is the wall around everything below.
 
-        Raises SpecError where the folder belongs to another user, root included, or where its mode cannot be changed.
+        Raises SpecError where it is no folder or belongs to another user, root included, or where its mode cannot be changed.
         """
-        try:
-            about = self.root.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        if not stat.S_ISDIR(about.st_mode):
+        about = self.find_folder()
+        if about is None:
             return
         check_owner(self.root, about.st_uid)
         if about.st_mode & OTHERS:

@@ -60,6 +60,14 @@ class Queues:
             raise DoesNotFit(f"a run as large may never start in queue {gang.queue}: {refused.detail}", hints=(hint,))
 
 
+def without_gone_queue(tree: QueueTree, spec: RunSpec) -> tuple[RunSpec, QueueName | None]:
+    """The spec that a fork inherits, and the queue of it that there is no more: a run that asks for none goes to the default one. Its
+    priority goes as well, since it was one of that queue."""
+    if spec.queue is None or spec.queue in tree.queues:
+        return spec, None
+    return replace(spec, queue=None, priority=None), spec.queue
+
+
 def in_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str, trial: bool = False) -> RunSpec:
     """The spec with its queue and its priority. Raises SpecError, and Forbidden when the user may not submit there.
 

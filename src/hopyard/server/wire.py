@@ -188,8 +188,9 @@ class RunOut(Struct, frozen=True, kw_only=True):
     stopped_by: the user who asked it to end, where the audit log tells. trials: of a study, how many of its trials' runs are in each phase that has any.
 
     spec: values of `env` are `***` for everybody but the run's user. machine_env: variables of the machine that its processes got; null in the
-    place of a value that may be secret. pinned, not_inherited: in the answer to a submission: data of others that it found as the newest,
-    names of variables and secrets of the forked run that another user's fork does not take over.
+    place of a value that may be secret. pinned, not_inherited, queue_gone: in the answer to a submission: data of others that it found as the newest,
+    names of variables and secrets of the forked run that another user's fork does not take over, and the queue of the forked run where it was removed.
+    forked_from_name: of a fork, the name of the run that it was forked from; null where that was removed.
     elsewhere: sentences about attempts whose output, checkpoints and files lie with another server of the same database.
     unstored: sentences about what of it could not be stored and was given up: what, why, and where it is kept.
     attempts, events: the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
@@ -230,6 +231,8 @@ class RunOut(Struct, frozen=True, kw_only=True):
     machine_env: Mapping[str, str | None] | UnsetType = UNSET
     pinned: Sequence[PinnedOut] | UnsetType = UNSET
     not_inherited: Sequence[str] | UnsetType = UNSET
+    queue_gone: str | UnsetType = UNSET
+    forked_from_name: str | UnsetType | None = UNSET
     elsewhere: Sequence[str] | UnsetType = UNSET
 
 

@@ -22,6 +22,7 @@ from hopyard.server.masking import taken_over, with_env
 from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.pages import PageQuery
 from hopyard.server.parts import Parts
+from hopyard.server.queues import without_gone_queue
 from hopyard.server.rights import check_own
 from hopyard.server.routes.runs import SubmitQuery, submitted
 from hopyard.server.studyfork import BEST, fork_study
@@ -94,6 +95,8 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if change.epochs is not None and change.checkpoint != BEST:
             raise SpecError("epochs: only a study's best model is trained for so many more", hints=('say `checkpoint: "best"` too, or of a script change its parameter: `-p epochs=N`',))
         source, dropped = await taken_over(parts, source, ask.caller)
+        inherited, gone = without_gone_queue(await parts.queues.tree(), source.spec)
+        source = replace(source, spec=inherited)
         if source.spec.study is None:
             spec = _forked(source, change, await _resume(parts, source, change.checkpoint))
         else:
@@ -104,7 +107,7 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         spec = with_env(spec, change.env or {}, change.secrets)
         run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, trust=change.trust)
         given = {*(change.env or ()), *spec.secrets}
-        return await submitted(parts, ask, run, spec, not_inherited=[name for name in dropped if name not in given])
+        return await submitted(parts, ask, run, spec, not_inherited=[name for name in dropped if name not in given], queue_gone=None if change.queue else gone)
 
     return [
         Endpoint("GET", "/runs/{id}/checkpoints", list_checkpoints, PageQuery, returns=CheckpointsOut, who="study", errors=(409,)),

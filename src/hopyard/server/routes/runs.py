@@ -27,7 +27,7 @@ from hopyard.server.auth import RUN_HINT, Caller
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.family import as_trial, trials_of
 from hopyard.server.fields import MAX_NAMES, RUN_ID, TEXT, Id, In, Key, Label, Name, Seconds, Text, Time, entire, some_of
-from hopyard.server.names import readable, readable_one, with_names
+from hopyard.server.names import names_of, readable, readable_one, with_names
 from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.pages import MOST_ROWS, Limit, PageQuery, page_of
 from hopyard.server.parts import Parts
@@ -344,14 +344,15 @@ def _trials(run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]) -> Mapping
     return UNSET if run.spec.study is None else counts.get(run.id, {})
 
 
-async def submitted(parts: Parts, ask: Ask[SubmitQuery, Any], run: Run, asked: RunSpec, *, not_inherited: Sequence[str] = ()) -> RunOut:
+async def submitted(
+    parts: Parts, ask: Ask[SubmitQuery, Any], run: Run, asked: RunSpec, *, not_inherited: Sequence[str] = (), queue_gone: str | None = None
+) -> RunOut:
     """The answer to a submission: the run, after its first scheduling turn where that is asked for, and what its user should know."""
     if ask.query.plan and run.phase is RunPhase.QUEUED:
         await parts.controller.wait_planned(PLAN_WAIT_S)
         run = await parts.runs.get(run.id)
-    more = {"not_inherited": not_inherited} if not_inherited else {}
-    pinned = await _pushed_by_others(parts, run, asked)
-    return run_out(await readable_one(parts.runs, run), ask.caller, **more, **({"pinned": pinned} if pinned else {}))
+    more = {"not_inherited": not_inherited, "queue_gone": queue_gone, "pinned": await _pushed_by_others(parts, run, asked)}
+    return run_out(await readable_one(parts.runs, run), ask.caller, **{name: value for name, value in more.items() if value})
 
 
 async def _pushed_by_others(parts: Parts, run: Run, asked: RunSpec) -> list[PinnedOut]:
@@ -387,6 +388,7 @@ async def whole(parts: Parts, caller: Caller, run: Run) -> RunOut:
         stopped_by=await _stopped_by(parts, run) if run.stop_requested else None,
         machine_env=await parts.runs.machine_env(run.id),
         elsewhere=list((await attempts_elsewhere(parts, run)).values()),
+        **await _origin(parts, run),
     )
 
 
@@ -400,6 +402,12 @@ async def _readable_events(parts: Parts, events: Sequence[RunEvent]) -> list[Run
     """With names of runs in their details."""
     texts = await with_names(parts.runs, [one.detail for one in events])
     return [replace(one, detail=text) for one, text in zip(events, texts, strict=True)]
+
+
+async def _origin(parts: Parts, run: Run) -> Mapping[str, str | None]:
+    """The name of what a fork was forked from."""
+    origin = run.spec.forked_from
+    return {} if origin is None else {"forked_from_name": (await names_of(parts.runs, [origin])).get(origin)}
 
 
 async def _stopped_by(parts: Parts, run: Run) -> str | None:

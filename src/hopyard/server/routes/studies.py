@@ -25,6 +25,7 @@ from hopyard.server.endpoint import Ask, Endpoint, Raw
 from hopyard.server.fields import MAX_NAMES, RUN_ID, EnvKey, Hex, Id, In, LongText, Name, SecretName
 from hopyard.server.masking import taken_over, with_env
 from hopyard.server.parts import Parts
+from hopyard.server.queues import without_gone_queue
 from hopyard.server.routes.runs import SubmitQuery, submitted
 from hopyard.server.study_wire import MAX_TRIALS
 from hopyard.server.wire import RunOut
@@ -123,9 +124,12 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         saved = await parts.runs.checkpoints(source.id)
         resume = ResumeFrom(source.id, saved[-1].step, saved[-1].manifest) if saved else source.spec.resume
         source, dropped = await taken_over(parts, source, ask.caller)
+        inherited, gone = without_gone_queue(await parts.queues.tree(), source.spec)
+        source = replace(source, spec=inherited)
         spec = with_env(_continued(source, ask.body, resume), ask.body.env or {}, ask.body.secrets)
         run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, trust=ask.body.trust)
-        return await submitted(parts, ask, run, spec, not_inherited=[name for name in dropped if name not in {*(ask.body.env or ()), *spec.secrets}])
+        lacking = [name for name in dropped if name not in {*(ask.body.env or ()), *spec.secrets}]
+        return await submitted(parts, ask, run, spec, not_inherited=lacking, queue_gone=None if ask.body.queue else gone)
 
     bytes_out = Raw("a line of JSON, a line feed, then the segments' bytes")
     length = {"X-Length": "how many bytes the journal has"}
