@@ -85,6 +85,8 @@ def test_a_study_of_runs(shell: Shell) -> None:
     states = {trial["params"]["lr"]: trial["state"] for trial in told["trials"]}
     assert states == {0.1: "completed", 0.5: "completed", 9.0: "failed"}
     assert told["study"] in shell.hop("search", "ls", "-a").text
+    shell.detach("-n", "runs", "--", "true")  # a run of the same name is not taken for the study
+    assert shell.hop("search", "show", "--json", "runs").json["study"] == told["study"], "by the name that its file gives it"
     one = shell.hop("search", "show", "--trial", "2").text
     assert "failed" in one and "lr=9" in one and "lr is too large" in one
     assert len(shell.hop("ps", "-a", "--parent", told["study"], "--json").json) >= 3
@@ -103,6 +105,9 @@ def test_a_word_that_is_neither_command_nor_file_is_told_what_was_meant(shell: S
         done = shell.hop("search", word)
         assert (done.code, done.talk) == (2, f"error: there is no file {word}\nhint: {hint}\n")
     assert "is a folder, not a file" in shell.hop("search", ".").talk
+    (shell.folder / "st").write_text(TRIALS)
+    unnamed = shell.hop("search", "-n", "st")  # a label, not that file
+    assert unnamed.code == 2 and "hint: -n st is what the study is called; its file is named as well" in unnamed.talk
 
 
 def test_a_study_that_hops(shell: Shell, numbers: str) -> None:

@@ -21,7 +21,7 @@ from hopyard.cli.options import (
 )
 from hopyard.config import params
 from hopyard.domain.suggest import closest
-from hopyard.errors import SpecError
+from hopyard.errors import SpecError, UsageError
 
 _SHOWN = 50
 
@@ -54,7 +54,7 @@ def search(ctx: click.Context) -> None:
 
 
 @search.command("run", short_help="Start the study that a file describes.")
-@click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path), required=False)
 @click.option("-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter that is the same in all trials (repeatable).")
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the study.")
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="At most so many trials.")
@@ -64,13 +64,17 @@ def search(ctx: click.Context) -> None:
 @click.option("--dry-run", is_flag=True, help="Check the file, show the first trials that would be tried, submit nothing.")
 @click.option("--detach", is_flag=True, help="Submit and return at once.")
 @json_option
-def run(file: Path, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
+def run(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
     """Start the study that FILE describes, and follow it until it ends.
 
     The current folder is packed and travels with the study; scripts and trainables are named from there. Ctrl-C leaves the study alone and stops following.
     """
     from hopyard.cli.studyrun import preview, start
 
+    if file is None:
+        label = options["label"]
+        named = (f"-n {label} is what the study is called; its file is named as well: hop search FILE.yaml -n {label}",) if label else ()
+        raise UsageError("FILE.yaml: the file that describes the study is missing", hints=(*named, "`hop search run --help` lists what it takes"))
     if not file.is_file():
         raise SpecError(f"there is no file {file}" if not file.exists() else f"{file} is a folder, not a file", hints=_instead_of(file))
     if dry_run:
@@ -105,7 +109,7 @@ def ls(everything: bool, limit: int | None, as_json: bool) -> None:
         best = summary.get(study["metric"])
         said = [f"{study['metric']} {console.number(best)}" if best is not None else "", why_failed(each), names.get(each["id"], ""), f"forked from {study['beginning']['study']}" if study.get("beginning") else ""]
         rows.append([
-            each["name"], study["name"], console.paint_phase(each["phase"]), searcher_name(study).rpartition(":")[2],
+            each["name"], each["spec"].get("label") or study["name"], console.paint_phase(each["phase"]), searcher_name(study).rpartition(":")[2],
             f"{summary.get('trials', 0):.0f}", console.age(console.seconds_since(each["submitted_at"])), "; ".join(filter(None, said)),
         ])  # fmt: skip
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None

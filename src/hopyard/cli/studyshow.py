@@ -15,26 +15,52 @@ from hopyard.sdk.client import Client
 from hopyard.studies.journal import read_records
 from hopyard.studies.view.standing import StudyView, TrialView
 
+_LOOK_AT = 1000  # newest studies whose names are compared
 _ROWS = 12  # of a trial's curve
 
 
 def get_study(client: Client, ref: str) -> Run:
-    """The study's run; the newest study of the caller's own where `ref` is empty. Raises NotFound, SpecError where it is a run but no study."""
+    """The study's run: named as any run, or by the name that its file gives it. The newest study of the caller's own where `ref` is empty.
+    Raises NotFound, SpecError where it is a run but no study."""
     if not ref:
         return _newest(client)
-    found = get_run(client, ref)
+    try:
+        found = get_run(client, ref)
+    except NotFound:
+        named = _by_name(client, ref)
+        if named is None:
+            raise
+        return named
     if found["spec"].get("study") is None:
-        raise SpecError(f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",))
+        named = _by_name(client, ref)  # a run may have the same label
+        if named is None:
+            raise SpecError(f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",))
+        return named
     return found
+
+
+def _by_name(client: Client, ref: str) -> Run | None:
+    """The newest study that is called so by its label, else by its file; one of the caller's own first."""
+    studies: list[Run] = client.get("/runs", studies=1, limit=_LOOK_AT)["runs"]
+    called = [one for one in studies if one["spec"].get("label") == ref] or [one for one in studies if one["spec"]["study"]["name"] == ref]
+    if not called:
+        return None
+    own = _own_user(client)
+    return get_run(client, next((one for one in called if one["name"].partition("/")[0] == own), called[0])["id"])
+
+
+def _own_user(client: Client) -> str:
+    """The caller's name, of the newest run of theirs; "" where there is none."""
+    try:
+        return str(get_run(client, "last")["name"].partition("/")[0])
+    except NotFound:
+        return ""
 
 
 def _newest(client: Client) -> Run:
     """Of the caller's own: code of others is run (`replay`), and goes on in one's own name (`resume`), only where they are named."""
-    try:
-        own = get_run(client, "last")["name"].partition("/")[0]
-        found: list[Run] = client.get("/runs", studies=1, user=own, limit=1)["runs"]
-    except NotFound:
-        found = []
+    own = _own_user(client)
+    found: list[Run] = client.get("/runs", studies=1, user=own, limit=1)["runs"] if own else []
     if not found:
         raise NotFound("there is no study of yours yet", hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"))
     return get_run(client, found[0]["id"])  # whole: a listing carries only what it is about
