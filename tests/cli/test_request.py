@@ -78,6 +78,7 @@ def test_a_script_with_everything() -> None:
         "topology": {"rule": "near", "level": "rack", "slice": 1},
         "time_limit_s": 7200.0,
         "max_output_bytes": None,
+        "max_metrics_bytes": None,
     }
 
 

@@ -40,7 +40,8 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text.partition("## Settings: `config.yaml`\n```yaml\n")[2].partition("```")[0])
     told = read_settings(file)
-    assert (told.node.id, told.runs.max_output_bytes, told.quotas) == ("box", 2**30, QuotaSettings(500 * 2**30, 16384))
+    assert (told.runs.max_output_bytes, told.runs.max_metrics_bytes) == (2**30, 2**28)
+    assert (told.node.id, told.quotas) == ("box", QuotaSettings(500 * 2**30, 16384))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,7 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
         ("scheduler: {preempt_grace: 25h}", "scheduler.preempt_grace: `25h` is more than a day", "60s"),
         ("quotas: {max_output: 1G}", "quotas.max_output: it is a key of another section", "below `runs:`"),
         ("runs: {cpus: 4}", "runs.cpus: it is a key of another section", "below `node:`"),
+        ("runs: {max_metrics: 5K}", "runs.max_metrics: `5K` is too little", "1M or more"),
         ("max_output: 1G", "max_output: it stands outside of its section", "below `runs:`"),
         ("scheduler: {grace: 5s}", "scheduler: there is no key `grace`", ""),
     ],

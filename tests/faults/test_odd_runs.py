@@ -143,13 +143,41 @@ def test_a_run_whose_folder_is_damaged_or_replica_frozen_is_stopped_with_its_pro
 def test_a_run_keeps_as_much_output_as_it_asks_for_and_the_server_allows(world: World) -> None:
     settings = world.home.settings_file
     settings.write_text(settings.read_text() + "runs: {max_output: 4M}\n")
-    world.write("floods.py", "for n in range(8): print('x' * 999_999)\nprint('end')\n")
+    world.write("floods.py", "for n in range(800): print('x' * 9_999)\nprint('end')\n")
     small = world.reaches(world.detach("--max-output", "1M", "floods.py"), "succeeded")
     forked = world.reaches(world.ok("fork", small["name"], "--detach").out.strip(), "succeeded")
     world.write("hop.yaml", "max_output: 8M\nroles: [{command: [python, floods.py]}]\n")
     large = world.reaches(world.detach("hop.yaml"), "succeeded")
-    sizes = [len(world.log(run)) >> 20 for run in (small, forked, large)]
-    assert sizes == [1, 1, 5], "what it asks for or the server allows, and a quarter of it from the end"
+    sizes = [round(len(world.log(run)) / 2**20, 1) for run in (small, forked, large)]
+    assert sizes == [1.2, 1.2, 5.0], "what it asks for or the server allows, and a quarter of it from the end, less what is no whole line"
     assert "1M of each of stdout and stderr" in world.ok("info", small["name"]).out
+    other = world.reaches(world.ok("fork", small["name"], "--max-output", "2M", "--project", "other", "--detach").out.strip(), "succeeded")
+    assert (round(len(world.log(other)) / 2**20, 1), other["name"].split("/")[1]) == (2.5, "other")
     refused = world.hop("run", "--max-output", "10K", "floods.py")
     assert (refused.code, "--max-output: `10K` is too little" in refused.talk) == (2, True), refused
+
+
+LOGS_WITHOUT_END = """
+import hopyard as hop
+for step in range(300_000):
+    hop.log(loss=1 / (step + 1), step=step)
+for number in range(12_000):
+    hop.summary(acc=number, **{f"first{number % 5}": number})
+    hop.log(late=number)
+print("end")
+"""
+
+
+def test_a_run_that_logs_in_a_tight_loop_is_bounded_and_keeps_its_last_values(world: World) -> None:
+    world.write("logs.py", LOGS_WITHOUT_END)
+    run = world.reaches(world.detach("--max-metrics", "1M", "logs.py"), "succeeded")
+    kept = {path.name: path.stat().st_size for path in world.home.streams.glob(f"{run['id']}/*/0/*")}
+    assert {name: kept[name] < 1.3 * 2**20 for name in ("metrics", "events")} == {"metrics": True, "events": True}, kept
+    shown = world.ok("ps", "-a", "--json").json[0]
+    assert (shown["latest"]["loss"][0], shown["latest"]["late"], shown["summary"]["acc"]) == (299_999, [11_999, 11_999.0], 11_999)
+    curve = world.ok("plot", run["name"], "loss", "--json").json[run["name"]]["loss"]
+    assert (curve["steps"][-1], curve["count"] > 31_000) == (299_999, True)
+    limit = "metrics of replica 0 passed the limit of 1M"
+    for command in (("info", run["name"]), ("plot", run["name"]), ("ps", "-a")):
+        said = world.ok(*command)
+        assert limit in said.out + said.talk, command

@@ -1,4 +1,4 @@
-"""What a run writes beyond its limit: the beginning and the newest part stay, and what is left out is counted."""
+"""What a run writes beyond its limit: the beginning and the newest part stay, in whole lines, and what is left out is counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = OutputLimit(4 * MIB)
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("streams") / "stdout"
-    path.write_bytes(b"".join(b"line %011d\n" % number for number in range(MIB)))  # 17 MiB
+    path.write_bytes(b"".join(b"line %012d\n" % number for number in range(MIB)))  # 18 MiB, and no line ends at the limit
     return path
 
 
@@ -27,19 +27,50 @@ def shipped(limit: OutputLimit, path: Path, *, ended: bool, piece: int = MIB) ->
     found = b""
     while data := limit.read(path.name, descriptor, len(found), piece, ended=ended):
         found += data
+    assert len(found) == limit.shipped_size(path.name, descriptor, path.stat().st_size, ended=ended)
     os.close(descriptor)
-    assert len(found) == limit.shipped_size(path.name, path.stat().st_size, ended=ended)
     return found
 
 
+def dropped(limit: OutputLimit, path: Path) -> int:
+    with path.open("rb") as file:
+        return limit.dropped_bytes(path.name, file.fileno(), path.stat().st_size)
+
+
 def test_output_beyond_the_limit_is_its_beginning_and_its_newest_part_with_a_count_between(written: Path) -> None:
-    text, size = written.read_bytes(), written.stat().st_size
+    text = written.read_bytes()
     live, whole = (shipped(LIMIT, written, ended=ended) for ended in (False, True))
     assert whole.startswith(live), "what was sent never changes"
-    assert live.startswith(text[: 4 * MIB])
-    assert whole.endswith(text[-MIB:])
-    assert b"[hopyard: %d bytes are left out here]" % (size - 5 * MIB) in whole
-    assert len(whole) < 5 * MIB + 300
+    head, _, rest = whole.partition(b"[hopyard: ")
+    tail = rest.partition(b" bytes are left out here]\n")[2]
+    assert 4 * MIB - 64 < len(head) <= 4 * MIB
+    assert MIB - 64 < len(tail) <= MIB
+    assert (text.startswith(head), text.endswith(tail)) == (True, True)
+    assert b"[hopyard: %d bytes are left out here]" % (len(text) - len(head) - len(tail)) in whole
+    assert dropped(LIMIT, written) == len(text) - len(head) - len(tail)
+    assert {len(line) for line in (head + tail).splitlines()} == {17}, "no line is cut"
+
+
+def test_a_line_without_end_is_cut_at_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    path.write_bytes(b"x" * (9 * MIB))
+    assert shipped(LIMIT, path, ended=True).strip(b"x").startswith(b"\n[hopyard: stdout has passed its limit of 4M")
+    assert dropped(LIMIT, path) == 4 * MIB
+    assert len(shipped(LIMIT, path, ended=True)) < 5 * MIB + 300
+
+
+@given(sizes=st.lists(st.integers(1, 120_000), min_size=1, max_size=40), line=st.integers(0, 100_000))
+def test_what_was_sent_of_a_growing_file_never_changes(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], line: int) -> None:
+    """line: how long lines are; 0 is one without end."""
+    limit, path = OutputLimit(MIB), tmp_path_factory.mktemp("grows") / "stdout"
+    text = (b"x" * line + b"\n") * (2 * MIB // (line + 1)) if line else b"x" * (2 * MIB)
+    sent, at = b"", MIB - 200_000
+    path.write_bytes(text[:at])
+    for size in (*sizes, 0):
+        now = shipped(limit, path, ended=not size)
+        assert now.startswith(sent)
+        sent, at = now, at + size
+        path.write_bytes(text[:at])
 
 
 @given(piece=st.integers(1_000, 3 * MIB), at=st.integers(0, 6 * MIB))

@@ -76,6 +76,8 @@ def lines_of(client: Client, run: Run) -> Iterator[tuple[str, str]]:
         yield "time limit", format_time(spec["time_limit_s"])
     if spec.get("max_output_bytes"):
         yield "max output", f"{format_memory(spec['max_output_bytes'])} of each of stdout and stderr"
+    if spec.get("max_metrics_bytes"):
+        yield "max metrics", f"{format_memory(spec['max_metrics_bytes'])} of each of metrics, TensorBoard scalars, events and samples"
     if spec.get("forked_from"):
         yield "forked from", (run.get("forked_from_name", spec["forked_from"]) or f"{spec['forked_from']} (removed)") + _from_where(spec)
     yield from _listed("attempts", [_attempt(run, a) for a in run.get("attempts") or ()])

@@ -15,6 +15,8 @@ from hopyard.cli.options import (
     extras_option,
     gpu_memory_option,
     json_option,
+    max_metrics_option,
+    max_output_option,
     pool_option,
     preempt_option,
     priority_option,
@@ -46,9 +48,12 @@ BEST = "best"
 @pool_option
 @where_option
 @click.option("--time", metavar="2h", help="The run is ended after this long.")
+@max_output_option
+@max_metrics_option
 @click.option("-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: that of RUN]")
 @priority_option
 @preempt_option
+@click.option("--project", help="The project it belongs to.  [default: that of RUN]")
 @click.option("--checkpoint", metavar="newest|STEP|best", help="Start from this checkpoint of RUN instead of from the beginning; best: the best model of a study.")
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="With --checkpoint best: train so many epochs more.  [default: the study's]")
 @click.option("--trust", is_flag=True, help="Read all of another user's checkpoint. Else only tensors, arrays and plain values are: anything more runs code of theirs.")
@@ -152,6 +157,8 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
     }
     if options["label"]:
         changes["label"] = check_name(options["label"], what="--name")
+    if options["project"]:
+        changes["project"] = check_name(options["project"], what="--project")
     standing = parse_standing(options)
     if "topology" in standing:
         standing["topology"] = standing["topology"].spec()

@@ -31,6 +31,12 @@ topology_option = click.option(
 )
 queue_option = click.option("-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: the server's]")
 priority_option = click.option("--priority", type=int, metavar="0..100", help="Larger goes first.  [default: the queue's]")
+max_output_option = click.option(
+    "--max-output", metavar="SIZE", help="Keep so much of each of stdout and stderr, and the newest part of what follows: 50M. At most what the server keeps."
+)
+max_metrics_option = click.option(
+    "--max-metrics", metavar="SIZE", help="Keep so much of the metrics of each replica, and the newest values of what follows: 50M. At most what the server keeps."
+)
 preempt_option = click.option("--no-preempt", "preemptible", flag_value=False, default=None, help="Never asked to make room for another run.")
 
 

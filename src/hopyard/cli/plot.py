@@ -24,6 +24,7 @@ from hopyard.sdk.client import Client
 _SPLIT = re.compile(r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)\Z", re.I)
 _MOST_CHARTS = 6
 _POINTS = 2000
+_OF_CURVES = ("metrics of replica", "tensorboard of replica")  # begin what a run says of the points that its curves lack
 _SPANS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
@@ -85,6 +86,10 @@ def plot(
         left = [chart.title for chart in charts[len(shown) :]]
         if left:
             console.say(f"not drawn: {', '.join(left)}; name the metrics that you want")
+    for run in runs:
+        for sentence in run.get("unstored") or ():
+            if sentence.startswith(_OF_CURVES):
+                console.say(f"warning: {run['name']}: {sentence}")
 
 
 def _series(client: Client, run: Run, metrics: tuple[str, ...], rank: int | None) -> dict[str, dict[str, Any]]:

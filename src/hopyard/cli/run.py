@@ -18,6 +18,8 @@ from hopyard.cli.options import (
     extras_option,
     gpu_memory_option,
     json_option,
+    max_metrics_option,
+    max_output_option,
     pool_option,
     preempt_option,
     priority_option,
@@ -90,7 +92,8 @@ def _with_dashes(words: list[str], at: int) -> str:
 @gpu_memory_option
 @extras_option
 @click.option("--time", metavar="2h", help="The run is ended after this long: 2h, 90m, 3600.")
-@click.option("--max-output", metavar="SIZE", help="Keep so much of each of stdout and stderr, and the newest part of what follows: 50M. At most what the server keeps.")
+@max_output_option
+@max_metrics_option
 @click.option("--replicas", metavar="N|MIN-MAX", help="So many replicas, started together or not at all; elastic 2-8: as many as fit.")
 @topology_option
 @pool_option

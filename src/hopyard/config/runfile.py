@@ -36,11 +36,11 @@ from hopyard.config import asks, units
 from hopyard.config.params import Value, check_key, check_variable
 from hopyard.config.reader import Section, read_yaml, shown
 from hopyard.config.rolefile import read_roles
-from hopyard.config.runspec import RoleRequest, RunRequest, parse_dataset, parse_output, project_of
+from hopyard.config.runspec import RoleRequest, RunRequest, parse_dataset, parse_kept, project_of
 from hopyard.config.values import read_flag, read_name, read_param
 
 RUN_KEYS = (
-    "name", "project", "datasets", "params", "env", "secrets", "tags", "requirements", "python", "queue", "priority", "preemptible", "topology", "time", "max_output",
+    "name", "project", "datasets", "params", "env", "secrets", "tags", "requirements", "python", "queue", "priority", "preemptible", "topology", "time", "max_output", "max_metrics",
 )  # fmt: skip
 TOP_KEYS = (*RUN_KEYS, "roles")
 
@@ -67,7 +67,8 @@ def read_request(top: Section, roles: tuple[RoleRequest, ...], *, base: Path, fo
         preemptible=read_flag(top, "preemptible", default=True),
         topology=top.amount("topology", asks.parse_topology),
         time_limit_s=top.amount("time", units.parse_time),
-        max_output_bytes=top.amount("max_output", parse_output),
+        max_output_bytes=top.amount("max_output", parse_kept),
+        max_metrics_bytes=top.amount("max_metrics", parse_kept),
         requirements=_requirements(top, base),
         python=top.text("python"),
     )

@@ -88,6 +88,7 @@ class RunRequest:
     python: str = ""
     secrets: tuple[str, ...] = ()
     max_output_bytes: int | None = None
+    max_metrics_bytes: int | None = None
 
     def spec(self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]) -> dict[str, Any]:
         """The RunSpec as JSON."""
@@ -109,6 +110,7 @@ class RunRequest:
             "topology": None if self.topology is None else self.topology.spec(),
             "time_limit_s": self.time_limit_s,
             "max_output_bytes": self.max_output_bytes,
+            "max_metrics_bytes": self.max_metrics_bytes,
         }
 
 
@@ -181,7 +183,7 @@ def parse_places(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_standing(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options --queue, --priority, --time, --max-output, --no-preempt and --topology among `given` as fields of a RunRequest. Raises
+    """The options --queue, --priority, --time, --max-output, --max-metrics, --no-preempt and --topology among `given` as fields of a RunRequest. Raises
     SpecError."""
     found: dict[str, Any] = {}
     if given.get("queue") is not None:
@@ -190,8 +192,9 @@ def parse_standing(given: Mapping[str, Any]) -> dict[str, Any]:
         found["priority"] = check_priority(given["priority"])
     if given.get("time") is not None:
         found["time_limit_s"] = units.parse_time(given["time"], what="--time")
-    if given.get("max_output") is not None:
-        found["max_output_bytes"] = parse_output(given["max_output"], what="--max-output")
+    for name in ("max_output", "max_metrics"):
+        if given.get(name) is not None:
+            found[f"{name}_bytes"] = parse_kept(given[name], what=f"--{name.replace('_', '-')}")
     if given.get("preemptible") is not None:
         found["preemptible"] = given["preemptible"]
     if given.get("topology") is not None:
@@ -199,8 +202,8 @@ def parse_standing(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def parse_output(text: str, *, what: str = "max_output") -> int:
-    """How many bytes of output are kept. Raises SpecError."""
+def parse_kept(text: str, *, what: str = "size") -> int:
+    """How many bytes of a stream are kept. Raises SpecError."""
     found = units.parse_memory(text, what=what)
     if found < LEAST_OUTPUT_BYTES:
         raise SpecError(f"{what}: `{text}` is too little", hints=("1M or more",))

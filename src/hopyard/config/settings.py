@@ -6,7 +6,7 @@ node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fp
 server: {port: 8765, hosts: [hop.example.org], limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
-runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G}
+runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_metrics: 256M}
 quotas: {storage_per_user: 500G, processes_per_replica: 16384}
 database: postgresql://hopyard@db.example/hopyard
 ```
@@ -32,7 +32,7 @@ from hopyard.domain.ids import check_name
 _MOST_CPU_MILLI, _MOST_MEMORY_BYTES, _MOST_GPUS, _MOST_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
-MAX_OUTPUT_BYTES = 2**30
+MAX_OUTPUT_BYTES, MAX_METRICS_BYTES = 2**30, 2**28
 _LONGEST_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
 
 
@@ -84,10 +84,12 @@ class SchedulerSettings:
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """pass_environment: variables of the server's own environment that runs get beside the usual ones, `*` stands for anything.
-    max_output_bytes: how much of each of stdout and stderr of a replica is kept from the beginning; 0 keeps all."""
+    max_output_bytes: how much of each of stdout and stderr of a replica is kept from the beginning; 0 keeps all.
+    max_metrics_bytes: the same of each of its metrics, TensorBoard scalars, events and samples."""
 
     pass_environment: tuple[str, ...] = ()
     max_output_bytes: int = MAX_OUTPUT_BYTES
+    max_metrics_bytes: int = MAX_METRICS_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "server": ("port", "hosts", "limits"),
     "retention": ("checkpoints", "audit_days"),
     "scheduler": ("preempt_grace",),
-    "runs": ("pass_environment", "max_output"),
+    "runs": ("pass_environment", "max_output", "max_metrics"),
     "quotas": QUOTA_KEYS,
 }
 
@@ -210,10 +212,14 @@ def _runs(given: Section) -> RunSettings:
         if not isinstance(value, str) or not _VARIABLES.fullmatch(value):
             raise given.fail(f"pass_environment.{at}", f"{shown(value)} is not the name of a variable", "a name, or the beginning of names and `*`: HF_HOME, NCCL_*")
         found[value] = None
-    most = given.amount("max_output", units.parse_memory)
+    return RunSettings(tuple(found), _kept(given, "max_output", MAX_OUTPUT_BYTES), _kept(given, "max_metrics", MAX_METRICS_BYTES))
+
+
+def _kept(given: Section, key: str, default: int) -> int:
+    most = given.amount(key, units.parse_memory)
     if most is not None and 0 < most < LEAST_OUTPUT_BYTES:
-        raise given.fail("max_output", f"{shown(given.values['max_output'])} is too little", "1M or more; 0 keeps all that runs write")
-    return RunSettings(tuple(found), MAX_OUTPUT_BYTES if most is None else most)
+        raise given.fail(key, f"{shown(given.values[key])} is too little", "1M or more; 0 keeps all that runs write")
+    return default if most is None else most
 
 
 def _database(top: Section) -> str | None:

@@ -60,6 +60,7 @@ class Composer:
                         environment=spec.environment,
                         time_limit_s=spec.time_limit_s,
                         max_output_bytes=spec.max_output_bytes,
+                        max_metrics_bytes=spec.max_metrics_bytes,
                         restore=restore,
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,

@@ -43,6 +43,7 @@ class ReplicaLaunch:
     environment: Environment = Environment()
     time_limit_s: float | None = None
     max_output_bytes: int | None = None  # as of `domain.run.RunSpec`
+    max_metrics_bytes: int | None = None  # the same
     restore: Restore | None = None
     essential: bool = True  # as of `domain.gang.Role`
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`

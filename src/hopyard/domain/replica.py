@@ -25,7 +25,7 @@ class NodeShare:
     gang_folder: one that all replicas of the gang on this node see.
     nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of each of
     `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is not limited.
-    max_output_bytes: of each of stdout and stderr, 0 is no limit.
+    max_output_bytes: of each of stdout and stderr, 0 is no limit. max_metrics_bytes: of each stream of its reports, 0 is no limit.
     pass_environment: as of `domain.run_environment.for_runs`.
     grace_s: between SIGTERM and SIGKILL when the end comes from the replica itself (at most, before a time limit; at the server's word
     without a grace).
@@ -49,6 +49,7 @@ class NodeShare:
     nvml: bool = False
     pass_environment: tuple[str, ...] = ()
     max_output_bytes: int = 0
+    max_metrics_bytes: int = 0
     processes: int = 0
 
 

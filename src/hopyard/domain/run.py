@@ -132,6 +132,7 @@ class RunSpec:
     topology: of all replicas together, beside what each role asks for itself.
     study: of a run that is a study, its StudySpec as JSON (`config.studyjson`). parent: the study that a trial's run belongs to.
     max_output_bytes: how much of each of stdout and stderr of a replica is kept; None, and what is more, is as the node says.
+    max_metrics_bytes: the same of its metrics, TensorBoard scalars, events and samples, of each.
     secrets: names of secrets of the run's user, whose values its processes get as variables of these names.
     """
 
@@ -157,6 +158,7 @@ class RunSpec:
     parent: RunId | None = None
     secrets: tuple[str, ...] = ()
     max_output_bytes: int | None = None
+    max_metrics_bytes: int | None = None
 
     @property
     def size(self) -> int:

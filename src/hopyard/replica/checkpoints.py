@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,13 +60,15 @@ class Patience:
 class Checkpoints:
     """Follows the events of the script; a thread uploads each checkpoint that they announce.
 
-    On this node only the newest stays, once the server has the others.
+    On this node only the newest stays, once the server has the others. server_offsets: from offsets of the script's streams to those of
+    the server's copies.
     """
 
     folder: Folder
     spec: ReplicaSpec
     server: ServerLine
     left_behind: LeftBehind
+    server_offsets: Callable[[Mapping[str, int]], dict[str, int]]
     log: EventLog = field(init=False)
     _waiting: deque[dict[str, Any]] = field(default_factory=deque)
     _change: threading.Condition = field(default_factory=threading.Condition)
@@ -157,7 +160,7 @@ class Checkpoints:
             "size_bytes": tree.size_bytes,
             "created_at": datetime.fromtimestamp(float(event["t"]), UTC).isoformat(),
             "metrics": event.get("metrics") or {},
-            "offsets": event.get("offsets") or {},
+            "offsets": self.server_offsets(event.get("offsets") or {}),
         }
         self.server.client.post(f"/attempts/{launch.attempt}/checkpoints", body)
         earlier, self._sent = self._sent, folder

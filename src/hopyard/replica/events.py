@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,25 @@ class EventLog:
         self._path, self._at = path, 0
 
     def poll(self) -> list[dict[str, Any]]:
-        """The events since the last call. A line cut off at the end is left for later; one that is no JSON object is skipped."""
+        """The events since the last call. A line cut off at the end is left for later; one that is no JSON object is skipped, and so is
+        what was given back to the disk."""
         try:
             with self._path.open("rb") as file:
+                self._at = os.lseek(file.fileno(), self._at, os.SEEK_DATA)
                 file.seek(self._at)
                 data = file.read()
         except FileNotFoundError:
+            return []
+        except OSError as failed:
+            if failed.errno != errno.ENXIO:  # there is nothing behind this place
+                raise
             return []
         whole = data.rfind(b"\n") + 1
         self._at += whole
         found = []
         for line in data[:whole].splitlines():
             try:
-                event = json.loads(line)
+                event = json.loads(line.lstrip(b"\0"))
             except ValueError:
                 continue
             if isinstance(event, dict):

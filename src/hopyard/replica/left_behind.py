@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ class LeftBehind:
     folder: Folder
     spec: ReplicaSpec
     _untold: list[str] = field(default_factory=list)
+    _telling: threading.Lock = field(default_factory=threading.Lock)  # several threads have something to say
 
     def keep(self, what: str, path: Path, why: Exception) -> None:
         """what: as a sentence begins ("the checkpoint of step 5"). path: its folder, which may be gone."""
@@ -37,7 +39,7 @@ class LeftBehind:
 
     def tell(self) -> None:
         """Say what is not said yet. A disk that is full now may have room later: call it again."""
-        with suppress(OSError):
+        with self._telling, suppress(OSError):
             while self._untold:
                 self.folder.append_json("events", kind=UNSTORED, text=self._untold[0])
                 del self._untold[0]

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
 from hopyard.replica.output_limit import LIMITED, OutputLimit
 from hopyard.replica.prepare import Preparation, shared_folders, tree_cache
 from hopyard.replica.rendezvous import variables
+from hopyard.replica.report_limit import ReportLimit
 from hopyard.replica.server import ServerLine
 from hopyard.replica.ship import Shipper, StopWord
 from hopyard.replica.supervise import Periodic, Supervisor, Wakeup
@@ -86,7 +88,8 @@ class Replica:
         self._left_behind = LeftBehind(folder, spec)
         self._output = OutputLimit(spec.node.max_output_bytes)
         self._before: Stamps | None = None  # what lay in the run's folder before its script began, where that is known
-        self._checkpoints = Checkpoints(folder, spec, self._server, self._left_behind)
+        self._reports = ReportLimit(spec.node.max_metrics_bytes, folder.root / "reports")
+        self._checkpoints = Checkpoints(folder, spec, self._server, self._left_behind, self._server_offsets)
         self._shipper = Shipper(
             folder,
             self._server,
@@ -96,6 +99,8 @@ class Replica:
             on_events=self._checkpoints.poll,
             asked_to_end=self._asked_to_end,
             output=self._output,
+            reports=self._reports,
+            on_limited=self._tell_of_limited_reports,
             resume=is_adoption,
         )
         self._supervisor: Supervisor | None = None
@@ -336,10 +341,24 @@ class Replica:
     def _tell_of_dropped_output(self) -> None:
         for name in LIMITED:
             with suppress(OSError):
-                dropped = self._output.dropped_bytes(name, (self._folder.streams / name).stat().st_size)
+                with (self._folder.streams / name).open("rb") as file:
+                    dropped = self._output.dropped_bytes(name, file.fileno(), os.fstat(file.fileno()).st_size)
                 if dropped:
                     limit = format_memory(self._output.limit_bytes)
                     self._left_behind.add(f"{dropped} bytes of {name} of replica {self._spec.launch.rank} are left out: it passed the limit of {limit} (`hop run --max-output`, at most `runs: {{max_output: …}}` in config.yaml)")
+
+    def _tell_of_limited_reports(self, name: str) -> None:
+        self._left_behind.add(self._reports.sentence(name, self._spec.launch.rank))
+        self._left_behind.tell()
+
+    def _server_offsets(self, offsets: Mapping[str, int]) -> dict[str, int]:
+        """Where in the server's streams is what the script saw at these offsets of the files."""
+        found = {name: self._reports.server_offset(name, offset) for name, offset in offsets.items()}
+        for name in LIMITED:
+            if name in found:
+                with suppress(OSError), (self._folder.streams / name).open("rb") as file:
+                    found[name] = self._output.server_offset(name, file.fileno(), found[name])
+        return found
 
     def _tell_of_loss(self, ended: Exit) -> None:
         """The run goes on without a replica that is not essential, so nobody reads why in the run's own end."""

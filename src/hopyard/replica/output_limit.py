@@ -1,22 +1,21 @@
 """The limit of what a run writes to stdout and stderr: its beginning and its newest part are kept, what lies between is dropped.
 
 Up to the limit a stream is sent as it grows. Beyond, the newest quarter of the limit is kept on the node, the blocks before it are given
-back to the disk, and at the end follows what was kept, behind a line that counts what was dropped.
+back to the disk, and at the end follows what was kept, behind a line that counts what was dropped. Both parts end and begin with whole
+lines, unless a line is longer than `_LONGEST_LINE`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hopyard.config.units import format_memory
+from hopyard.replica.holes import BLOCK, punch
 
 LIMITED = ("stdout", "stderr")
-_BLOCK = 65_536  # a multiple of every usual file system's
-_PUNCH_HOLE_KEEP_SIZE = 3
-_libc = ctypes.CDLL(None, use_errno=True)
+_LONGEST_LINE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +28,28 @@ class OutputLimit:
     def tail_bytes(self) -> int:
         return self.limit_bytes // 4
 
-    def dropped_bytes(self, name: str, size: int) -> int:
-        """How much of a stream whose file has grown to `size` is neither in its beginning nor in its newest part."""
-        limited = self.limit_bytes and name in LIMITED
-        return max(0, size - self.limit_bytes - self.tail_bytes) if limited else 0
+    def applies(self, name: str) -> bool:
+        return bool(self.limit_bytes) and name in LIMITED
 
-    def shipped_size(self, name: str, size: int, *, ended: bool) -> int:
+    def dropped_bytes(self, name: str, descriptor: int, size: int) -> int:
+        """How much of a stream whose file has grown to `size` is neither in its beginning nor in its newest part."""
+        if not self.applies(name) or size <= self.limit_bytes:
+            return 0
+        cut = self._cut(descriptor, size)
+        return self._tail_begin(descriptor, size, cut) - cut
+
+    def shipped_size(self, name: str, descriptor: int, size: int, *, ended: bool) -> int:
         """How long the stream is that the server gets of a file of this size."""
-        if size <= self.limit_bytes or not self.limit_bytes:
+        if not self.applies(name):
             return size
-        return sum(len(text) if text else end - begin for begin, end, text in self._pieces(name, size, ended=ended))
+        return sum(len(text) if text else end - begin for begin, end, text in self._pieces(name, descriptor, size, ended=ended))
 
     def read(self, name: str, descriptor: int, at: int, count: int, *, ended: bool) -> bytes:
         """At most `count` bytes of what the server gets, from its byte `at` on."""
-        if not self.limit_bytes or name not in LIMITED:
+        if not self.applies(name):
             return os.pread(descriptor, count, at)
         found: list[bytes] = []
-        for begin, end, text in self._pieces(name, os.fstat(descriptor).st_size, ended=ended):
+        for begin, end, text in self._pieces(name, descriptor, os.fstat(descriptor).st_size, ended=ended):
             length = len(text) if text else end - begin
             if at < length and count > 0:
                 part = text[at : at + count] if text else os.pread(descriptor, min(count, length - at), begin + at)
@@ -55,32 +59,52 @@ class OutputLimit:
             at -= length
         return b"".join(found)
 
+    def server_offset(self, name: str, descriptor: int, offset: int) -> int:
+        """Where the server's copy of a stream ends that is cut at byte `offset` of the file."""
+        if not self.applies(name) or offset <= self.limit_bytes - _LONGEST_LINE:
+            return offset
+        size = os.fstat(descriptor).st_size
+        return min(offset, self._cut(descriptor, size)) if size > self.limit_bytes else offset
+
     def give_back(self, name: str, path: str, size: int, given_back: int) -> int:
         """Give the blocks of what is dropped back to the disk, once there are enough; up to where that was done. Raises OSError where the
         file system cannot."""
-        end = (size - self.tail_bytes) // _BLOCK * _BLOCK
-        if not self.dropped_bytes(name, size) or end - max(given_back, self.limit_bytes) < self.tail_bytes:
+        end = (size - self.tail_bytes) // BLOCK * BLOCK
+        if not self.applies(name) or end - max(given_back, self.limit_bytes) < self.tail_bytes:
             return given_back
-        begin = -(-max(given_back, self.limit_bytes) // _BLOCK) * _BLOCK
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            if _libc.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(begin), ctypes.c_long(end - begin)):
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code))
-        finally:
-            os.close(descriptor)
-        return end
+        return punch(path, max(given_back, self.limit_bytes), end)
 
-    def _pieces(self, name: str, size: int, *, ended: bool) -> Iterator[tuple[int, int, bytes]]:
+    def _cut(self, descriptor: int, size: int) -> int:
+        """Where the beginning that is kept ends, of a file that is longer than the limit, or will be: behind its last whole line."""
+        begin = self.limit_bytes - _LONGEST_LINE
+        newline = os.pread(descriptor, min(size, self.limit_bytes) - begin, begin).rfind(b"\n")
+        return begin + newline + 1 if newline >= 0 else min(size, self.limit_bytes)
+
+    def _tail_begin(self, descriptor: int, size: int, cut: int) -> int:
+        """Where the newest part begins: with a whole line, where one begins soon."""
+        begin = size - self.tail_bytes
+        if begin <= cut:
+            return cut
+        newline = os.pread(descriptor, _LONGEST_LINE, begin).find(b"\n")
+        return begin + newline + 1 if newline >= 0 else begin
+
+    def _pieces(self, name: str, descriptor: int, size: int, *, ended: bool) -> Iterator[tuple[int, int, bytes]]:
         """What the server gets: stretches [begin, end) of the file, and texts between them."""
         limit = self.limit_bytes
-        if not limit or name not in LIMITED or size <= limit:
+        if size <= limit - _LONGEST_LINE or (ended and size <= limit):
             yield 0, size, b""
             return
-        yield 0, limit, b""
-        yield 0, 0, f"\n[hopyard: {name} has passed its limit of {format_memory(limit)}; its newest part follows at the end]\n".encode()
+        if size <= limit:  # what is sent can never be cut off again: a line that may not end before the limit is not begun
+            begin = limit - _LONGEST_LINE
+            newline = os.pread(descriptor, size - begin, begin).rfind(b"\n")
+            yield 0, begin + newline + 1, b""
+            return
+        cut = self._cut(descriptor, size)
+        yield 0, cut, b""
+        broken = b"" if os.pread(descriptor, 1, cut - 1) == b"\n" else b"\n"
+        yield 0, 0, broken + f"[hopyard: {name} has passed its limit of {format_memory(limit)}; its newest part follows at the end]\n".encode()
         if ended:
-            dropped = self.dropped_bytes(name, size)
-            if dropped:
-                yield 0, 0, f"[hopyard: {dropped} bytes are left out here]\n".encode()
-            yield limit + dropped, size, b""
+            begin = self._tail_begin(descriptor, size, cut)
+            if begin > cut:
+                yield 0, 0, f"[hopyard: {begin - cut} bytes are left out here]\n".encode()
+            yield begin, size, b""

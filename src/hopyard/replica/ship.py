@@ -22,6 +22,7 @@ from hopyard.errors import HopyardError, IntegrityError, NotFound, RunOver, Serv
 from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
 from hopyard.replica.output_limit import OutputLimit
+from hopyard.replica.report_limit import ReportLimit
 from hopyard.replica.server import ServerLine
 
 SYNC_BYTES = 4 * 1024**2
@@ -78,7 +79,8 @@ class Shipper:
 
     on_stop is called (in the thread) when the server asks for the end of the attempt, and again when it says something else of it.
     on_events is called (in the thread) when the stream of events has grown; what it cannot do now, it is called for again.
-    output: how much of what the script writes is kept.
+    output: how much of what the script writes is kept. reports: how much of its metrics and events; on_limited is called (in the thread)
+    with the name of a stream of these that has passed its limit.
     asked_to_end: whether somebody wants the attempt to end; then it does not wait for ever for a server that takes nothing of it.
     resume: an earlier replica has shipped some already; the server is asked how much before anything is sent.
     """
@@ -93,13 +95,17 @@ class Shipper:
         on_stop: Callable[[StopWord], None],
         on_events: Callable[[], None],
         asked_to_end: Callable[[], bool] = lambda: False,
-        output: OutputLimit = OutputLimit(0),  # noqa: B008  # frozen
+        output: OutputLimit,
+        reports: ReportLimit,
+        on_limited: Callable[[str], None],
         resume: bool = False,
     ) -> None:
         self._folder, self._server, self._rank = folder, server, rank
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
         self._on_stop, self._stop_word = on_stop, StopWord()
         self._on_events, self._asked_to_end, self._output = on_events, asked_to_end, output
+        self._reports, self._on_limited = reports, on_limited
+        self._limited: set[str] = set()  # streams of reports that were told of
         self._fruitless_since: float | None = None  # since when the server takes nothing of what is to be the last
         self._full, self.forgone_bytes = False, 0
         self._streams = {name: _Stream() for name in STREAMS}
@@ -198,10 +204,10 @@ class Shipper:
         for name, stream in self._streams.items():
             if stream.descriptor < 0:
                 continue
-            size = self._bounded(name, stream, os.fstat(stream.descriptor).st_size)
+            size = os.fstat(stream.descriptor).st_size
             if size != stream.size and (name != "events" or self._tell_of_events()):
                 stream.size = size
-            lacking = size - stream.acknowledged
+            lacking = self._bounded(name, stream, size) - stream.acknowledged
             if lacking > 0 and (lacking != stream.held or self._closing):
                 total += lacking
         return total
@@ -209,13 +215,26 @@ class Shipper:
     def _bounded(self, name: str, stream: _Stream, size: int) -> int:
         """How long the server's copy is to be. What a limit drops of the file is given back to the disk."""
         ended = self._closing is not None
-        if not ended and self._output.dropped_bytes(name, size):
+        if self._reports.applies(name, size):
+            return self._report(name, stream, size, ended=ended)
+        if not ended:
             try:
                 stream.given_back = self._output.give_back(name, f"{self._files}/{name}", size, stream.given_back)
             except OSError as failed:
                 stream.given_back = size
                 say(f"{name} takes its space until the end: {failed.strerror}")
-        return self._output.shipped_size(name, size, ended=ended)
+        return self._output.shipped_size(name, stream.descriptor, size, ended=ended)
+
+    def _report(self, name: str, stream: _Stream, size: int, *, ended: bool) -> int:
+        if stream.size != size and name == "events":
+            return stream.acknowledged  # nobody has read its checkpoints yet
+        length = self._reports.look(
+            name, f"{self._files}/{name}", stream.descriptor, size, acknowledged=stream.acknowledged, now=time.monotonic(), ended=ended
+        )
+        if name not in self._limited:
+            self._limited.add(name)
+            self._on_limited(name)
+        return length
 
     def _tell_of_events(self) -> bool:
         """Whether it was done."""
@@ -250,7 +269,7 @@ class Shipper:
             stream = self._streams[name]
             if stream.descriptor < 0 or left <= 0:
                 continue
-            data = self._output.read(name, stream.descriptor, stream.acknowledged, left, ended=self._closing is not None)
+            data = self._read(name, stream, left)
             if not self._closing:
                 # On a full disk the script takes half a record back. What was shipped can never change, so it is not shipped.
                 whole = whole_records(name, data)
@@ -263,6 +282,11 @@ class Shipper:
                 parts.append(data)
                 left -= len(data)
         return heads, parts
+
+    def _read(self, name: str, stream: _Stream, count: int) -> bytes:
+        if self._reports.applies(name, stream.size):
+            return self._reports.read(name, stream.descriptor, stream.acknowledged, count)
+        return self._output.read(name, stream.descriptor, stream.acknowledged, count, ended=self._closing is not None)
 
     def _sync(self, *, final: bool) -> bool:
         """Whether the script said something: more may come soon. The replica's own samples come when they are due."""

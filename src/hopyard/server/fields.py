@@ -37,6 +37,7 @@ EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=entire(f"[^={
 SecretName = Annotated[str, Meta(max_length=256, pattern=entire(SECRET_NAME))]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+KeptBytes = Annotated[int, Meta(ge=2**20, le=2**53)]  # of a stream
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 Time = Annotated[datetime, Meta(tz=True)]
 Param = LongText | Whole | float | bool | None

@@ -29,6 +29,7 @@ from hopyard.server.fields import (
     Hex,
     Id,
     In,
+    KeptBytes,
     Key,
     Label,
     LongText,
@@ -143,7 +144,8 @@ class SpecIn(In):
     study: StudyIn | None = None
     parent: Id | None = None
     secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
-    max_output_bytes: Annotated[int, Meta(ge=2**20, le=2**53)] | None = None
+    max_output_bytes: KeptBytes | None = None
+    max_metrics_bytes: KeptBytes | None = None
 
 
 def to_spec(given: SpecIn) -> RunSpec:

@@ -79,7 +79,7 @@ class LocalEngine:
     use_cgroups: False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
     each of several servers on one database. umask: of the scripts; None is this process's. checks: what keeps this node from starting
     anything.
-    max_output_bytes: of each of stdout and stderr of a replica, 0 is no limit.
+    max_output_bytes: of each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes: of each stream of its reports.
     pass_environment: patterns of variables of this process that runs get beside the usual ones.
     """
 
@@ -98,6 +98,7 @@ class LocalEngine:
         checks: Checks | None = None,
         pass_environment: Sequence[str] = (),
         max_output_bytes: int = 0,
+        max_metrics_bytes: int = 0,
         make_room: Callable[[Path], bool] = lambda _: False,
     ) -> None:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
@@ -109,7 +110,7 @@ class LocalEngine:
         self._health = Health(checks or Checks(), home.root, home.attempts, [gpu.index for gpu in self._node.gpus] if self._nvml else [])
         self._held = Held(home.root / "cache")
         self._spawner = SpawnerLink(spawner_command, env=for_replicas(os.environ, pass_environment), umask=umask)
-        self._pass_environment, self._max_output_bytes = tuple(pass_environment), max_output_bytes
+        self._pass_environment, self._max_output_bytes, self._max_metrics_bytes = tuple(pass_environment), max_output_bytes, max_metrics_bytes
         self._adopts = adopt
         self._adoptions: dict[Path, _Adoption] = {}
         self._shares: dict[AttemptId, _Share] | None = None
@@ -205,6 +206,7 @@ class LocalEngine:
                 nvml=self._nvml,
                 pass_environment=self._pass_environment,
                 max_output_bytes=min(filter(None, (self._max_output_bytes, replica.max_output_bytes)), default=0),
+                max_metrics_bytes=min(filter(None, (self._max_metrics_bytes, replica.max_metrics_bytes)), default=0),
                 processes=self._processes,
             ),
         )

@@ -17,7 +17,22 @@ from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
 from hopyard.server.accept import accept
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
-from hopyard.server.fields import MAX_NAMES, EnvKey, Id, In, Key, Label, LongText, Name, Param, Seconds, SecretName, Text, Whole
+from hopyard.server.fields import (
+    MAX_NAMES,
+    EnvKey,
+    Id,
+    In,
+    KeptBytes,
+    Key,
+    Label,
+    LongText,
+    Name,
+    Param,
+    Seconds,
+    SecretName,
+    Text,
+    Whole,
+)
 from hopyard.server.masking import taken_over, with_env
 from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.pages import PageQuery
@@ -62,6 +77,9 @@ class ForkIn(In):
     priority: Annotated[int, Meta(ge=0, le=100)] | None = None
     preemptible: bool | None = None
     topology: TopologyIn | None = None
+    max_output_bytes: KeptBytes | None = None
+    max_metrics_bytes: KeptBytes | None = None
+    project: Name | None = None
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
     checkpoint: Literal["newest", "best"] | Whole | None = None
     epochs: Annotated[int, Meta(ge=1, le=10**6)] | None = None
@@ -145,6 +163,9 @@ def _forked(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         roles=spec.roles if change.roles is None else tuple(_role(role) for role in change.roles),
         forked_from=source.id,
         parent=None,
+        max_output_bytes=change.max_output_bytes or spec.max_output_bytes,
+        max_metrics_bytes=change.max_metrics_bytes or spec.max_metrics_bytes,
+        project=change.project or spec.project,
         resume=resume,
     )
 
