@@ -274,6 +274,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             pass_environment=settings.runs.pass_environment,
             max_output_bytes=settings.runs.max_output_bytes,
             max_metrics_bytes=settings.runs.max_metrics_bytes,
+            namespaces=settings.runs.namespaces,
         )
         closing.push_async_callback(engine.close)
         cluster = SqlClusterStore(database)

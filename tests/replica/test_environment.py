@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import io
 import os
 import shutil
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -21,8 +23,10 @@ from hopyard.domain.attempt import ExitKind
 from hopyard.domain.ids import Digest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment
+from hopyard.private_files import make_folder
 from hopyard.replica import environment
 from hopyard.replica.environment import packages_of
+from hopyard.replica.mounts import Protection, View, find_protection
 from replica.conftest import Play
 
 SHOWS = "import probe, sys; print(probe.__version__, sys.prefix)"
@@ -225,6 +229,54 @@ def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(tmp_p
             assert first.exists()
             assert folder(Digest("3" * 64), stack).exists()
         assert [one.exists() for one in (first, second, third)] == [True, False, True]
+
+
+_BACKEND = """
+import pathlib, zipfile
+
+for place in {places}:
+    try:
+        (pathlib.Path(place) / "poison").write_text("no")
+    except OSError:
+        pass
+
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    about = "src-1.dist-info"
+    files = {{"src.py": "", f"{{about}}/METADATA": "Metadata-Version: 2.1\\nName: src\\nVersion: 1\\n", f"{{about}}/RECORD": "",
+             f"{{about}}/WHEEL": "Wheel-Version: 1.0\\nGenerator: tests\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}}
+    with zipfile.ZipFile(pathlib.Path(folder) / "src-1-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    return "src-1-py3-none-any.whl"
+"""
+
+
+def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) -> None:
+    if find_protection() is Protection.MODES:
+        pytest.skip("the kernel allows no mounts here")
+    home = tmp_path / "home"
+    caches, own = home / "cache", home / "attempts" / "abcdef.1"
+    kept = caches / "uv"
+    places = [home, caches, caches / "envs", kept / "common", kept / "users" / "alice", kept / "users" / "bob"]
+    for folder in (own, *places):
+        make_folder(folder)
+    pyproject = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "src"\nversion = "1"\n'
+    with tarfile.open(tmp_path / "wheels" / "src-1.tar.gz", "w:gz") as archive:
+        for name, text in (("pyproject.toml", pyproject), ("backend.py", _BACKEND.format(places=[str(place) for place in places])), ("PKG-INFO", "Metadata-Version: 2.1\nName: src\nVersion: 1\n")):
+            about = tarfile.TarInfo(f"src-1/{name}")
+            about.size = len(text)
+            archive.addfile(about, io.BytesIO(text.encode()))
+
+    def folder_of(user: str, lock: bytes) -> Path | None:
+        environments = environment.Environments(caches / "envs", lambda _: lock, lambda _: None, user=user, view=View([home], [], [own]))
+        with ExitStack() as stack:
+            return environments.ready(Environment(lock=Digest("0" * 64)), stack, cwd=own).virtual_env
+
+    with_code = folder_of("bob", b"src==1\n")
+    assert {path.parent for path in home.rglob("poison")} == {kept / "users" / "bob"}, "the code ran, and reached the caches of bob alone"
+    assert folder_of("alice", b"src==1\n") != with_code
+    assert folder_of("alice", b"probe==1.5\n") == folder_of("bob", b"probe==1.5\n")
 
 
 def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play: Play) -> None:

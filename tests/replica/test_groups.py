@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -79,13 +77,3 @@ def test_a_missing_working_folder_is_a_fault_of_the_node_and_a_missing_interpret
         with pytest.raises(PrepareFailed) as failed:
             start(Command([word], dict(os.environ), cwd, tmp_path / "out", tmp_path / "err"))
         assert failed.value.exit.kind is kind and told in failed.value.exit.reason
-
-
-@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0, reason="needs mounts of its own")
-def test_root_in_a_run_cannot_undo_what_is_read_only(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    undo = f"umount -l {kept}; mount -o remount,bind,rw {kept}; nsenter -t {os.getpid()} -m touch {kept}/a; touch {kept}/b; touch /proc/{os.getpid()}/root{kept}/c; exit 7"
-    command = Command(["sh", "-c", undo], dict(os.environ), tmp_path, tmp_path / "out", tmp_path / "err", read_only=[kept])
-    assert os.waitstatus_to_exitcode(os.waitpid(start(command).pid, 0)[1]) == 7
-    assert not list(kept.iterdir())

@@ -213,6 +213,22 @@ def _cgroups() -> Iterator[Path]:
             yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
 
 
+def check_privacy(home: Home) -> Iterator[Finding]:
+    """What keeps runs from each other's files, and from those of the server."""
+    from hopyard.config.settings import read_settings
+    from hopyard.replica.mounts import Protection, find_protection
+
+    hint = "runs of one home belong together: let users who do not trust each other have servers of their own (docs/replica.md)"
+    if not read_settings(home.settings_file).runs.namespaces:
+        yield Finding("privacy", "warn", "`runs: {namespaces: false}`: runs can read and change the whole home, tokens and caches included", hint)
+        return
+    protection = find_protection()
+    if protection is Protection.MODES:
+        yield Finding("privacy", "warn", "the kernel allows runs no user namespaces: they can read and change the whole home, tokens and caches included", hint)
+    else:
+        yield Finding("privacy", "ok", f"runs see of the home their own folder, and caches read-only (by a {protection.value})")
+
+
 def check_gpu(home: Home) -> Iterator[Finding]:
     import pynvml
 
@@ -338,5 +354,5 @@ def check_blobs(home: Home) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
-    check_home, check_disk, check_settings, check_server, check_database, check_limits, check_gpu, check_tools, check_python,
+    check_home, check_disk, check_settings, check_server, check_database, check_limits, check_privacy, check_gpu, check_tools, check_python,
 )  # fmt: skip

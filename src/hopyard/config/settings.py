@@ -6,7 +6,7 @@ node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fp
 server: {port: 8765, hosts: [hop.example.org], limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
-runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_metrics: 256M}
+runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_metrics: 256M, namespaces: true}
 quotas: {storage_per_user: 500G, processes_per_replica: 16384}
 database: postgresql://hopyard@db.example/hopyard
 ```
@@ -85,11 +85,13 @@ class SchedulerSettings:
 class RunSettings:
     """pass_environment: variables of the server's own environment that runs get beside the usual ones, `*` stands for anything.
     max_output_bytes: how much of each of stdout and stderr of a replica is kept from the beginning; 0 keeps all.
-    max_metrics_bytes: the same of each of its metrics, TensorBoard scalars, events and samples."""
+    max_metrics_bytes: the same of each of its metrics, TensorBoard scalars, events and samples.
+    namespaces: whether runs get namespaces of their own where the kernel allows it."""
 
     pass_environment: tuple[str, ...] = ()
     max_output_bytes: int = MAX_OUTPUT_BYTES
     max_metrics_bytes: int = MAX_METRICS_BYTES
+    namespaces: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "server": ("port", "hosts", "limits"),
     "retention": ("checkpoints", "audit_days"),
     "scheduler": ("preempt_grace",),
-    "runs": ("pass_environment", "max_output", "max_metrics"),
+    "runs": ("pass_environment", "max_output", "max_metrics", "namespaces"),
     "quotas": QUOTA_KEYS,
 }
 
@@ -212,7 +214,10 @@ def _runs(given: Section) -> RunSettings:
         if not isinstance(value, str) or not _VARIABLES.fullmatch(value):
             raise given.fail(f"pass_environment.{at}", f"{shown(value)} is not the name of a variable", "a name, or the beginning of names and `*`: HF_HOME, NCCL_*")
         found[value] = None
-    return RunSettings(tuple(found), _kept(given, "max_output", MAX_OUTPUT_BYTES), _kept(given, "max_metrics", MAX_METRICS_BYTES))
+    namespaces = given.values.get("namespaces", True)
+    if not isinstance(namespaces, bool):
+        raise given.fail("namespaces", f"{shown(namespaces)} is neither true nor false", "false lets runs use sudo, apptainer and other programs that change the user")
+    return RunSettings(tuple(found), _kept(given, "max_output", MAX_OUTPUT_BYTES), _kept(given, "max_metrics", MAX_METRICS_BYTES), namespaces)
 
 
 def _kept(given: Section, key: str, default: int) -> int:

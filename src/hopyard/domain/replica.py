@@ -23,6 +23,7 @@ class NodeShare:
     the replica makes for its process; empty where the kernel does not let us, memory is then watched.
     processes: how many processes and threads it may have at once, 0 where that is not limited.
     gang_folder: one that all replicas of the gang on this node see.
+    namespaces: whether the run's process gets a view of the home of its own (`replica.mounts`).
     nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli: thousandths of each of
     `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them, 0 where that is not limited.
     max_output_bytes: of each of stdout and stderr, 0 is no limit. max_metrics_bytes: of each stream of its reports, 0 is no limit.
@@ -51,6 +52,7 @@ class NodeShare:
     max_output_bytes: int = 0
     max_metrics_bytes: int = 0
     processes: int = 0
+    namespaces: bool = True
 
 
 @dataclass(frozen=True, slots=True)

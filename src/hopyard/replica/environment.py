@@ -2,6 +2,11 @@
 
 A requirements file is resolved once per (its digest, Python version, platform); the lock's content, with Python and platform, is the
 key of the environment. Resolving, installing and unpacking are uv's work.
+
+Code of a user runs while that happens: `setup.py` of a package without a wheel, an interpreter of the user's own. So such environments,
+what is resolved, and the cache of uv that they are made with, are the user's alone, and uv gets a view of the home (`replica.mounts`) in
+which it can write to nothing else. All users share environments that are made of wheels by an interpreter of this machine, with another
+cache of uv, which no code of theirs ever writes to.
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from blake3 import blake3
@@ -29,9 +35,10 @@ from hopyard.domain.run import Environment
 from hopyard.domain.urls import credentials, with_credentials, without_credentials
 from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.replica.failure import NodeFault, PrepareFailed
+from hopyard.replica.mounts import View, enter, find_protection
 
-# Files of its own, none that uv's cache and other environments have, too; compiled, since Python cannot write beside them later.
-_APART = ("--link-mode", "copy", "--compile-bytecode")
+# Files of its own, none that uv's cache and other environments have, too.
+_APART = ("--link-mode", "copy")
 KEEP = 16  # environments beyond this many go, the least recently used first, unless a run uses them
 _READY, _LOCKS = ".ready", "locks"
 _TOLD_LINES = 12
@@ -52,13 +59,16 @@ class Interpreter:
 @dataclass(frozen=True, slots=True)
 class Environments:
     """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now, for people. hold: told
-    what is in place now: the digest of what was asked for, and a file that is there as long as it is. note: for the run's log."""
+    what is in place now: the digest of what was asked for, and a file that is there as long as it is. note: for the run's log.
+    user: whose run it is. view: what uv, and the programs that it starts, see of the home; None is all."""
 
     root: Path
     fetch: Callable[[Digest], bytes]
     say: Callable[[str], None]
     hold: Callable[[Digest, Path], None] = lambda _digest, _path: None
     note: Callable[[str], None] = lambda _text: None
+    user: str = ""
+    view: View | None = None
 
     def ready(self, wanted: Environment, stack: ExitStack, *, cwd: Path) -> Interpreter:
         """The interpreter for this spec, building what is missing. In use until `stack` closes. Raises PrepareFailed.
@@ -70,7 +80,9 @@ class Environments:
             raise PrepareFailed(f"the interpreter {base} is not on this node")
         if wanted.requirements is None and wanted.lock is None:
             return Interpreter(base)
-        version, kind = _describe(base)
+        common = _common_interpreter(base)
+        base = common or base
+        version, kind = self._describe(base)
         resolved = wanted.lock is None
         if wanted.lock is not None:
             lock = self.fetch(wanted.lock)
@@ -79,15 +91,17 @@ class Environments:
             lock = self._resolve(wanted.requirements, base, version, kind, cwd)
         lock = without_credentials(lock.decode(errors="surrogateescape")).encode(errors="surrogateescape")  # of one that an older replica made
         key = blake3(lock + f"\n{version}\n{kind}".encode()).hexdigest()[:32]
-        folder = self.root / key
-        self._use(folder, lock, base, stack, asked_for=wanted.requirements)
+        folder = self._use_common(self.root / key, lock, base, stack, wanted.requirements) if common else None
+        if folder is None:
+            folder = self.root / blake3(f"{key}\n{self.user}\n{base}".encode(errors="surrogateescape")).hexdigest()[:32]
+            self._use(folder, lock, base, stack, asked_for=wanted.requirements, is_own=True)
         for digest in (wanted.requirements, Digest(blake3(lock).hexdigest())):
             if digest is not None:
                 self.hold(digest, folder / _READY)
         return Interpreter(str(folder / "bin" / "python"), folder, lock, resolved)
 
     def _resolve(self, requirements: Digest, base: str, version: str, kind: str, cwd: Path) -> bytes:
-        name = blake3(f"{requirements}\n{version}\n{kind}".encode()).hexdigest()[:32]
+        name = blake3(f"{requirements}\n{version}\n{kind}\n{self.user}\n{base}".encode(errors="surrogateescape")).hexdigest()[:32]
         known = self.root / _LOCKS / f"{name}.txt"
         if known.exists():
             return known.read_bytes()
@@ -97,16 +111,31 @@ class Environments:
             if not known.exists():
                 self.say("resolving requirements")
                 argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", "-q", "--python", base]
-                resolved = _uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met")
+                resolved = self._uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met", is_own=True)
                 lock = without_credentials(resolved.decode(errors="surrogateescape"))  # it is kept with the run, for everybody to read
                 _refuse_local(lock)
                 write_atomically(known, lock.encode(errors="surrogateescape"))
         return known.read_bytes()
 
-    def _use(self, folder: Path, lock: bytes, python: str, stack: ExitStack, *, asked_for: Digest | None) -> None:
+    def _use_common(self, folder: Path, lock: bytes, python: str, stack: ExitStack, asked_for: Digest | None) -> Path | None:
+        """The environment that all users share; None where something of it has no wheel."""
+        none = folder.with_name(f"{folder.name}.unshared")
+        if none.exists():
+            return None
+        try:
+            self._use(folder, lock, python, stack, asked_for=asked_for, is_own=False)
+        except NodeFault:
+            raise
+        except PrepareFailed:
+            remove_tree(folder)
+            write_atomically(none, b"")
+            return None
+        return folder
+
+    def _use(self, folder: Path, lock: bytes, python: str, stack: ExitStack, *, asked_for: Digest | None, is_own: bool) -> None:
         """Have it built and in use; again from the start where another run evicted it in between."""
         while True:
-            self._build(folder, lock, python, asked_for)
+            self._build(folder, lock, python, asked_for, is_own)
             with ExitStack() as using:
                 using.enter_context(_held(folder.with_name(f"{folder.name}.use"), fcntl.LOCK_SH))
                 if (folder / _READY).exists():
@@ -114,7 +143,7 @@ class Environments:
                     stack.enter_context(using.pop_all())
                     return
 
-    def _build(self, folder: Path, lock: bytes, python: str, asked_for: Digest | None) -> None:
+    def _build(self, folder: Path, lock: bytes, python: str, asked_for: Digest | None, is_own: bool) -> None:
         if is_whole(folder):
             return
         make_folder(self.root)
@@ -125,9 +154,14 @@ class Environments:
                 self.note(f"environment {folder.name[:8]} had been changed on this node since it was built: it is built anew")
             self.say(f"building environment {folder.name[:8]}")
             remove_tree(folder)  # also what a build that was killed left
-            _uv(["venv", "-q", "--python", python, str(folder)], held, doing="no environment can be made")
-            target = folder / "bin" / "python"
-            _uv(["pip", "sync", "-q", *_APART, "--allow-empty-requirements", "--python", str(target), "-"], held, given=self._with_credentials(lock, asked_for), doing="the requirements cannot be installed")
+            make_folder(folder)
+            argv = ["venv", "-q", "--allow-existing", "--python", python, str(folder)]
+            self._uv(argv, held, doing="no environment can be made", is_own=is_own, into=folder)
+            no_code = () if is_own else ("--no-build",)
+            argv = ["pip", "sync", "-q", *_APART, *no_code, "--allow-empty-requirements", "--python", str(folder / "bin" / "python"), "-"]
+            given = self._with_credentials(lock, asked_for)
+            self._uv(argv, held, given=given, doing="the requirements cannot be installed", is_own=is_own, into=folder)
+            self._compile(python, folder)
             write_atomically(folder / _READY, json.dumps({"built_at": time.time()}).encode())
             _protect(folder)
             write_atomically(_seen(folder), fingerprint(folder, without=_READY).encode())
@@ -140,6 +174,70 @@ class Environments:
             texts.append(self.fetch(asked_for).decode(errors="replace"))
         known = credentials(texts)
         return with_credentials(lock.decode(errors="surrogateescape"), known).encode(errors="surrogateescape") if known else lock
+
+    def _compile(self, python: str, folder: Path) -> None:
+        """Since Python cannot write beside the files later. Without `site`: a `.pth` file of a package would run its code. Files that cannot
+        be compiled, such as templates, stay as they are."""
+        self._run([python, "-I", "-S", "-m", "compileall", "-q", "-j", "0", str(folder / "lib")], writable=[folder])
+
+    def _describe(self, base: str) -> tuple[str, str]:
+        """The Python version and the platform of an interpreter; of our own without starting one."""
+        if os.path.realpath(base) == os.path.realpath(sys.executable):
+            return platform.python_version(), sysconfig.get_platform()
+        code = "import platform,sysconfig;print(platform.python_version(),sysconfig.get_platform())"
+        try:
+            done = self._run([base, "-I", "-c", code])
+            done.check_returncode()
+            said = done.stdout.split()
+            return said[0].decode(), said[1].decode()
+        except (OSError, subprocess.CalledProcessError, IndexError) as failed:
+            raise PrepareFailed(f"the interpreter {base} does not work: {failed}") from failed
+
+    def _uv(
+        self,
+        argv: Sequence[str],
+        held: int | None,
+        *,
+        doing: str,
+        is_own: bool,
+        given: bytes = b"",
+        cwd: Path | None = None,
+        into: Path | None = None,
+    ) -> bytes:
+        """Run uv; its output. `held`: a lock's descriptor that uv keeps, too, so that it outlives us if we are killed beside it."""
+        kept = self.root.parent / "uv"
+        kept = kept / "users" / self.user if is_own else kept / "common"
+        make_folder(kept)
+        writable = [folder for folder in (kept, into) if folder is not None]
+        return _said_by_uv(
+            partial(self._run, held=held, given=given, cwd=cwd, writable=writable), argv, doing=doing, given=given, cache=kept
+        )
+
+    def _run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        held: int | None = None,
+        given: bytes = b"",
+        cwd: Path | None = None,
+        writable: Sequence[Path] = (),
+    ) -> subprocess.CompletedProcess[bytes]:
+        view = self.view and replace(self.view, writable=[*self.view.writable, *(folder.resolve() for folder in writable)])
+        protection = find_protection()
+        try:
+            return subprocess.run(
+                argv,
+                input=given,
+                capture_output=True,
+                check=False,
+                env=env,
+                cwd=cwd,
+                pass_fds=() if held is None else (held,),
+                preexec_fn=None if view is None else partial(enter, view, protection),
+            )
+        except subprocess.SubprocessError as failed:
+            raise NodeFault(f"mounts of a program's own could not be made: {failed}") from failed
 
     def _evict(self) -> None:
         """Remove environments that nobody uses, the least recently used first, until `KEEP` are left."""
@@ -198,23 +296,27 @@ def _held(file: Path, how: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _common_interpreter(base: str) -> str | None:
+    """The program behind an interpreter, where runs cannot have made or changed it; None where they can."""
+    program = os.path.realpath(base)
+    if program == os.path.realpath(sys.executable):
+        return program
+    places = [program, *map(str, Path(program).parents)]
+    if os.geteuid() != 0 and all(os.stat(place).st_uid == 0 and not os.access(place, os.W_OK) for place in places):
+        return program
+    return None
+
+
 def _find_python(version: str) -> str:
     """An interpreter of this version; our own when it is one, or none was asked for."""
     if not version or f"{platform.python_version()}.".startswith(f"{version}."):
         return sys.executable
-    return _uv(["python", "find", "--no-project", version], None, doing=f"Python {version} is not on this node").decode().strip()
+    argv = ["python", "find", "--no-project", "--no-cache", version]
 
+    def run(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(command, env=env, capture_output=True, check=False)
 
-def _describe(base: str) -> tuple[str, str]:
-    """The Python version and the platform of an interpreter; of our own without starting one."""
-    if base == sys.executable:
-        return platform.python_version(), sysconfig.get_platform()
-    code = "import platform,sysconfig;print(platform.python_version(),sysconfig.get_platform())"
-    try:
-        said = subprocess.run([base, "-I", "-c", code], capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout.split()
-        return said[0].decode(), said[1].decode()
-    except (OSError, subprocess.CalledProcessError, IndexError) as failed:
-        raise PrepareFailed(f"the interpreter {base} does not work: {failed}") from failed
+    return _said_by_uv(run, argv, doing=f"Python {version} is not on this node").decode().strip()
 
 
 def _refuse_local(lock: str) -> None:
@@ -225,15 +327,22 @@ def _refuse_local(lock: str) -> None:
             )
 
 
-def _uv(argv: Sequence[str], held: int | None, *, doing: str, given: bytes = b"", cwd: Path | None = None) -> bytes:
-    """Run uv; its output. `held`: a lock's descriptor that uv keeps, too, so that it outlives us if we are killed beside it."""
+def _said_by_uv(
+    run: Callable[..., subprocess.CompletedProcess[bytes]],
+    argv: Sequence[str],
+    *,
+    doing: str,
+    given: bytes = b"",
+    cache: Path | None = None,
+) -> bytes:
+    """What uv prints. run: starts a program with an environment. cache: uv's. Raises PrepareFailed."""
     import uv  # late: only runs with requirements need it
 
     env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "UV_PYTHON")} | _index_settings()
+    if cache is not None:
+        env["UV_CACHE_DIR"] = str(cache)
     try:
-        done = subprocess.run(
-            [uv.find_uv_bin(), *argv], input=given, capture_output=True, check=False, env=env, cwd=cwd, pass_fds=() if held is None else (held,)
-        )
+        done = run([uv.find_uv_bin(), *argv], env=env)
     except (OSError, FileNotFoundError) as failed:
         raise NodeFault(f"{doing}: uv could not be started: {failed}") from failed
     if done.returncode:

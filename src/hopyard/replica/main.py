@@ -33,7 +33,7 @@ from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
 from hopyard.replica.output_limit import LIMITED, OutputLimit
-from hopyard.replica.prepare import Preparation, shared_folders, tree_cache
+from hopyard.replica.prepare import Preparation, tree_cache, view_of_home
 from hopyard.replica.rendezvous import variables
 from hopyard.replica.report_limit import ReportLimit
 from hopyard.replica.server import ServerLine
@@ -169,7 +169,7 @@ class Replica:
                     spec.node.cpus,
                     tuple(dict.fromkeys(groups.folders.values())),
                     self._umask,
-                    shared_folders(spec),
+                    view_of_home(spec, folder),
                 )
             )
         except PrepareFailed:

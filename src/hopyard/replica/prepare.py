@@ -25,6 +25,7 @@ from hopyard.replica.diary import say
 from hopyard.replica.environment import Environments, Interpreter, packages_of
 from hopyard.replica.failure import NodeFault, PrepareFailed, failure_of
 from hopyard.replica.folder import Folder
+from hopyard.replica.mounts import View
 from hopyard.replica.rendezvous import sdk_folder
 from hopyard.replica.server import ServerLine
 
@@ -133,7 +134,15 @@ class Preparation:
 
     def _interpreter(self) -> Interpreter:
         launch = self.spec.launch
-        environments = Environments(Home(Path(self.spec.node.home)).envs, self._blob, self.say, self._hold, self.folder.note)
+        environments = Environments(
+            Home(Path(self.spec.node.home)).envs,
+            self._blob,
+            self.say,
+            self._hold,
+            self.folder.note,
+            user=launch.run_name.partition("/")[0],
+            view=view_of_home(self.spec, self.folder),
+        )
         found = environments.ready(launch.environment, self.stack, cwd=self.folder.work)
         if found.resolved and found.lock is not None and launch.rank == 0:
             lock = found.lock
@@ -194,7 +203,18 @@ def _failure(failed: HopyardError, what: str = "") -> PrepareFailed:
     return NodeFault(reason) if isinstance(failed, StorageFull) else PrepareFailed(reason)
 
 
-def shared_folders(spec: ReplicaSpec) -> Sequence[Path]:
-    """What runs of this node share, and may not change."""
+def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:
+    """What the run's process sees of the home: caches and the way to the server, and its own folder, the only one that it may write to."""
+    if not spec.node.namespaces:
+        return None
     home = Home(Path(spec.node.home))
-    return [folder for folder in (home.trees, home.envs, sdk_folder(home.root)) if folder.is_dir()]
+    sdk_folder(home.root)
+    seen = {home.trees.parent, home.server_file, home.socket_file}
+    if not home.socket_file.exists():  # the server proves itself on its port
+        seen.add(home.identity_file)
+    hidden = [Path(entry.path) for entry in os.scandir(home.root) if Path(entry.path) not in seen]
+    return View(
+        read_only=list(dict.fromkeys(path.resolve() for path in (home.root, home.trees.parent))),
+        hidden=[path.resolve() for path in hidden if path.exists()],
+        writable=[Path(spec.node.gang_folder or folder.root).resolve()],
+    )

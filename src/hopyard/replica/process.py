@@ -16,25 +16,22 @@ from pathlib import Path
 from hopyard.config.descriptors import raise_limit
 from hopyard.private_files import open_file
 from hopyard.replica.failure import NodeFault, PrepareFailed, failure_of
+from hopyard.replica.mounts import Protection, View, enter, find_protection
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
-_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 24, 47, 3
-# With these root could undo what is read-only: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_PTRACE (the
-# mounts of other processes below /proc), CAP_SYS_ADMIN (umount, nsenter), CAP_MKNOD (the disk itself).
-_UNDOING = (2, 16, 17, 19, 21, 27)
-_CLONE_NEWNS = 0x20000
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
-_WORD = struct.Struct("<ci")  # what the child says before exec: J (could not join a group), with its place, or W (no working folder) or E (could not exec), with errno
+# What the child says before exec: J (could not join a group), with its place, or V (no view of the home), W (no working folder) or
+# E (could not exec), with errno.
+_WORD = struct.Struct("<ci")
 _OF_THE_NODE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE})
 _OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes before the server and its neighbours' replicas
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join. read_only: folders that it
-    may not write to, not as root either, where the kernel lets us see to that."""
+    """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join. view: what it
+    sees of the home, where the kernel lets us see to that."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -44,7 +41,7 @@ class Command:
     cpus: Sequence[int] | None = None
     groups: Sequence[Path] = ()
     umask: int = 0o022
-    read_only: Sequence[Path] = ()
+    view: View | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,7 @@ def start(command: Command) -> Started:
     argv = [os.fsencode(word) for word in command.argv]
     env = {os.fsencode(k): os.fsencode(v) for k, v in command.env.items()}
     groups = [os.fsencode(group / "cgroup.procs") for group in command.groups]
-    read_only = [os.fsencode(folder) for folder in command.read_only]
+    protection = find_protection() if command.view is not None else Protection.MODES
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     out = _open_stream(command.stdout)
     err = _open_stream(command.stderr)
@@ -90,7 +87,20 @@ def start(command: Command) -> Started:
     try:
         pid = os.fork()
         if pid == 0:
-            _exec(os.fsencode(program), argv, env, os.fsencode(command.cwd), (null, out, err), tell, groups, command.cpus, command.umask, parent, read_only)
+            _exec(
+                os.fsencode(program),
+                argv,
+                env,
+                os.fsencode(command.cwd),
+                (null, out, err),
+                tell,
+                groups,
+                command.cpus,
+                command.umask,
+                parent,
+                command.view or View(),
+                protection,
+            )
     except OSError as failed:
         os.close(told)
         raise failure_of(failed, "the process could not be started") from failed
@@ -105,6 +115,8 @@ def start(command: Command) -> Started:
                 refused.add(command.groups[number])
             else:
                 os.waitpid(pid, 0)
+                if kind == b"V":
+                    raise NodeFault(f"mounts of the process's own could not be made: {os.strerror(number)}")
                 if kind == b"W":
                     raise NodeFault(f"the run's folder {command.cwd} cannot be entered: {os.strerror(number)}")
                 raise _exec_failure(command.argv[0], program, number)
@@ -138,14 +150,12 @@ def _exec(
     cpus: Sequence[int] | None,
     umask: int,
     parent: int,
-    read_only: Sequence[bytes],
+    view: View,
+    protection: Protection,
 ) -> None:
     """In the child, until exec. Only plain system calls: other threads of the parent are gone in the middle of what they did."""
     try:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)  # the replica died before the kernel knew that we go with it
         for at, group in enumerate(groups):
             try:
                 _write(group, b"0")
@@ -160,7 +170,14 @@ def _exec(
             _write(b"/proc/self/oom_score_adj", _OOM_SCORE)
         except OSError:
             pass
-        _make_read_only(read_only)
+        try:
+            enter(view, protection)
+        except OSError as failed:
+            os.write(tell, _WORD.pack(b"V", failed.errno or 0))
+            os._exit(127)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of credentials would take it back
+        if os.getppid() != parent:
+            os._exit(1)  # the replica died before the kernel knew that we go with it
         _set_limits()
         os.umask(umask)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
@@ -185,21 +202,6 @@ def _write(path: bytes, data: bytes) -> None:
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
-
-
-def _make_read_only(folders: Sequence[bytes]) -> None:
-    """In a mount namespace of its own, which the process's children share, and nothing outside. Takes CAP_SYS_ADMIN: without it the
-    modes of files are all that there is, and root without it may write. What is changed in a cache is noticed at its next use, unless
-    the note of it beside the tree is rewritten as well."""
-    if not folders or _libc.unshare(_CLONE_NEWNS) != 0:
-        return
-    _libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None)  # what is mounted outside later is seen, and nothing goes out
-    for folder in folders:
-        if _libc.mount(folder, folder, None, _MS_BIND | _MS_REC, None) == 0:
-            _libc.mount(None, folder, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None)
-    for capability in _UNDOING:  # after the mounts, which take one of them; exec does not give them back
-        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, capability, 0, 0)
-        _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def _set_limits() -> None:

@@ -22,6 +22,7 @@ from hopyard.domain.replica import STATUS_FILE
 from hopyard.private_files import OTHERS
 from hopyard.replica import main as replica
 from hopyard.replica.folder import take_lock
+from hopyard.replica.mounts import find_protection
 
 
 def serve(descriptor: int) -> None:
@@ -34,6 +35,7 @@ def serve(descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ours = (descriptor, wake_read, wake_write)
+    find_protection()  # once, for all that are forked
     gc.collect()
     gc.freeze()  # what is here now is never looked at again by a collection: forked replicas go on sharing its pages
     pending = b""

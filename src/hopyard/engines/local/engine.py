@@ -81,6 +81,7 @@ class LocalEngine:
     anything.
     max_output_bytes: of each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes: of each stream of its reports.
     pass_environment: patterns of variables of this process that runs get beside the usual ones.
+    namespaces: whether runs get a view of the home of their own.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class LocalEngine:
         pass_environment: Sequence[str] = (),
         max_output_bytes: int = 0,
         max_metrics_bytes: int = 0,
+        namespaces: bool = True,
         make_room: Callable[[Path], bool] = lambda _: False,
     ) -> None:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
@@ -111,7 +113,7 @@ class LocalEngine:
         self._held = Held(home.root / "cache")
         self._spawner = SpawnerLink(spawner_command, env=for_replicas(os.environ, pass_environment), umask=umask)
         self._pass_environment, self._max_output_bytes, self._max_metrics_bytes = tuple(pass_environment), max_output_bytes, max_metrics_bytes
-        self._adopts = adopt
+        self._adopts, self._namespaces = adopt, namespaces
         self._adoptions: dict[Path, _Adoption] = {}
         self._shares: dict[AttemptId, _Share] | None = None
         self._turn = asyncio.Lock()  # one launch at a time: each is short, and the spawner is single-threaded anyway
@@ -208,6 +210,7 @@ class LocalEngine:
                 max_output_bytes=min(filter(None, (self._max_output_bytes, replica.max_output_bytes)), default=0),
                 max_metrics_bytes=min(filter(None, (self._max_metrics_bytes, replica.max_metrics_bytes)), default=0),
                 processes=self._processes,
+                namespaces=self._namespaces,
             ),
         )
 

@@ -1,0 +1,139 @@
+"""What a run's process sees of the home, and what of it the process may write to: mounts of its own, where the kernel allows them.
+
+Root makes them in a mount namespace. Other users do so in a user namespace in which they keep their number: there a process can also
+neither trace nor read processes outside of it, such as its replica and the server. Plain system calls only, for use between fork and exec.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
+_SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 24, 47, 3
+# With these root could undo what is read-only: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_PTRACE (the
+# mounts of other processes below /proc), CAP_SYS_ADMIN (umount, nsenter), CAP_MKNOD (the disk itself).
+_UNDOING = (2, 16, 17, 19, 21, 27)
+_EMPTY = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+
+
+class Protection(StrEnum):
+    """What keeps a run from the files of the home that are not its own."""
+
+    MOUNTS = "mount namespace"
+    USER_NAMESPACE = "user namespace"
+    MODES = "modes"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Of a home, for one process and its children. Real paths, without links.
+
+    read_only: folders, with all that is below them. hidden: files and folders that it finds empty. writable: folders that stay as they
+    are, also below the other ones.
+    """
+
+    read_only: Sequence[Path] = ()
+    hidden: Sequence[Path] = ()
+    writable: Sequence[Path] = ()
+
+
+@cache
+def find_protection() -> Protection:
+    """The best one that works here; tried out in a process of its own, once."""
+    ways = [Protection.MOUNTS]
+    if os.geteuid() != 0:  # in a user namespace root would be root over its own files alone, and packages could not be installed
+        ways.append(Protection.USER_NAMESPACE)
+    return next((way for way in ways if _works(way)), Protection.MODES)
+
+
+def enter(view: View, protection: Protection) -> None:
+    """Gives this process the view. Raises OSError where that fails half-way."""
+    if protection is Protection.MODES:
+        return
+    _unshare(protection)
+    # Opened in this namespace: the kernel binds nothing of another one.
+    kept = [(path, os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) for path in view.writable]
+    for folder in view.read_only:
+        _mount(folder, folder, flags=_MS_BIND | _MS_REC)
+        _set_read_only(folder)
+    covered = [path for path in view.hidden if _cover(path)]
+    for path, descriptor in kept:
+        os.makedirs(path, exist_ok=True)
+        _mount(f"/proc/self/fd/{descriptor}", path, flags=_MS_BIND | _MS_REC)
+        os.close(descriptor)
+    for path in covered:
+        _mount(None, path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _EMPTY)
+    for capability in _UNDOING:  # after the mounts, which take one of them; exec does not give them back
+        _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, capability, 0, 0)
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def _works(protection: Protection) -> bool:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            _unshare(protection)
+            _mount("/", "/", flags=_MS_BIND | _MS_REC)
+            _mount("tmpfs", "/", kind="tmpfs", flags=_EMPTY)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _unshare(protection: Protection) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    if protection is Protection.USER_NAMESPACE:
+        _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+    else:
+        _check(_libc.unshare(_CLONE_NEWNS))
+    _mount(None, "/", flags=_MS_REC | _MS_SLAVE)  # what is mounted outside later is seen, and nothing goes out
+
+
+def _cover(path: Path) -> bool:
+    """Puts nothing in its place. Returns whether that is a folder."""
+    with suppress(FileNotFoundError):  # a file of the database that came and went
+        if not path.is_dir():
+            _mount(os.devnull, path, flags=_MS_BIND)
+            return False
+        _mount("tmpfs", path, kind="tmpfs", flags=_EMPTY, data="size=1m,mode=0700")
+        return True
+    return False
+
+
+def _set_read_only(folder: Path) -> None:
+    attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)
+    done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(folder), _AT_RECURSIVE, attributes, ctypes.sizeof(attributes))
+    if done != 0:  # a kernel before 5.12: what is mounted below stays as it is
+        locked = os.statvfs(folder).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)  # may not be taken away in a user namespace
+        _mount(None, folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | locked)
+
+
+def _mount(
+    source: str | Path | None, target: str | Path, *, flags: int, kind: str | None = None, data: str | None = None
+) -> None:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
+    _check(_libc.mount(*words, flags, None if data is None else data.encode()))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
