@@ -38,7 +38,7 @@ def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Cli
     gone = bob.hop("ps")
     assert "there is no user `bob`" in shell.hop("user", "rm", "bob", "--stop-runs").talk, "who has no live run either"
     assert gone.code == 2 and "the token is not one of this server's" in gone.talk
-    assert set(shell.hop("user", "add", "bob", "--json").json) == {"name", "token", "url"}
+    assert set(shell.hop("user", "add", "bob", "--returning", "--json").json) == {"name", "token", "url"}
     assert shell.hop("user", "rm", "bob", "--json").json["tokens"] == 1
 
 

@@ -35,7 +35,10 @@ def test_a_user_comes_connects_and_goes(tmp_path: Path) -> None:
         assert (await stage.ask("DELETE", "/users/bob"))["tokens"] == 1
         await stage.ask("GET", "/runs", token=bob, status=401)
         assert (await stage.ask("GET", f"/runs/{run['id']}"))["name"] == "bob/p/1"
-        again = await added(stage, "bob")
+        for name in ("bob", "Bob"):
+            await stage.ask("POST", "/users", {"name": name}, status=409)
+        await stage.ask("POST", "/users", {"name": "carol", "returning": True}, status=404)
+        again = (await stage.ask("POST", "/users", {"name": "bob", "returning": True}, status=201))["token"]
         assert again != bob and (await stage.ask("GET", "/runs", token=again))["runs"]
         await stage.ask("GET", "/runs", token=bob, status=401)
 

@@ -25,9 +25,11 @@ def user(ctx: click.Context) -> None:
 
 @user.command("add")
 @click.argument("name", metavar="NAME")
+@click.option("--returning", is_flag=True, help="NAME was removed, and is the same person: their runs, datasets and rights are theirs again.")
 @json_option
-def add(name: str, as_json: bool) -> None:
-    """Make the user NAME, and print their token. It is printed this once: the server keeps a hash of it.
+def add(name: str, returning: bool, as_json: bool) -> None:
+    """Make the user NAME, and print their token. It is printed this once: the server keeps a hash of it. The name of a removed user is
+    not given to anybody else.
 
     \b
     They set two variables, and every command is theirs:
@@ -37,7 +39,7 @@ def add(name: str, as_json: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
-    made: dict[str, Any] = client.post("/users", {"name": check_name(name, what="NAME")})
+    made: dict[str, Any] = client.post("/users", {"name": check_name(name, what="NAME"), "returning": returning})
     if as_json:
         console.out_json({**made, "url": client.url})
         return

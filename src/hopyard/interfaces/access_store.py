@@ -37,8 +37,11 @@ class AccessStore(Protocol):
         """Raises Conflict when the user has a token of this name, or the token is there already."""
         ...
 
-    async def add_user(self, user: str, token_hash: str, /, *, now: datetime) -> None:
-        """A user's first token. Raises Conflict when there is, or was, a user whose name is the same or differs by case only."""
+    async def add_user(self, user: str, token_hash: str, /, *, now: datetime, returning: bool = False) -> None:
+        """A user's first token. returning: the user had been removed, and gets back what bears the name.
+
+        Raises Conflict when there is a user of this name, or, unless `returning`, was one, and when a name differs by case only;
+        NotFound when nobody returns."""
         ...
 
     async def find_token(self, token_hash: str, /) -> Token | None: ...
@@ -63,7 +66,7 @@ class AccessStore(Protocol):
         ...
 
     async def remove_user(self, user: str, /) -> int:
-        """Forget all tokens and secrets of a user, and tell how many tokens there were. Raises NotFound when there is none."""
+        """Forget all tokens and secrets of a user, never the name, and tell how many tokens there were. Raises NotFound when there is none."""
         ...
 
     async def put_secret(self, user: str, name: str, value: str, /, *, now: datetime) -> None:

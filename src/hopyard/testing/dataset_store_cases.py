@@ -220,7 +220,12 @@ class AccessCases:
         assert [one and one.user for one in found] == [None, None, "alice"]
         with pytest.raises(NotFound):
             await stores.access.remove_user("bob")
-        await stores.access.add_user("bob", "fourth", now=at(4))
+        for name in ("bob", "Bob"):
+            with pytest.raises(Conflict):
+                await stores.access.add_user(name, "fourth", now=at(4))
+        with pytest.raises(NotFound):
+            await stores.access.add_user("carol", "fourth", now=at(4), returning=True)
+        await stores.access.add_user("bob", "fourth", now=at(4), returning=True)
         assert await stores.access.users() == [User("alice", at(3)), User("bob", at(4))]
 
     async def test_only_one_of_those_who_add_a_user_at_once_does(self, stores: Stores) -> None:

@@ -25,6 +25,7 @@ from hopyard.server.rights import check_owner
 
 class UserIn(In):
     name: Name
+    returning: Annotated[bool, Meta(description="a user of this name was removed, and is the same person: runs, datasets and rights that bear the name are theirs again")] = False
 
 
 class UserOut(Struct, frozen=True):
@@ -70,14 +71,14 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return UsersOut([_out(user.name, user.created_at, user.tokens) for user in page], after)
 
     async def add(ask: Ask[Nothing, UserIn]) -> NewUserOut:
-        """Make a user and tell their token, this once. 409 when there is such a user. Only the server's owner may."""
+        """Make a user and tell their token, this once. 409 when there is such a user, or was one who is not said to return. Only the server's owner may."""
         _check(ask.caller)
         name, token = check_name(ask.body.name, what="name"), new_user_token()
-        await parts.access.add_user(name, hash_token(token), now=parts.now())
+        await parts.access.add_user(name, hash_token(token), now=parts.now(), returning=ask.body.returning)
         return NewUserOut(name, token)
 
     async def remove(ask: Ask[RemoveQuery, Nothing]) -> RemovedUserOut:
-        """Revoke all tokens of a user, and delete their secrets. Only the server's owner may; 403 for the owner.
+        """Revoke all tokens of a user, and delete their secrets. Nobody else gets the name. Only the server's owner may; 403 for the owner.
 
         Their runs stay, and live ones go on, each with its own token, until they end; `stop_runs=1` ends them.
         """
@@ -107,7 +108,7 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     return [
         Endpoint("GET", "/users", list_users, PageQuery, returns=UsersOut, errors=(403,)),
-        Endpoint("POST", "/users", add, body=UserIn, returns=NewUserOut, status=201, errors=(400, 403, 409), scope=Scope.ADMIN, audit="user.add"),
+        Endpoint("POST", "/users", add, body=UserIn, returns=NewUserOut, status=201, errors=(400, 403, 404, 409), scope=Scope.ADMIN, audit="user.add"),
         Endpoint("DELETE", "/users/{user}", remove, RemoveQuery, returns=RemovedUserOut, errors=(403, 404), scope=Scope.ADMIN, audit="user.remove"),
     ]
 

@@ -18,6 +18,7 @@ from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.tables import (
     checkpoints,
     dataset_versions,
+    former_users,
     run_contents,
     run_datasets,
     run_numbers,
@@ -67,8 +68,8 @@ class SqlAccessStore:
 
         return await self._database.write(write)
 
-    async def add_user(self, user: str, token_hash: str, /, *, now: datetime) -> None:
-        """Raises Conflict when there is, or was, a user whose name is the same or differs by case only."""
+    async def add_user(self, user: str, token_hash: str, /, *, now: datetime, returning: bool = False) -> None:
+        """Raises Conflict and NotFound as the protocol says."""
 
         def write(conn: Connection) -> None:
             if conn.execute(_HASHES.where(tokens.c.user_name == user)).scalar() is not None:
@@ -77,6 +78,12 @@ class SqlAccessStore:
             if like is not None:
                 hint = "names that look alike are mistaken for each other: choose another one"
                 raise Conflict(f"there is a user `{like}`, whose name differs from `{user}` by case only", hints=(hint,))
+            was = conn.execute(select(former_users).where(former_users.c.user_name == user)).first() is not None
+            if was and not returning:
+                hints = ("choose another name: runs and datasets of the removed user still bear this one", f"is it the same person? `hop user add {user} --returning`")
+                raise Conflict(f"there was a user `{user}`, who was removed", hints=hints)
+            if returning and not was:
+                raise NotFound(f"no user `{user}` was removed here", hints=(f"`hop user add {user}` makes a new user",))
             _add_token(conn, user, token_hash, FIRST_TOKEN, ALL_SCOPES, to_us(now), None)
 
         await self._database.write(write)
@@ -135,6 +142,7 @@ class SqlAccessStore:
             if not gone:
                 raise NotFound(f"there is no user `{user}`", hints=("`hop user ls` lists them",))
             conn.execute(user_secrets.delete().where(user_secrets.c.user_name == user))
+            conn.execute(former_users.insert().values(user_name=user))
             return gone
 
         return await self._database.write(write, vital=True)
@@ -211,6 +219,7 @@ def _add_token(
 ) -> Token:
     if conn.execute(_HASHES.where(tokens.c.hash == token_hash)).scalar() is not None:
         raise Conflict("the token is there already", hints=("make a new one",))
+    conn.execute(former_users.delete().where(former_users.c.user_name == user))
     words = ",".join(sorted(scopes))
     values = {"hash": token_hash, "user_name": user, "name": name, "scopes": words, "created_at": now, "expires_at": expires_at}
     conn.execute(tokens.insert().values(**values))
@@ -242,8 +251,8 @@ def _scopes(words: str) -> frozenset[Scope]:
 
 
 def _same_but_for_case(conn: Connection, user: str) -> str | None:
-    """A user who has a token, or had runs, and whose name differs from this one by case only."""
-    for column in (tokens.c.user_name, run_numbers.c.user_name):
+    """A user who has a token, or had one, or had runs, and whose name differs from this one by case only."""
+    for column in (tokens.c.user_name, former_users.c.user_name, run_numbers.c.user_name):
         found = conn.execute(select(column).where(func.lower(column) == user.lower(), column != user).limit(1)).scalar()
         if found is not None:
             return str(found)

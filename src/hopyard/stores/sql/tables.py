@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0017"  # the newest migration
+HEAD = "0018"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -324,6 +324,8 @@ tokens = Table(
     Column("expires_at", BigInteger),
     Column("used_at", BigInteger),
 )
+
+former_users = Table("former_users", metadata, Column("user_name", _Key, primary_key=True))  # who have no token any more
 
 user_secrets = Table(
     "user_secrets",
