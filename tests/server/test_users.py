@@ -165,4 +165,19 @@ def test_a_checkpoint_of_another_user_is_foreign_unless_it_is_trusted(tmp_path: 
         assert await fork(bob, trust=True) == (False, False)
         assert (await stage.ask("GET", "/status", token=bob))["user"] == "bob"
 
+        async def resumed(token: str, run_id: str, manifest: str) -> bool:
+            spec = {"project": "p", "roles": [{"command": ["x"]}], "resume": {"run": run_id, "step": 3, "manifest": manifest}}
+            made = await stage.ask("POST", "/runs", {"spec": spec}, token=token)
+            return bool(made["spec"]["resume"]["foreign"])
+
+        own = await stage.ask("POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["x"]}]}}, token=bob)
+        await stage.until(lambda: f"{own['id']}.1" in stage.engine.launches)
+        mine = await stage.put_tree({"w": b"2"})
+        await stage.ask("POST", f"/attempts/{own['id']}.1/checkpoints", {"rank": 0, "step": 3, "manifest": mine}, token=bob)
+        assert not await resumed(bob, own["id"], mine)
+        assert await resumed(bob, own["id"], saved), "another user's checkpoint under the name of a run of one's own"
+        assert await resumed(bob, run["id"], mine)
+        began = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest"}, token=bob)
+        assert await resumed(bob, began["id"], saved), "what a run began with is not what it saved"
+
     play(tmp_path, scene)

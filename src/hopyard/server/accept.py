@@ -217,12 +217,16 @@ async def _check_blobs(parts: Parts, spec: RunSpec) -> None:
 
 
 async def _is_foreign(runs: RunStore, resume: ResumeFrom, user: str) -> bool:
-    """Whether the checkpoint is another user's, or of a study that itself began with one. Of a run that was deleted nobody knows."""
+    """Whether the checkpoint is another user's, or of a study that itself began with one, or not known to be of that run: the request
+    names both, and the run, or its checkpoint, may have been deleted."""
     try:
         source = await runs.get(resume.run)
+        saved = await runs.checkpoints(resume.run, damaged=True)
     except NotFound:
         return True
     before = source.spec.resume
+    if not any(one.manifest == resume.manifest for one in saved):
+        return True
     return resume.foreign or source.name.user != user or (source.spec.study is not None and before is not None and before.foreign)
 
 

@@ -112,7 +112,7 @@ class EnvironmentIn(In):
 
 
 class ResumeIn(In):
-    """foreign: set by the server for another user's checkpoint; only tensors, arrays and plain values are read of it."""
+    """foreign: set by the server for a checkpoint that is another user's, or not one of `run`; only tensors, arrays and plain values are read of it."""
 
     run: Id
     step: Whole

@@ -148,7 +148,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 step=body.step,
                 manifest=Digest(body.manifest),
                 size_bytes=tree.size_bytes,
-                created_at=body.created_at.astimezone(UTC) if body.created_at else parts.now(),
+                created_at=min(body.created_at.astimezone(UTC), parts.now()) if body.created_at else parts.now(),
                 metrics={name: value for name, value in body.metrics.items() if value is not None},
                 offsets=dict(body.offsets),
             )
