@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,38 @@ def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path)
         await stage.until(lambda: memory.used_bytes == 0)
 
     serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20))
+
+
+def test_answers_that_are_read_too_slowly_are_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One client reads nothing, one reads all the time, but would take a minute for what it may take 0.8 s for."""
+
+    async def scene(stage: Stage, port: int) -> None:
+        data = b"z" * (11 * 2**20)
+        digest = blake3(data).hexdigest()
+        await stage.ask("PUT", f"/blobs/{digest}", data)
+        body = json.dumps({"manifest": digest, "digests": [digest]}).encode()
+        fetch = b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
+        silent, slow = [await link(port) for _ in range(2)]
+        silent[1].transport.pause_reading()  # type: ignore[attr-defined]
+        for _, writer in (silent, slow):
+            writer.write(fetch % (TOKEN.encode(), len(body), body))
+        memory = stage.app.routes[0].endpoint._guard.bodies
+        await stage.until(lambda: memory.used_bytes)
+        got = 0
+        with suppress(ConnectionError):
+            while piece := await slow[0].read(16 * 1024):
+                got += len(piece)
+                await asyncio.sleep(0.05)
+        assert got < len(data)
+        await stage.until(lambda: memory.used_bytes == 0)
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        for _, writer in (silent, slow):
+            writer.transport.abort()
+
+    with caplog.at_level("WARNING", "hopyard.server"):
+        serve(tmp_path, scene, QUICK)
+    assert next(record.message for record in caplog.records if "too slow" in record.message).endswith("read an answer too slowly")
+    assert "ASGI" not in caplog.text
 
 
 def test_a_large_answer_that_finds_no_memory_is_refused_and_a_change_answered() -> None:

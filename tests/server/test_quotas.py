@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from blake3 import blake3
+from sqlalchemy import select
 
+from hopyard.domain.ids import Digest
+from hopyard.errors import QuotaExceeded
+from hopyard.server.storage import StorageQuota
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.storage_rows import SqlStorageStore
+from hopyard.stores.sql.tables import tree_sizes
 from tests.server.stage import Stage, play
 
 
@@ -51,10 +58,63 @@ def test_uploads_count_until_something_refers_to_them_or_they_are_swept(tmp_path
         await put(b"b" * 500_000)
         assert "two hours" in (await stage.ask("PUT", f"/blobs/{blake3(b'c').hexdigest()}", b"c", status=507))["error"]["hints"][1]
         quota = stage.parts.storage
-        quota.swept(stage.parts.now())
+        await quota.swept(stage.parts.now())
         await put(b"c")
 
     play(tmp_path, scene, loops=False, quota_bytes=1_000_000)
+
+
+def test_uploads_count_after_a_restart_and_on_another_server(tmp_path: Path) -> None:
+    data = b"a" * 600_000
+    digest = Digest(blake3(data).hexdigest())
+
+    async def before(stage: Stage) -> None:
+        await stage.ask("PUT", f"/blobs/{digest}", data)
+
+    async def after(stage: Stage) -> None:
+        await stage.ask("PUT", f"/blobs/{blake3(b'b').hexdigest()}", b"b" * 1)
+        database = Database.open(tmp_path / "hopyard.db")
+        try:
+            there = StorageQuota(SqlStorageStore(database), 1_000_000, server="elsewhere", now=stage.parts.now)
+            await there.load()
+            with pytest.raises(QuotaExceeded):
+                await there.check("alice", adding=500_000)
+            await there.check("bob", adding=500_000)
+            with pytest.raises(QuotaExceeded):
+                await stage.parts.storage.check("alice", adding=500_000)
+            await stage.dataset("d", {"x": data})  # it is counted once from now on, as a version
+            await stage.parts.storage.check("alice", adding=390_000)
+            assert [one.digest for one in await SqlStorageStore(database).uploads(stage.parts.engine)] == [blake3(b"b").hexdigest()]
+            await stage.parts.storage.swept(stage.parts.now() + timedelta(seconds=1))
+            assert await SqlStorageStore(database).uploads(stage.parts.engine) == []
+        finally:
+            await database.close()
+
+    play(tmp_path, before, loops=False, quota_bytes=1_000_000)
+    play(tmp_path, after, loops=False, quota_bytes=1_000_000)
+
+
+def test_sizes_of_trees_that_nothing_refers_to_are_forgotten(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        kept, gone = await stage.put_tree({"a": b"kept"}), await stage.put_tree({"a": b"gone"})
+        await stage.submit(plan=0, code=kept)
+        run = await stage.submit(plan=0, code=gone)
+        await stage.ask("POST", f"/runs/{run['id']}/stop", {})
+        await stage.ask("DELETE", f"/runs/{run['id']}")
+        database = Database.open(tmp_path / "hopyard.db")
+
+        async def sizes() -> set[str]:
+            return set(await database.read(lambda conn: conn.execute(select(tree_sizes.c.manifest)).scalars().all()))
+
+        try:
+            await stage.parts.storage.swept(stage.parts.now())
+            assert await sizes() == {kept, gone}, "another server may be about to refer to it"
+            await stage.parts.storage.swept(stage.parts.now() + timedelta(hours=3))
+            assert await sizes() == {kept}
+        finally:
+            await database.close()
+
+    play(tmp_path, scene, loops=False)
 
 
 def test_a_spec_that_would_store_megabytes_is_refused_and_one_of_many_parameters_fits(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ class LimitSettings:
     """Limits of the server.
 
     connections: over TCP, in all; connections_per_peer: of them from one address, or on this machine from one Unix user.
-    header_timeout_s: within it a connection's next request must arrive whole, up to its body. body_timeout_s: for the whole body.
+    header_timeout_s: within it a connection's next request must arrive whole, up to its body. body_timeout_s: for the whole body, and
+    for reading an answer of up to 16 MiB that holds memory.
     idle_timeout_s: of a connection between two requests. body_memory_bytes: of request bodies that are being received or used,
     in all; one user gets at most half of it. requests_per_s, submissions_per_s, upload_bytes_per_s: of one user; 0 sets no limit.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
@@ -20,6 +20,10 @@ EVERY = timedelta(hours=1)
 log = logging.getLogger("hopyard.controller")
 
 
+async def _nothing_more(_before: datetime) -> None:
+    pass
+
+
 class Sweeper:
     """One per server. after_sweep: called when blobs went, for those who remember which are there; swept: with the time
     before which all went that nothing referred to."""
@@ -29,7 +33,7 @@ class Sweeper:
         self._holders, self._sweeping = 0, False
         self._moved = asyncio.Condition()
         self.after_sweep: Callable[[], None] = lambda: None
-        self.swept: Callable[[datetime], None] = lambda _: None
+        self.swept: Callable[[datetime], Awaitable[None]] = _nothing_more
 
     @asynccontextmanager
     async def held_off(self) -> AsyncIterator[None]:
@@ -56,7 +60,7 @@ class Sweeper:
         try:
             before = self._now() - YOUNG
             freed = await self._blobs.sweep(await self._in_use(), older_than=before)
-            self.swept(before)
+            await self.swept(before)
         finally:
             self.after_sweep()
             async with self._moved:

@@ -82,7 +82,7 @@ async def accept(
                 raise
     if parts.storage.has_uploads(user):
         environment, diff = spec.environment, None if spec.git is None else spec.git.diff
-        parts.storage.referred(user, [*filter(None, (environment.requirements, environment.lock, diff)), *(await parts.trees.blobs(spec.code) if spec.code else ())])
+        await parts.storage.referred(user, [*filter(None, (environment.requirements, environment.lock, diff)), *(await parts.trees.blobs(spec.code) if spec.code else ())])
     if not offline:
         parts.controller.submitted([run])
     return run

@@ -74,7 +74,7 @@ def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:
     """
     found = endpoints(parts)
     limits = limits or LimitSettings()
-    guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes), Auditor(parts.audit, parts.runs, now=parts.now))
+    guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes), Auditor(parts.audit, parts.runs, now=parts.now), limits.body_timeout_s)
 
     async def openapi(_ask: Ask[Nothing, Nothing]) -> Any:
         return describe(found, version=parts.version, base=BASE)

@@ -95,9 +95,10 @@ async def assemble(
     hub = Hub()
     ingest = Ingest(runs, streams, hub)
     tokens = Tokens(access, keys or Keys(now=clock.now), now=clock.now, live=is_live, belongs=Parents(runs).belongs)
-    trees = Trees(blobs, storage)
+    trees = Trees(blobs, storage, now=clock.now)
     sweeper = Sweeper(access, blobs, now=clock.now)
-    quota = StorageQuota(storage, storage_quota_bytes, now=clock.now)
+    quota = StorageQuota(storage, storage_quota_bytes, server=engine.name, now=clock.now)
+    await quota.load()
     sweeper.after_sweep, sweeper.swept = trees.forget, quota.swept
     controller = Controller(
         cluster=cluster,

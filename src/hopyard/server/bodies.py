@@ -10,6 +10,8 @@ from hopyard.errors import ServerUnavailable
 _FREE_BYTES = 64 * 1024  # bodies and answers of this size are not counted: they are many, and connections bound them
 _STEP_BYTES = 1024 * 1024  # by which a body grows whose size was not announced
 WAIT_S = 30.0
+GIVE_UP = "give_up"  # in the state of a request: breaks its connection off, since the client is too slow
+LONG_BYTES = 16 * 1024 * 1024  # of an answer that holds memory, which are to be read within the time for one body
 _RETRY_AFTER_S = 5.0
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 import socket
 import struct
+import time
 from contextlib import suppress
 from typing import Protocol
 
 from hopyard.config.limits import LimitSettings
 
+log = logging.getLogger("hopyard.server")
 RETRY_AFTER_S = 1
 _REFUSED_AT_ONCE = 64  # connections that are kept open only to tell their clients to come back
 _OWN_RESERVE = 64  # connections over the limit that the server's own Unix user may have
+_TELL_EVERY_S = 60.0
 _DESCRIPTORS_KEPT = 256  # for the database, streams, blobs and engines
 
 
@@ -50,6 +54,7 @@ class Connections:
         self.total = 0
         self._peers: dict[str, Peer] = {}
         self._refused = 0
+        self._slow, self._slow_told_at = 0, -_TELL_EVERY_S  # connections that were closed since the log said so; when it did
         self._held: set[Held] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._own = f"uid {os.getuid()}"
@@ -93,6 +98,14 @@ class Connections:
 
     def refused_one_left(self) -> None:
         self._refused -= 1
+
+    def note_slow(self, what: str, key: str) -> None:
+        """A connection of the peer was closed because its client was too slow. The log says so once in a while."""
+        self._slow += 1
+        now = time.monotonic()
+        if now >= self._slow_told_at + _TELL_EVERY_S:
+            log.warning("closed %d connections whose clients were too slow; the last one, of %s, %s too slowly", self._slow, key or "an unknown user", what)
+            self._slow, self._slow_told_at = 0, now
 
     def watch(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:
         """Ask the connection again and again whether it has stalled, until `unwatch`."""

@@ -7,6 +7,7 @@ the server's start and 14 MB less memory.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from hopyard.server import whole_numbers
 from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error, readable
 from hopyard.server.audit import Auditor
 from hopyard.server.auth import Caller, Tokens
-from hopyard.server.bodies import BodyMemory, Lease
+from hopyard.server.bodies import GIVE_UP, LONG_BYTES, BodyMemory, Lease
 from hopyard.server.fields import SECRET_NAME
 from hopyard.server.rates import Kind, Rates
 
@@ -158,12 +159,13 @@ _CHECKS["id"] = re.compile(r"[^\x00]{1,256}")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What every request passes: who sent it, how many the user may send, how much memory bodies may take."""
+    """What every request passes: who sent it, how many the user may send, how much memory bodies may take, and how long."""
 
     tokens: Tokens
     rates: Rates
     bodies: BodyMemory
     audit: Auditor
+    answer_s: float  # in which an answer that holds memory must be read
 
 
 class Resource:
@@ -180,13 +182,17 @@ class Resource:
             refused = plain_error(405, "usage", f"this address does not take {scope['method']}", headers=self._allow)
             await refused(scope, receive, send)
             return
-        started = False
+        started, sent = False, 0
+        lease = self._guard.bodies.lease()
 
         async def sending(message: Message) -> None:
             """In pieces: each waits until the client has read of those before, so that the transport copies little of an answer."""
-            nonlocal started
+            nonlocal started, sent
             started = True
             body = message.get("body", b"")
+            sent += len(body)
+            if lease.held_bytes:
+                patience.reschedule(began + (1 + sent // LONG_BYTES) * self._guard.answer_s)
             if len(body) <= _PIECE_BYTES:
                 await send(message)
                 return
@@ -195,10 +201,17 @@ class Resource:
                 more = message.get("more_body", False) or at + _PIECE_BYTES < len(rest)
                 await send({"type": "http.response.body", "body": rest[at : at + _PIECE_BYTES], "more_body": more})
 
-        lease = self._guard.bodies.lease()
         try:
             response = await self._answer(*found, Request(scope, receive), lease)
-            await response(scope, receive, sending)
+            began = asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(None) as patience:
+                    await response(scope, receive, sending)
+            except TimeoutError:
+                if not patience.expired():
+                    raise
+                scope["state"][GIVE_UP]()
+                await asyncio.sleep(0)  # the connection is lost then, which the protocol has to know before this returns
         except HopyardError as error:
             if started:
                 raise

@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from hopyard.server.answers import JSON, encode_error, plain_error
 from hopyard.server.audit import PEER
+from hopyard.server.bodies import GIVE_UP
 from hopyard.server.connections import RETRY_AFTER_S, Connections, Peer, PeerNames, unix_peer
 
 URL_BYTES = 65_535  # httptools takes no more; long lists of cursors come close
@@ -27,7 +28,7 @@ HEADER_COUNT = 100
 _SEPARATORS = 4  # bytes of a header beside name and value
 _WINDOW_S = 20.0  # in which a body must go on by `_WINDOW_BYTES`
 _WINDOW_BYTES = 64 * 1024
-_STALLED_WRITE_S = 60.0  # an answer of which nothing was read for so long is given up
+_STALLED_WRITE_S = 60.0  # the rest of an answer of which nothing was read for so long is given up
 _LINGER_S, _LINGER_BYTES = 2.0, 4 * 1024 * 1024  # for what a refused client still sends
 _NEVER = float("inf")
 _LOCAL = frozenset({b"localhost", b""})
@@ -82,6 +83,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes, self._body_since = 0, 0.0
         self._deadline = _NEVER
         self._unread, self._unread_since = 0, 0.0
+        self._full_since: float | None = None  # since when the client has not read enough for more to be written
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
@@ -122,7 +124,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def expire(self, now: float) -> None:
         """Close the connection if its client stalls."""
-        if self._write_stalls(now) or (self._refused and now >= self._deadline):
+        if self._write_stalls(now):
+            self.give_up()
+        elif self._refused and now >= self._deadline:
             self.transport.abort()
         elif now >= self._deadline and not self.transport.is_closing():
             self._expire(now)
@@ -131,6 +135,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._in_body and self._goes_on(now):
             self._deadline, self._body_bytes = now + self._window_s, 0
         elif self._in_head or self._in_body:
+            self._all.note_slow("sent a request", self._from)
             self._refuse(408, "timeout", "the request did not arrive in time", "send it again, over a faster connection")
         else:
             self.transport.close()  # a connection on which nothing was ever asked
@@ -146,7 +151,23 @@ class LimitedProtocol(HttpToolsProtocol):
         fast = self._body_bytes >= _WINDOW_BYTES
         return fast and now - self._body_since < self._all.limits.body_timeout_s
 
+    def give_up(self) -> None:
+        """The client reads the answer too slowly."""
+        self._all.note_slow("read an answer", self._from)
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._full_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._full_since = None
+
     def _write_stalls(self, now: float) -> bool:
+        """Whether the client read nothing for long, or less of an answer that waits than it must within a while."""
+        if self._full_since is not None and now - self._full_since > self._window_s:
+            return True
         unread = self.transport.get_write_buffer_size()
         if unread != self._unread or not unread:
             self._unread, self._unread_since = unread, now
@@ -176,7 +197,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["state"][PEER] = self._from
+        self.scope["state"].update({PEER: self._from, GIVE_UP: self.give_up})
         self._in_head, self._in_body, self._head_bytes, self._arrived = True, False, 0, 0
         self._heads += 1
         self._deadline = self.loop.time() + self._all.limits.header_timeout_s

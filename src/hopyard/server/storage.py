@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from hopyard.config.units import bytes_in_words
 from hopyard.domain.ids import Digest
 from hopyard.errors import QuotaExceeded
-from hopyard.interfaces.storage_store import StorageStore
+from hopyard.interfaces.storage_store import StorageStore, Upload
 
 _FRESH = timedelta(seconds=5)  # pushes come in hundreds of requests, and sums take a while
 _REMEMBERED = 1024
+_SIZES_KEPT = timedelta(hours=2)  # of trees; servers remember for an hour, until their next sweep, which they recorded
 _UPLOADS = 1_000_000  # of one user, that nothing refers to yet: older ones are not counted
 
 
@@ -30,6 +31,9 @@ class Pending:
         if len(self._blobs) > _UPLOADS:
             self._remove(next(iter(self._blobs)))
 
+    def has(self, digest: Digest) -> bool:
+        return bytes.fromhex(digest) in self._blobs
+
     def size_of(self, digests: Iterable[Digest]) -> int:
         return sum(self._blobs.get(bytes.fromhex(digest), (0,))[0] for digest in digests)
 
@@ -47,13 +51,19 @@ class Pending:
 
 class StorageQuota:
     """quota_bytes: for each user; 0 sets no limit. A run that goes on saves its checkpoints whatever its user stores: they are counted,
-    and what comes next is refused. What users upload counts until something refers to it or it is swept; of that this server knows what came
-    to it since its start."""
+    and what comes next is refused. What users upload counts until something refers to it or it is swept, after a restart too, and with what
+    they uploaded to other servers. server: the name of this one among those that share the database."""
 
-    def __init__(self, store: StorageStore, quota_bytes: int, *, now: Callable[[], datetime]) -> None:
-        self._store, self._quota, self._now = store, quota_bytes, now
+    def __init__(self, store: StorageStore, quota_bytes: int, *, server: str, now: Callable[[], datetime]) -> None:
+        self._store, self._quota, self._server, self._now = store, quota_bytes, server, now
         self._known: dict[str, tuple[int, datetime]] = {}
         self._pending: dict[str, Pending] = {}
+
+    async def load(self) -> None:
+        """Know what was uploaded before this server began."""
+        if self._quota:
+            for one in await self._store.uploads(self._server):
+                self._pending.setdefault(one.user, Pending()).add(one.digest, one.size_bytes, one.at)
 
     async def check(self, user: str, *, adding: int = 0, of: Collection[Digest] = ()) -> None:
         """Raises QuotaExceeded unless the user may store `adding` bytes more. of: the blobs that these are of, which were uploaded."""
@@ -79,37 +89,43 @@ class StorageQuota:
         now = self._now()
         stored, until = self._known.get(user, (0, now))
         if until <= now:
-            stored = await self._store.stored_bytes(user)
+            stored = await self._store.stored_bytes(user) + await self._store.uploads_elsewhere(self._server, user)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[user] = stored, now + _FRESH
         return stored
 
-    def uploaded(self, user: str, blobs: Iterable[tuple[Digest, int]]) -> None:
+    async def uploaded(self, user: str, blobs: Sequence[tuple[Digest, int]]) -> None:
         """They were not here before."""
         if not self._quota:
             return
         mine, now = self._pending.setdefault(user, Pending()), self._now()
         for digest, size in blobs:
             mine.add(digest, size, now)
+        await self._store.add_uploads(self._server, [Upload(user, digest, size, now) for digest, size in blobs])
 
     def has_uploads(self, user: str) -> bool:
         """Whether the user uploaded anything that nothing refers to yet."""
         return user in self._pending
 
-    def referred(self, user: str, digests: Iterable[Digest]) -> None:
+    async def referred(self, user: str, digests: Iterable[Digest]) -> None:
         """Something refers to these blobs now, and is counted."""
         mine = self._pending.get(user)
-        if mine is not None:
-            mine.remove(digests)
+        if mine is not None and (gone := [digest for digest in digests if mine.has(digest)]):
+            mine.remove(gone)
             self._tidy()
+            await self._store.remove_uploads(self._server, user, gone)
         self.changed(user)
 
-    def swept(self, before: datetime) -> None:
-        """What nothing referred to and came before this is gone."""
+    async def swept(self, before: datetime) -> None:
+        """What nothing referred to and came before this is gone. Sizes of trees that nothing refers to are forgotten; what was needed
+        lately is kept: another server may be about to refer to it."""
         for mine in self._pending.values():
             mine.remove_before(before)
         self._tidy()
+        if self._quota:
+            await self._store.remove_uploads_before(self._server, before)
+        await self._store.remove_trees(before=before - _SIZES_KEPT)
 
     def _tidy(self) -> None:
         self._pending = {user: mine for user, mine in self._pending.items() if mine.size_bytes}

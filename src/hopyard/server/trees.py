@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from hopyard.controller.manifests import Decoder, Tree
 from hopyard.domain.ids import Digest
@@ -27,8 +28,8 @@ class TreeSize:
 class Trees:
     """Checks manifests against the blobs."""
 
-    def __init__(self, blobs: Blobs, storage: StorageStore) -> None:
-        self._blobs, self._storage = blobs, storage
+    def __init__(self, blobs: Blobs, storage: StorageStore, *, now: Callable[[], datetime]) -> None:
+        self._blobs, self._storage, self._now = blobs, storage, now
         self._decoder = Decoder()
         self._whole: dict[Digest, TreeSize] = {}
         self._bad: dict[Digest, str] = {}  # blobs that are no manifests: they are not decoded again
@@ -61,7 +62,7 @@ class Trees:
             message = f"{len(missing)} of the blobs of the {what} are not on the server"
             raise MissingBlobs(message, digests=missing[:NAMED], hints=(HINT,))
         await self._check_sizes(tree, what)
-        await self._storage.record_tree(manifest, tree.size_bytes)
+        await self._storage.record_tree(manifest, tree.size_bytes, now=self._now())
         if len(self._whole) >= _REMEMBERED:
             self._whole.clear()
         found = self._whole[manifest] = TreeSize(tree.size_bytes, tree.files)

@@ -21,7 +21,7 @@ from hopyard.tracking.past import Past, look_back
 
 PING_S = 15.0
 PROGRESS_EVERY_S = 1.0
-_PIECE_BYTES = 256 * 1024
+_PIECE_BYTES = 64 * 1024  # what one follower holds of memory: there may be thousands
 _Cursors = dict[tuple[AttemptId, int, str], int]
 
 

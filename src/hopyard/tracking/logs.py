@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.past import Past
 
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 64 * 1024  # what one reader holds of memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         else:
             await parts.blobs.put_many(blobs)
         if ask.caller.run is None:
-            parts.storage.uploaded(ask.caller.user, [(digest, len(data)) for digest, data in blobs if digest in new])
+            await parts.storage.uploaded(ask.caller.user, [(digest, len(data)) for digest, data in blobs if digest in new])
         else:
             reach.sent(ask.caller.run, [digest for digest, _ in blobs])
 

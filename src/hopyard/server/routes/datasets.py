@@ -108,7 +108,7 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             made, created = await parts.datasets.push(
                 name, manifest, size_bytes=tree.size_bytes, files=tree.files, user=ask.caller.user, message=body.message, now=parts.now()
             )
-        parts.storage.referred(ask.caller.user, uploads)
+        await parts.storage.referred(ask.caller.user, uploads)
         if body.metric is not None:
             await parts.datasets.set_metric(name, body.metric, None)
         return PushOut(made, created)

@@ -149,6 +149,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             raise NotFound(f"run {run.name} has no attempt {attempt}")
         await check_here(parts, run, attempt)
         length = (await parts.streams.lengths(attempt, rank)).get(stream, 0)
+        await ask.lease.reserve(max(0, min(ask.query.limit, length - ask.query.offset)))
         data = await parts.streams.read(StreamKey(attempt, rank, stream), ask.query.offset, ask.query.limit)
         return Response(data, media_type="application/octet-stream", headers={"X-Length": str(length)})
 

@@ -74,6 +74,7 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         run = await parts.runs.get(RunId(ask.path["id"]))
         at, end = 0, ask.query.offset + ask.query.limit
+        await ask.lease.reserve(ask.query.limit)
         found: list[bytes] = []
         for attempt in await parts.runs.attempts(run.id):
             if attempt.number >= ask.query.before:
@@ -94,6 +95,7 @@ def study_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         time, `more` where that was too little.
         """
         study, body = (await parts.runs.get(RunId(ask.path["id"]))).id, ask.body
+        await ask.lease.reserve(LOOK_BYTES)
         until = asyncio.get_running_loop().time() + body.wait_s
         with ExitStack() as stack:
             bell = asyncio.Event()

@@ -375,6 +375,18 @@ tree_sizes = Table(
     metadata,
     Column("manifest", _Key, primary_key=True),
     Column("size_bytes", BigInteger, nullable=False),
+    Column("seen_at", BigInteger, nullable=False, server_default=text("0")),  # when it was needed last, to about half an hour
+)
+
+# What users sent to a server and nothing refers to yet; only where there is a quota.
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("server", _Key, primary_key=True),
+    Column("user_name", _Key, primary_key=True),
+    Column("digest", _Key, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
 )
 
 # Who changed what. Rows are added, and go when they are older than what is kept; nothing refers to them.

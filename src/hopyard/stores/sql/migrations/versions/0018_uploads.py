@@ -1,0 +1,26 @@
+"""Uploads that nothing refers to yet are kept, so that they count to the quota after a restart and on other servers; and when the size of a
+tree was last needed, so that sizes of trees that are gone can be removed."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0018"
+down_revision = "0017"
+branch_labels = None
+depends_on = None
+
+_KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "uploads",
+        sa.Column("server", _KEY, primary_key=True),
+        sa.Column("user_name", _KEY, primary_key=True),
+        sa.Column("digest", _KEY, primary_key=True),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+    )
+    op.add_column("tree_sizes", sa.Column("seen_at", sa.BigInteger(), nullable=False, server_default=sa.text("0")))
