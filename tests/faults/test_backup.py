@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from hopyard.backup.copying import SCRATCH
+from hopyard.backup.create import create_backup
 from hopyard.backup.layout import MARK
+from hopyard.backup.restore import restore_backup
+from hopyard.config.home import Home
 from hopyard.datasets.cache import remove_tree
+from hopyard.errors import IntegrityError
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 
 from .world import World, until
@@ -96,7 +103,7 @@ def test_backup_that_is_killed_leaves_the_one_before_whole(world: World, other: 
         world.write(f"data/{number}.bin", os.urandom(1_500_000))
     world.ok("dataset", "push", "blob", "data")
     child = world.begin("backup", str(folder))
-    until(lambda: any(folder.rglob("*.part")) or child.poll() is not None, "a copy that is under way")
+    until(lambda: any((folder / SCRATCH).glob("*")) or child.poll() is not None, "a copy that is under way")
     child.send_signal(signal.SIGKILL)
     world.finish(child)
     assert (folder / MARK).read_bytes() == mark, "the kill came while files were copied"
@@ -161,3 +168,46 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
         for world in worlds:
             world.end()
             remove_tree(world.home.trees)
+
+
+def small_home(root: Path) -> Home:
+    """One that no server has used: a database, and what a run left behind."""
+    home = Home(root)
+    home.create()
+    with closing(sqlite3.connect(home.database)) as database:
+        database.execute("CREATE TABLE some (word TEXT)")
+    return home
+
+
+def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None:
+    home = small_home(tmp_path / "50% #1?")
+    work = home.kept_of("run") / "run.1-0" / "work"
+    (work / "model.part").mkdir(parents=True)
+    for name in ("model.part/weights", "best.part", ".cache/.hidden"):
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_text(name)
+    (work / "tool").write_text("#!/bin/sh\n")
+    (work / "tool").chmod(0o700)
+    (home.streams / ".reserve").mkdir(parents=True)
+    (home.streams / ".reserve" / "00").write_bytes(bytes(100))
+    folder, restored = tmp_path / "backup", Home(tmp_path / "restored")
+    for _ in range(2):
+        create_backup(home, folder)
+        assert sorted(copied(folder)) == sorted(
+            [MARK, "hopyard.db", *(f"kept/run/run.1-0/work/{name}" for name in ("model.part/weights", "best.part", ".cache/.hidden", "tool"))]
+        )
+    restore_backup(folder, restored)
+    found = restored.kept_of("run") / "run.1-0" / "work"
+    assert all((found / name).read_text() == name for name in ("model.part/weights", "best.part", ".cache/.hidden"))
+    assert stat.S_IMODE((found / "tool").stat().st_mode) == 0o700
+
+
+def test_restore_that_fails_leaves_an_empty_home_empty(tmp_path: Path) -> None:
+    home, folder = small_home(tmp_path / "home"), tmp_path / "backup"
+    create_backup(home, folder)
+    (folder / "hopyard.db").write_bytes(b"no database" * 1000)
+    restored = Home(tmp_path / "restored")
+    restored.root.mkdir()
+    with pytest.raises(IntegrityError, match=r"hopyard\.db cannot be copied"):
+        restore_backup(folder, restored)
+    assert list(restored.root.iterdir()) == []

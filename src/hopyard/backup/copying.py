@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
-from contextlib import closing
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from hopyard.datasets.progress import Progress
-from hopyard.private_files import make_folder, open_file
+from hopyard.errors import IntegrityError
+from hopyard.private_files import FOLDER_MODE, make_folder, open_file
 
-PART = ".part"
+SCRATCH = ".copying"  # the folder, in that which is copied to, of files that are not whole yet
 _PIECE = 4 * 1024 * 1024
 _PAGES = 2048
+
+
+@contextmanager
+def scratch_in(folder: Path) -> Iterator[Path]:
+    """An empty folder on the disk of `folder`, which is gone afterwards. One that an earlier copy left is cleared."""
+    scratch = folder / SCRATCH
+    shutil.rmtree(scratch, ignore_errors=True)
+    make_folder(scratch)
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def is_same(source: Path, copy: Path) -> bool:
@@ -25,49 +41,46 @@ def is_same(source: Path, copy: Path) -> bool:
     return old.st_size == new.st_size and old.st_mtime_ns == new.st_mtime_ns
 
 
-def copy_file(source: Path, copy: Path, progress: Progress) -> int:
+def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> int:
     """Its bytes. A file that is gone meanwhile is passed over (0): its run was removed."""
-    part = copy.with_name(copy.name + PART)
+    part = scratch / "file"
     size = 0
     try:
-        with source.open("rb") as reading:
-            make_folder(copy.parent)
-            before = os.fstat(reading.fileno())
-            with open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as writing:
-                while piece := reading.read(_PIECE):
-                    writing.write(piece)
-                    size += len(piece)
-                    progress.advance(len(piece))
-                writing.flush()
-                os.fsync(writing.fileno())
+        reading = source.open("rb")
     except FileNotFoundError:
-        part.unlink(missing_ok=True)
         return 0
+    with reading:
+        before = os.fstat(reading.fileno())
+        with open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as writing:
+            while piece := reading.read(_PIECE):
+                writing.write(piece)
+                size += len(piece)
+                progress.advance(len(piece))
+            writing.flush()
+            os.fchmod(writing.fileno(), stat.S_IMODE(before.st_mode) & FOLDER_MODE)
+            os.fsync(writing.fileno())
     os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
+    make_folder(copy.parent)
     part.replace(copy)
     return size
 
 
-def copy_database(source: Path, copy: Path) -> None:
-    """An SQLite file of one moment, while others write to it."""
-    part = copy.with_name(copy.name + PART)
+def copy_database(source: Path, copy: Path, scratch: Path) -> None:
+    """An SQLite file of one moment, while others write to it. Raises IntegrityError where it is damaged or stays locked, OSError."""
+    part = scratch / "database"
     part.unlink(missing_ok=True)
     os.close(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-    with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as reading, closing(sqlite3.connect(part)) as writing:
-        reading.backup(writing, pages=_PAGES)
-        writing.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+    try:
+        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=60)) as reading, closing(sqlite3.connect(part)) as writing:
+            reading.backup(writing, pages=_PAGES)
+            writing.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+    except sqlite3.Error as bad:
+        if getattr(bad, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(copy)) from bad
+        raise IntegrityError(f"{source} cannot be copied: {bad}", hints=("`hop doctor` checks the database of a home",)) from bad
     flush(part)
+    make_folder(copy.parent)
     part.replace(copy)
-
-
-def write_file(path: Path, data: bytes) -> None:
-    part = path.with_name(path.name + PART)
-    with open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as writing:
-        writing.write(data)
-        writing.flush()
-        os.fsync(writing.fileno())
-    part.replace(path)
-    flush(path.parent)
 
 
 def flush(path: Path) -> None:
@@ -79,12 +92,14 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def flush_folders(top: Path, files: Iterable[Path]) -> None:
+    """The names of these files below `top`, relative to it, and of the folders that they are in, are on disk."""
+    for folder in {above for path in files for above in path.parents}:
+        with suppress(FileNotFoundError):  # of a file that was gone before it was copied
+            flush(top / folder)
+
+
 def remove_empty_folders(top: Path) -> None:
     for path in sorted((one for one in top.rglob("*") if one.is_dir()), reverse=True):
         if not any(path.iterdir()):
             path.rmdir()
-
-
-def free_bytes(folder: Path) -> int:
-    place = next(one for one in (folder, *folder.parents) if one.exists())
-    return shutil.disk_usage(place).free

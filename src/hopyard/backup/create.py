@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -16,10 +15,8 @@ from hopyard.backup.layout import BLOB_INDEX, DATABASE, DUMP, FOLDERS, MARK, NEW
 from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
-from hopyard.errors import Conflict, NotFound, SpecError, StorageFull
-from hopyard.private_files import make_folder, open_file
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from hopyard.errors import Conflict, NotFound, SpecError, StorageFull, is_disk_full
+from hopyard.private_files import make_folder, open_file, write_atomically
 
 
 def create_backup(home: Home, folder: Path, *, progress: Progress = SILENT) -> BackupMark:
@@ -35,24 +32,24 @@ def create_backup(home: Home, folder: Path, *, progress: Progress = SILENT) -> B
     try:
         make_folder(folder)
         folder.chmod(0o700)
-        with _sweeping_held_off(home):
-            return _create(home.root, folder, url, progress)
+        with _sweeping_held_off(home), copying.scratch_in(folder) as scratch:
+            return _create(home.root, folder, url, scratch, progress)
     except OSError as bad:
-        if bad.errno in _FULL:
+        if is_disk_full(bad):
             hint = "what is there of an earlier backup was kept; free some space, or choose another folder"
             raise StorageFull(f"no space left at {folder}", hints=(hint,)) from bad
         raise
 
 
-def _create(home: Path, folder: Path, url: str | None, progress: Progress) -> BackupMark:
+def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: Progress) -> BackupMark:
     created_at = datetime.now(UTC)
-    staged = _stage_databases(home, folder, url)
+    staged = _stage_databases(home, folder, url, scratch)
     wanted = [*single_files(home), *(path for one in FOLDERS for path in files_below(home, one))]
     fresh = [path for path in wanted if not copying.is_same(home / path, folder / path)]
     progress.begin("copying", sum(_size(home / path) for path in fresh))
     for path in fresh:
-        copying.copy_file(home / path, folder / path, progress)
-    os.sync()
+        copying.copy_file(home / path, folder / path, scratch, progress)
+    copying.flush_folders(folder, fresh)
     (folder / MARK).unlink(missing_ok=True)
     for name in (DATABASE, DUMP, BLOB_INDEX):
         if name in staged:
@@ -60,15 +57,16 @@ def _create(home: Path, folder: Path, url: str | None, progress: Progress) -> Ba
         else:
             (folder / name).unlink(missing_ok=True)
     _remove_others(folder, set(wanted))
-    kept = [path for path in folder.rglob("*") if path.is_file()]
+    kept = [path for path in folder.rglob("*") if path.is_file() and scratch not in path.parents]
     kind = "sqlite" if url is None else "postgresql"
     size = sum(path.stat().st_size for path in kept)
     mark = BackupMark(created_at.isoformat(timespec="seconds"), str(home), __version__, kind, len(kept), size)
-    copying.write_file(folder / MARK, mark.encode())
+    write_atomically(folder / MARK, mark.encode(), durable=True)
+    copying.flush(folder)
     return mark
 
 
-def _stage_databases(home: Path, folder: Path, url: str | None) -> dict[Path, Path]:
+def _stage_databases(home: Path, folder: Path, url: str | None, scratch: Path) -> dict[Path, Path]:
     """What takes the place of each database that the backup holds, once all that it refers to is there."""
     staged: dict[Path, Path] = {}
     if url is not None:
@@ -79,8 +77,7 @@ def _stage_databases(home: Path, folder: Path, url: str | None) -> dict[Path, Pa
     for name in (BLOB_INDEX,) if url is not None else (DATABASE, BLOB_INDEX):
         if (home / name).exists():
             staged[name] = folder / f"{name}{NEW}"
-            make_folder(staged[name].parent)
-            copying.copy_database(home / name, staged[name])
+            copying.copy_database(home / name, staged[name], scratch)
     return staged
 
 
@@ -93,8 +90,6 @@ def _remove_others(folder: Path, wanted: set[Path]) -> None:
                 (folder / path).unlink()
         if one is not None and (folder / one).is_dir():
             copying.remove_empty_folders(folder / one)
-    for part in folder.rglob(f"*{copying.PART}"):
-        part.unlink()
 
 
 def _check_target(home: Home, folder: Path) -> None:
@@ -116,8 +111,8 @@ def _is_backup(folder: Path) -> bool:
         read_mark(folder)
         return True
     except NotFound:
-        names = {path.name.removesuffix(copying.PART).removesuffix(NEW) for path in folder.iterdir()}
-        return bool(names & {str(DATABASE), str(DUMP)})
+        names = {path.name.removesuffix(NEW) for path in folder.iterdir()}
+        return bool(names & {str(DATABASE), str(DUMP), copying.SCRATCH})
 
 
 @contextmanager

@@ -20,10 +20,11 @@ MARK = "backup.json"
 DATABASE, DUMP = Path("hopyard.db"), Path("database.dump")  # SQLite's file; what pg_dump wrote
 BLOB_INDEX = Path("blobs") / "index.db"
 FOLDERS = (Path("blobs") / "packs", Path("blobs") / "large", Path("streams"), Path("offline"), Path("kept"))
+_OF_SCRIPTS = (Path("offline"), Path("kept"))  # which hold files that scripts made, by whatever name
 # Of a running server, or made again when they are missing.
 _LEFT_OUT = {"server.json", str(DATABASE), "hopyard.db-wal", "hopyard.db-shm", MARK, str(DUMP)}
 NEW = ".new"  # the next database, until all that it refers to is there
-_LEFT_OUT_ENDS = (".lock", ".sock", ".part", ".log", NEW)
+_LEFT_OUT_ENDS = (".lock", ".sock", ".log", NEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,11 @@ def single_files(home: Path) -> Iterator[Path]:
 
 
 def files_below(root: Path, folder: Path) -> Iterator[Path]:
-    """Plain files below `root / folder`, relative to `root`; those that are being written are left out."""
+    """Plain files below `root / folder`, relative to `root`; Hopyard's own that are being written, or only take space, are left out."""
     top = root / folder
     if not top.is_dir():
         return
     for path in sorted(top.rglob("*")):
-        if not path.name.startswith(".") and path.is_file() and not path.is_symlink():
+        own = folder not in _OF_SCRIPTS and any(part.startswith(".") for part in path.relative_to(top).parts)
+        if not own and path.is_file() and not path.is_symlink():
             yield path.relative_to(root)

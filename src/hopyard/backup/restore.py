@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import secrets
 import shutil
@@ -13,10 +12,8 @@ from hopyard.backup.layout import BLOB_INDEX, DATABASE, DUMP, FOLDERS, BackupMar
 from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
-from hopyard.errors import Conflict, SpecError, StorageFull
-from hopyard.private_files import make_folder
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from hopyard.errors import Conflict, SpecError, StorageFull, is_disk_full
+from hopyard.private_files import make_folder, write_atomically
 
 
 def restore_backup(folder: Path, home: Home, *, database: str | None = None, hold: bool = True, progress: Progress = SILENT) -> BackupMark:
@@ -42,13 +39,14 @@ def restore_backup(folder: Path, home: Home, *, database: str | None = None, hol
             if database is not None:
                 _set_database(target / home.settings_file.name, database)
         if hold:
-            copying.write_file(target / home.restored_file.name, json.dumps({"created_at": mark.created_at, "home": mark.home}).encode() + b"\n")
+            note = json.dumps({"created_at": mark.created_at, "home": mark.home}).encode() + b"\n"
+            write_atomically(target / home.restored_file.name, note, durable=True)
+        copying.flush(target)
         if target != home.root:
             target.rename(home.root)
     except BaseException as bad:
-        if target != home.root:
-            shutil.rmtree(target, ignore_errors=True)  # what could not be removed is told apart by its name
-        if isinstance(bad, OSError) and bad.errno in _FULL:
+        _clear(target, itself=target != home.root)
+        if isinstance(bad, OSError) and is_disk_full(bad):
             raise StorageFull(f"no space left at {home.root}", hints=("nothing was restored; restore to another disk",)) from bad
         raise
     return mark
@@ -57,18 +55,31 @@ def restore_backup(folder: Path, home: Home, *, database: str | None = None, hol
 def _copy(mark: BackupMark, folder: Path, target: Path, progress: Progress) -> None:
     make_folder(target)
     target.chmod(0o700)
+    with copying.scratch_in(target) as scratch:
+        _copy_files(mark, folder, target, scratch, progress)
+
+
+def _copy_files(mark: BackupMark, folder: Path, target: Path, scratch: Path, progress: Progress) -> None:
     for name in (DATABASE, BLOB_INDEX) if mark.database == "sqlite" else (BLOB_INDEX,):
         if (folder / name).exists():
-            make_folder((target / name).parent)
-            copying.copy_database(folder / name, target / name)
+            copying.copy_database(folder / name, target / name, scratch)
     wanted = [*single_files(folder), *(path for one in FOLDERS for path in files_below(folder, one))]
     progress.begin("copying", sum((folder / path).stat().st_size for path in wanted))
     for path in wanted:
-        copying.copy_file(folder / path, target / path, progress)
+        copying.copy_file(folder / path, target / path, scratch, progress)
+
+
+def _clear(target: Path, *, itself: bool) -> None:
+    """Remove what was restored, so that the home is as it was: missing, or empty."""
+    if itself:
+        shutil.rmtree(target, ignore_errors=True)  # what could not be removed is told apart by its name
+        return
+    for path in target.iterdir():
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def _set_database(settings: Path, url: str) -> None:
-    """The restored home goes on with the database that was named."""
+    """The restored home uses the database that was named."""
     lines = settings.read_text().splitlines() if settings.exists() else []
     kept = [line for line in lines if not line.startswith("database:")]
-    copying.write_file(settings, "\n".join([*kept, f"database: {url}", ""]).encode())
+    write_atomically(settings, "\n".join([*kept, f"database: {url}", ""]).encode(), durable=True)
