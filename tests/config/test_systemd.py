@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from hopyard.config.home import Home
 from hopyard.config.systemd import home_of_unit, unit_name, unit_text
+from hopyard.domain.text import is_line
+from hopyard.errors import SpecError
 
 DEFAULT = Home(Path("/home/ada/.hopyard"))
 ODD = Home(Path('/srv/100% "odd" $HOME\\x'))
@@ -23,9 +25,23 @@ def test_units_of_two_homes_have_two_names() -> None:
     assert len(names) == 4 and all(name.startswith("hopyard-") and name.isascii() and " " not in name for name in names)
 
 
-@given(st.text(st.characters(blacklist_categories=["Cc", "Cs"]), min_size=1).map(lambda name: Path("/srv") / name.replace("/", "-")))
+@given(st.text(st.characters(blacklist_categories=["Cc", "Cs"]).filter(is_line), min_size=1).map(lambda name: Path("/srv") / name.replace("/", "-")))
 def test_home_is_read_back_from_its_unit(root: Path) -> None:
     assert home_of_unit(unit_text(Home(root), python="/usr/bin/python3", path="/usr/bin")) == root
+
+
+def test_unit_doubles_dollars_in_its_command_alone() -> None:
+    text = unit_text(ODD, python="/usr/bin/python3", path="/opt/$x")
+    assert '$$HOME' in text and 'Environment="PATH=/opt/$x"\n' in text
+
+
+def test_unit_of_another_user_has_no_log_that_root_opens_in_the_users_folder() -> None:
+    assert "append:" not in unit_text(DEFAULT, python="/usr/bin/python3", path="/usr/bin", user="ada")
+
+
+def test_home_whose_name_would_add_lines_to_a_unit_is_refused() -> None:
+    with pytest.raises(SpecError, match="the home"):
+        unit_text(Home(Path("/srv/a\nExecStartPre=/bin/x")), python="/usr/bin/python3", path="/usr/bin")
 
 
 def test_home_of_a_unit_that_is_not_ours_is_unknown() -> None:

@@ -157,12 +157,12 @@ def _check_ours(unit: Unit) -> None:
 
 
 def _write(unit: Unit, text: str, user: pwd.struct_passwd | None) -> None:
-    """The unit, and the folder that its log is appended to."""
+    """The unit, and the home where its user cannot make it. In folders of that user root makes nothing: a link could stand in its place."""
     if user is not None and user.pw_uid != os.geteuid():
-        for folder in (unit.home.root, unit.home.server_log.parent):
-            if not folder.exists():
-                folder.mkdir(mode=0o700)
-                os.chown(folder, user.pw_uid, user.pw_gid)
+        root = unit.home.root
+        if not root.exists() and root.parent.stat().st_uid == os.geteuid():
+            root.mkdir(mode=0o700)
+            os.chown(root, user.pw_uid, user.pw_gid, follow_symlinks=False)
     else:
         unit.home.create()
         unit.home.server_log.parent.mkdir(mode=0o700, exist_ok=True)
@@ -188,7 +188,8 @@ def _replace_server(unit: Unit, user: pwd.struct_passwd | None) -> None:
             return
         time.sleep(0.1)
     look = " ".join(("systemctl", *unit.scope, "status", unit.name))
-    raise ServerUnavailable(f"{unit.name} did not start", hints=(look, f"its log is {unit.home.server_log}"))
+    log = f"its log: journalctl --unit {unit.name}" if user is not None else f"its log is {unit.home.server_log}"
+    raise ServerUnavailable(f"{unit.name} did not start", hints=(look, log))
 
 
 def _reachable(unit: Unit) -> bool:

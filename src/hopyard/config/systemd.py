@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from hopyard.config.home import Home
 from hopyard.domain.ids import slug
+from hopyard.domain.text import check_line
+
+_ESCAPED = re.compile(r'\\["\\]|%%|\$\$')
 
 
 def unit_name(home: Home, default: Home) -> str:
@@ -18,12 +22,17 @@ def unit_name(home: Home, default: Home) -> str:
 
 
 def unit_text(home: Home, *, python: str, path: str, user: str | None = None) -> str:
-    """user: whose server it is, in a unit of the whole machine; None in a unit of the user's own.
+    """user: the owner of the server, in a unit of the whole machine; None in a unit of the user's own. Raises SpecError for a home or a PATH
+    with control characters, which a unit cannot hold.
 
-    The server alone is ended with the unit (`KillMode=process`): runs go on, and the next server takes them back. A run that is killed
-    for its memory does not end the unit (`OOMPolicy=continue`). Runs get control groups below the unit's (`Delegate`).
+    The unit ends the server only (`KillMode=process`): runs continue, and the next server adopts them. A run that is killed
+    for its memory does not end the unit (`OOMPolicy=continue`). Runs get control groups below the unit's (`Delegate`). A unit of the machine
+    logs to the journal: systemd opens a log file as root, and the user could put a link in its place.
     """
+    check_line(str(home.root), what="the home")
+    check_line(path, what="PATH")
     run_as = f"User={_plain(user)}\n" if user else ""
+    log = "" if user else f"StandardOutput=append:{_plain(str(home.server_log))}\nStandardError=append:{_plain(str(home.server_log))}\n"
     target = "multi-user.target" if user else "default.target"
     return f"""\
 # Written by `hop service install`; `hop service uninstall` removes it.
@@ -36,11 +45,9 @@ StartLimitBurst=10
 
 [Service]
 Type=exec
-{run_as}ExecStart={_quoted(python)} -m hopyard.app --home {_quoted(str(home.root))}
+{run_as}ExecStart={_quoted(python)} -m hopyard.app --home {_quoted(str(home.root)).replace("$", "$$")}
 Environment={_quoted(f"PATH={path}")}
-StandardOutput=append:{_plain(str(home.server_log))}
-StandardError=append:{_plain(str(home.server_log))}
-Restart=on-failure
+{log}Restart=on-failure
 RestartSec=2
 KillMode=process
 TimeoutStopSec=30
@@ -58,14 +65,14 @@ def home_of_unit(text: str) -> Path | None:
     """The home that a unit of ours starts; None where it is not one."""
     for line in text.splitlines():
         if line.startswith("ExecStart=") and " -m hopyard.app --home " in line:
-            given = line.partition(" --home ")[2].strip().strip('"')
-            return Path(given.replace('\\"', '"').replace("\\\\", "\\").replace("%%", "%").replace("$$", "$"))
+            given = line.partition(" --home ")[2].strip()
+            return Path(_ESCAPED.sub(lambda found: found[0][1], given[1:-1] if given[:1] == '"' else given))
     return None
 
 
 def _quoted(text: str) -> str:
-    """One word of a command or of a list; `%` and `$` stand for themselves."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    """One word of a command or of a list; `%` stands for itself. The arguments of a command need `$` doubled, too; nothing else does."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
 
