@@ -64,5 +64,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _has_password(value: str) -> bool:
+    """`http://user:password@host`, and the same without a scheme, as proxies are often written."""
     _, scheme, rest = value.partition("://")
-    return bool(scheme) and "@" in rest.partition("/")[0]
+    userinfo, at, _ = (rest if scheme else value).partition("/")[0].rpartition("@")
+    return bool(at and (scheme or ":" in userinfo))
