@@ -36,7 +36,7 @@ def turn(step: int, stdout: int) -> dict[str, Any]:
 
 def test_each_rank_is_cut_where_it_came_to_the_turn_or_where_it_was_seen(tmp_path: Path) -> None:
     view = View((A, AttemptId("abcdefgh.2")), {(A, 0, "stdout"): 80}, turned={A: (0, 8)})
-    saved = {"kind": "checkpoint", "step": 8, "offsets": {"stdout": 80}, "peers": {"1": {"stdout": 11}, "2": {"stdout": 22}, "3": {"stdout": 33}, "x": 1}}
+    saved = {"kind": "checkpoint", "step": 8, "offsets": {"stdout": 80}, "peers": {"1": {"stdout": 11}, "2": {"stdout": 22}, "3": {"stdout": 33}, "x": 1, "7" * 5000: {"stdout": 1}}}
     events = {
         0: [{"kind": "checkpoint", "step": 4, "peers": {"3": {"stdout": 1}}}, saved, {**saved, "step": 12}],
         1: [turn(4, 100), turn(8, 200), turn(12, 300)],  # ahead or behind: its own word counts

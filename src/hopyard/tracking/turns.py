@@ -16,6 +16,9 @@ from hopyard.tracking.lines import LineReader, whole
 from hopyard.tracking.view import View
 
 _PIECE_BYTES = 1024 * 1024
+_KINDS = ("checkpoint", "turn")
+_NEEDED = tuple(f'"{kind}"'.encode() for kind in _KINDS)
+_RANK_DIGITS = 6
 Offsets = Mapping[str, int]
 
 
@@ -28,21 +31,21 @@ class _Noted:
 
     def take(self, event: Mapping[str, Any]) -> None:
         step, kind = whole(event.get("step")), event.get("kind")
-        if step is None or kind not in ("checkpoint", "turn"):
+        if step is None or kind not in _KINDS:
             return
         self.at.setdefault(step, _offsets(event.get("offsets")))
         peers = event.get("peers")
         if isinstance(peers, dict):
-            self.others.setdefault(step, {int(rank): _offsets(said) for rank, said in peers.items() if rank.isdecimal()})
+            self.others.setdefault(step, {int(rank): _offsets(said) for rank, said in peers.items() if rank.isdecimal() and len(rank) <= _RANK_DIGITS})
 
 
 async def cut_together(streams: Streams, view: View, *, size: int) -> View:
     """The view with cuts for all of `size` ranks, where it has them only for those that saved the checkpoints."""
-    cuts = dict(view.cuts)
+    cuts, known = dict(view.cuts), {key[:2] for key in view.cuts}
     for attempt, (saver, step) in view.turned.items():
         saved = await _read(streams, attempt, saver)
         for rank in range(size):
-            if rank == saver or any(key[:2] == (attempt, rank) for key in view.cuts):
+            if rank == saver or (attempt, rank) in known:
                 continue
             noted = await _read(streams, attempt, rank)
             # One that notes turns, and did not come to this one, has said nothing that is said again.
@@ -52,7 +55,7 @@ async def cut_together(streams: Streams, view: View, *, size: int) -> View:
 
 
 async def _read(streams: Streams, attempt: AttemptId, rank: int) -> _Noted:
-    noted, lines, at = _Noted(), LineReader(), 0
+    noted, lines, at = _Noted(), LineReader(_NEEDED), 0
     key = StreamKey(attempt, rank, "events")
     length = (await streams.lengths(attempt, rank)).get("events", 0)
     while at < length and (data := await streams.read(key, at, min(_PIECE_BYTES, length - at))):
