@@ -77,6 +77,13 @@ def test_a_table_is_aligned_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> No
     assert lines[2] == "日本  22"
 
 
+@pytest.mark.parametrize(("sink", "cell"), [(io.StringIO(), "a\x1b[2Jb"), (Terminal(), "a\\x1b[2Jb")])
+def test_csv_acts_on_no_terminal_and_is_exact_elsewhere(monkeypatch: pytest.MonkeyPatch, sink: io.StringIO, cell: str) -> None:
+    monkeypatch.setattr("sys.stdout", sink)
+    console.out_csv(["name", "n"], [["a\x1b[2Jb", 1]])
+    assert sink.getvalue() == f"name,n\n{cell},1\n"
+
+
 def test_the_last_column_is_cut_to_fit() -> None:
     lines = console.table(["A", "B"], [["x", "y" * 200]], width=40)
     assert console.shown_width(lines[1]) == 40

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from datetime import datetime
@@ -50,9 +49,7 @@ def audit(
     if as_json:
         console.out_json(rows)
     elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        writer.writerows([json.dumps(row[name]) if name == "detail" else row[name] for name in _COLUMNS] for row in rows)
+        console.out_csv(_COLUMNS, ([json.dumps(row[name]) if name == "detail" else row[name] for name in _COLUMNS] for row in rows))
     elif not rows:
         console.say("nothing was recorded that matches")
     else:

@@ -49,6 +49,16 @@ def out_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join(f"{rendered(line)}\n" for line in lines))
 
 
+def out_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """CSV on stdout, the names of the columns first. On a terminal, texts show themselves only, as those of `out` do."""
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    plainly = is_terminal(sys.stdout)
+    writer.writerows([shown(cell) if plainly and isinstance(cell, str) else cell for cell in row] for row in rows)
+
+
 def rendered(text: str) -> str:
     """One line as a terminal may have it: painted as it was painted here, and else only what shows itself. Everything that a
     command writes goes through this, because names of metrics, messages and reasons are other people's."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from datetime import datetime
 from typing import Any
 
@@ -47,7 +45,8 @@ def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: 
     if as_json:
         console.out_json(rows)
     elif as_csv:
-        _write_csv(rows, keys)
+        columns = ["since", "until", *keys, *_COLUMNS]
+        console.out_csv(columns, ([row[column] for column in columns] for row in rows))
     elif not rows:
         console.say(f"nothing ran {_span(answer)}")
     else:
@@ -93,13 +92,6 @@ def _amounts(row: dict[str, Any]) -> list[str]:
         f"{row['cpu_s'] / _HOUR:.2f}",
         f"{row['memory_byte_s'] / _GIB_HOUR:.2f}",
     ]
-
-
-def _write_csv(rows: list[dict[str, Any]], keys: list[str]) -> None:
-    columns = ["since", "until", *keys, *_COLUMNS]
-    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
 
 
 def _span(answer: dict[str, Any]) -> str:
