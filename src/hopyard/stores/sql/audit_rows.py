@@ -14,6 +14,8 @@ from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.tables import audit
 
+_AT_ONCE = 5000  # records that are removed in one transaction: other writes wait for it
+
 
 class SqlAuditStore:
     """AuditStore over a Database."""
@@ -47,10 +49,15 @@ class SqlAuditStore:
         return await self._database.read(read)
 
     async def prune(self, before: datetime, /) -> int:
-        def write(conn: Connection) -> int:
-            return conn.execute(delete(audit).where(audit.c.at < to_us(before))).rowcount
+        old = select(audit.c.id).where(audit.c.at < to_us(before)).order_by(audit.c.id).limit(_AT_ONCE)
 
-        return await self._database.write(write)
+        def write(conn: Connection) -> int:
+            return conn.execute(delete(audit).where(audit.c.id.in_(old.scalar_subquery()))).rowcount
+
+        total = 0
+        while gone := await self._database.write(write):
+            total += gone
+        return total
 
 
 def _insert(conn: Connection, entries: Sequence[AuditRecord]) -> list[None]:
