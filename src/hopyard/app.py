@@ -167,7 +167,7 @@ def bind(home: Home, settings: Settings, port: int | None) -> tuple[socket.socke
     holder = "another program" if uid is None else f"a program of {user_name(uid)} (uid {uid})"
     return found, (
         f"port {before}, where the last server of this home was, is taken by {holder}; this one listens on port {found.getsockname()[1]}. "
-        f"Users who still connect to port {before} send their tokens to that program"
+        f"Users who still connect to port {before} send their tokens to that program: notify them, and end it or set `server: {{port: …}}` in config.yaml"
     )
 
 
@@ -348,17 +348,13 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
 
 
 def exhaust(entries: Iterator[str], ended: Callable[[], bool]) -> None:
-    """Goes through `entries` to their end, or until the server has ended."""
+    """Goes through `entries` to their end, or until the server has ended. What fails there does not end the server."""
     try:
-        _go_through(entries, ended)
-    except HopyardError as foreign:
-        log.error("%s", foreign.message)
-
-
-def _go_through(entries: Iterator[str], ended: Callable[[], bool]) -> None:
-    for _ in entries:
-        if ended():
-            return
+        for _ in entries:
+            if ended():
+                return
+    except (HopyardError, OSError) as failed:
+        log.error("the modes of the files of an older home are not all closed: %s", failed)
 
 
 def declared(node: DeclaredNode, quotas: QuotaSettings) -> NodeSettings:

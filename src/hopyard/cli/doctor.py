@@ -134,7 +134,7 @@ def check_server(home: Home) -> Iterator[Finding]:
             yield Finding("nodes", "fail", f"{node['id']} is out of service: {node['trouble']}", "it is open again by itself once that is over")
     for warning in status["warnings"]:
         if warning != AS_ROOT:
-            yield Finding("server", "warn", warning, "find out whose program that is and tell the users; `server: {port: …}` in config.yaml chooses another port")
+            yield Finding("server", "warn", warning)
     unready = [node["id"] for node in status["nodes"] if not node.get("ready", True)]
     yield Finding("server", "ok", f"{client.url} answers in {took * 1000:.1f} ms, version {status['version']}")
     if unready or not status["nodes"]:

@@ -15,10 +15,10 @@ from hopyard.cli.options import json_option
 from hopyard.config.home import Home
 from hopyard.domain.access import Scope
 from hopyard.errors import NotFound, SpecError
+from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
 from hopyard.private_files import write_atomically
 from hopyard.sdk.client import API, Client
 
-_ID_DIGITS = 12
 _expires_option = click.option("--expires", metavar="30d", help="The token is valid for so long.  [default: until it is revoked]")
 _user_option = click.option("--user", metavar="NAME", help="A token of another user; only the owner of the server may.")
 
@@ -195,7 +195,7 @@ def _replace_here(home: Home, old: str, secret: str) -> str | None:
 
 
 def _id(secret: str) -> str:
-    return sha256(secret.encode()).hexdigest()[:_ID_DIGITS]
+    return sha256(secret.encode()).hexdigest()[:TOKEN_ID_DIGITS]
 
 
 def _expiry(text: str | None) -> str | None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from hopyard.config.limits import LimitSettings
+from hopyard.server.local import peer_of_transport
 
 log = logging.getLogger("hopyard.server")
 RETRY_AFTER_S = 1
@@ -181,8 +182,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def unix_peer(transport: asyncio.BaseTransport) -> str:
-    """The Unix user at the other end of a Unix socket; "" where that is not told."""
-    with suppress(OSError, AttributeError, struct.error), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same:
-        _, uid, _ = struct.unpack("3i", same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-        return f"uid {uid}"
+    """The Unix user at the other end of a Unix socket; "" where the kernel does not say."""
+    with suppress(OSError, struct.error):
+        return f"uid {peer_of_transport(transport).uid}"
     return ""

@@ -1,4 +1,4 @@
-"""Names of users in queues and reservations that nobody has: allowed, since users may come later, but probably mistyped."""
+"""Names of users that no user of this server has, with the nearest name there is."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ from collections.abc import Iterable
 
 from hopyard.config.suggest import closest
 from hopyard.domain.queue import QueueTree
+from hopyard.errors import NotFound
 from hopyard.interfaces.access_store import AccessStore
 
 
 async def unknown_users(access: AccessStore, names: Iterable[str]) -> list[str]:
-    """A sentence for each name that no user of this server has, with the nearest that somebody has."""
+    """A sentence for each name in queues and reservations that no user has: allowed, since users may come later, but probably mistyped."""
     wanted = sorted(set(names))
     if not wanted:
         return []
     known = {user.name for user in await access.users()}
     return [_sentence(name, closest(name, known)) for name in wanted if name not in known]
+
+
+def no_such_user(name: str, known: Iterable[str]) -> NotFound:
+    near = closest(name, known)
+    return NotFound(f"there is no user `{name}`", hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",))
 
 
 def named_in(tree: QueueTree) -> set[str]:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from hopyard.sdk.home_link import peer_of
+from hopyard.sdk.home_link import Peer, peer_of
 
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
@@ -21,18 +21,22 @@ class OwnersOnly(asyncio.Protocol):
         self._make = make
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        told: socket.socket = transport.get_extra_info("socket")
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, told.fileno())  # no new descriptor: there may be none left
-        try:
-            peer = peer_of(sock)
-        finally:
-            sock.detach()
-        if peer.uid not in (os.geteuid(), 0):
+        if peer_of_transport(transport).uid not in (os.geteuid(), 0):
             cast(asyncio.Transport, transport).abort()
             return
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
+
+
+def peer_of_transport(transport: asyncio.BaseTransport) -> Peer:
+    """The process at the other end of a connection by a Unix socket."""
+    wrapped: socket.socket = transport.get_extra_info("socket")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, wrapped.fileno())  # no new descriptor: there may be none left
+    try:
+        return peer_of(sock)
+    finally:
+        sock.detach()
 
 
 def listener_of(port: int) -> int | None:

@@ -14,7 +14,7 @@ from hopyard.server.endpoint import PATH_PARTS, Endpoint, Nothing, Raw
 _REF = "#/components/schemas/{name}"
 _TOKEN = (
     "A user's token has scopes, each of which includes those before it: `read`, `submit`, `admin`. An operation names the one that it needs. "
-    "The token of a run's own attempt is valid while that attempt lives."
+    "The token of a run is valid until that run is over."
 )
 _MEANING = {
     400: "what was asked for cannot be; the hints say what to do",

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from hopyard.config.suggest import closest
 from hopyard.domain.access import Scope, Token
 from hopyard.domain.ids import check_name
 from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
 from hopyard.server.auth import Caller, hash_token, new_user_token
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import NAME, In, Name, Time
+from hopyard.server.known import no_such_user
 from hopyard.server.pages import PageQuery, page_of
 from hopyard.server.parts import Parts
 
@@ -129,8 +129,7 @@ async def _whose(parts: Parts, caller: Caller, user: str | None) -> str:
     _check_owner_of_all(parts, caller)
     known = [one.name for one in await parts.access.users()]
     if user not in known:
-        near = closest(user, known)
-        raise NotFound(f"there is no user `{user}`", hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",))
+        raise no_such_user(user, known)
     return user
 
 

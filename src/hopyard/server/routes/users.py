@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from hopyard.config.suggest import closest
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import check_name
 from hopyard.domain.run import Run, RunPhase
@@ -18,6 +18,7 @@ from hopyard.server.audit import record_stops
 from hopyard.server.auth import Caller, hash_token, new_user_token
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import In, Name
+from hopyard.server.known import no_such_user
 from hopyard.server.pages import PageQuery, page_of
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_owner
@@ -87,16 +88,14 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if name == parts.queues.owner:
             raise Forbidden(f"{name} owns this server and stays", hints=("without its owner nobody could change anything",))
         if name not in known and not (ask.query.stop_runs and await _live_runs(parts, name)):  # runs of a user who was removed are still to be ended
-            near = closest(name, known)
-            raise NotFound(
-                f"there is no user `{name}`", hints=(f"did you mean `{near}`?" if near else "`hop user ls` lists them",)
-            )
+            raise no_such_user(name, known)
         tokens = await parts.access.remove_user(name) if name in known else 0
         parts.tokens.forget_users()
         live = await _live_runs(parts, name)
         if ask.query.stop_runs:
             for run in live:
-                await parts.controller.stop(run.id)
+                with suppress(NotFound):  # deleted meanwhile
+                    await parts.controller.stop(run.id)
             await record_stops(parts.audit, ask.request, ask.caller, live, cause="user.remove", now=parts.now())
         return RemovedUserOut(name, tokens, [str(run.name) for run in live])
 
@@ -118,7 +117,7 @@ async def _live_runs(parts: Parts, user: str) -> list[Run]:
     found: list[Run] = []
     phases = frozenset(phase for phase in RunPhase if not phase.final)
     while True:
-        page = await parts.runs.list(RunFilter(user=user, phases=phases, limit=_PAGE, before=found[-1].id if found else None))
+        page = await parts.runs.list(RunFilter(user=user, phases=phases, limit=_PAGE, before=found[-1].id if found else None, brief=True))
         found += page
         if len(page) < _PAGE:
             return found
