@@ -122,7 +122,7 @@ class Standing:
         self.fullness.forget()
         nodes = self.snapshot.nodes.values()
         self.capacity = Capacity.of(nodes, (running.placement for running in self.snapshot.running))
-        self.whole = Capacity.of(map(_open, nodes))
+        self.whole = Capacity.of(node.opened() for node in nodes)
         self._hopeless: dict[Shape, bool] = {}
         self._unused = None
 
@@ -159,7 +159,7 @@ class Standing:
         self.capacity.set_node(node)
         self.fullness.freed([name])
         if before is None or not same_machine(before, node):
-            self.whole.set_node(_open(node))
+            self.whole.set_node(node.opened())
             self._hopeless.clear()
 
     def _follow_running(self, ended: Iterable[Running], begun: Sequence[Running]) -> None:
@@ -235,10 +235,6 @@ def _holds(whole: Capacity, gang: Gang) -> bool:
     """As `placement.explain.fits`: whether its smallest size finds a place."""
     smallest = gang.sized([role.fewest for role in gang.roles])
     return whole.place(smallest, score="first-fit") is not None or (len(gang.roles) > 1 and whole.place(smallest) is not None)
-
-
-def _open(node: Node) -> Node:
-    return node.opened()
 
 
 def _counts_anew(before: Node | None, after: Node | None) -> bool:

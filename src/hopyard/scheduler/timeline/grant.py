@@ -115,7 +115,7 @@ class _Ground:
         """Pieces that fit if nothing else were there."""
         kind = (node.cpu_milli, node.memory_bytes, node.gpus, tuple(sorted(node.extras.items())))
         if kind not in self._rooms:
-            self._rooms[kind] = self._room(Capacity.of([_opened(node)]))
+            self._rooms[kind] = self._room(Capacity.of([node.opened()]))
         return self._rooms[kind]
 
     def blocked(self, node: Node, pieces: int) -> Refused | None:
@@ -160,7 +160,7 @@ class _Ground:
     def _fits(self, node: Node, pieces: int, others: Sequence[Reservation]) -> bool:
         if self.wanted.resources is None or any(other.resources is None for other in others):
             return False
-        free = Capacity.of([_opened(node)])
+        free = Capacity.of([node.opened()])
         for rest in kept_on(node, others, (), self._snapshot.queues):
             free.hold_back(node.id, rest)
         return free.place(_pieces(self.wanted.resources, pieces, self._snapshot.now)) is not None
@@ -168,7 +168,7 @@ class _Ground:
     def _room_beside(self, node: Node, placements: Sequence[Placement]) -> int:
         """Pieces that fit beside these and what others keep when it comes up first."""
         together = next((others for at, others in self._meetings if at <= self._begin), ())
-        free = Capacity.of([_opened(node)], placements)
+        free = Capacity.of([node.opened()], placements)
         for rest in kept_on(node, together, placements, self._snapshot.queues):
             free.hold_back(node.id, rest)
         return self._room(free)
@@ -214,10 +214,6 @@ class _Ground:
             if start_s < self._until_s and until_s > self._from_s and not owns(gang, self.wanted, self._snapshot.queues):
                 found.append(promise)
         return found
-
-
-def _opened(node: Node) -> Node:
-    return node.opened()
 
 
 def _pieces(request: Resources, count: int, at: datetime, *, at_least: int = 0) -> Gang:
