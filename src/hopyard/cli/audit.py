@@ -41,7 +41,7 @@ def audit(
     now = datetime.now().astimezone()
     query: dict[str, str | int | None] = {"user": user, "action": action, "target": target, "outcome": "refused" if refused else None}
     begin = None if since is None else parse_past(since, now, what="--since")
-    end = None if until is None else parse_past(until, now, what="--until")
+    end = None if until is None else parse_past(until, now, what="--until", ahead=True)
     if begin is not None and end is not None and begin >= end:
         raise SpecError("--until: nothing lies between `--since` and `--until`", hints=("--since is the earlier one",))
     query |= {name: at.isoformat() for name, at in (("since", begin), ("until", end)) if at is not None}

@@ -39,7 +39,7 @@ def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: 
     now = datetime.now().astimezone()
     query: dict[str, str | None] = {"by": ",".join(keys) or "user", "per": period}
     query["since"] = None if since is None else parse_past(since, now, what="--from").isoformat()
-    query["until"] = None if until is None else parse_past(until, now, what="--to").isoformat()
+    query["until"] = None if until is None else parse_past(until, now, what="--to", ahead=True).isoformat()
     answer = connect().get("/usage", **query)
     rows = answer["usage"] if keys else _together(answer["usage"])
     if as_json:

@@ -13,8 +13,9 @@ _HINT = "a moment is written 2026-11-01, 2026-11-01 09:00, today, yesterday, now
 _AGE = re.compile(r"-?(\d+(?:\.\d+)?[a-z]+)(?: ago)?", re.ASCII)
 
 
-def parse_past(text: str, now: datetime, *, what: str) -> datetime:
-    """A point in time; without an offset, in the zone of `now`. A day alone is its beginning. Raises SpecError."""
+def parse_past(text: str, now: datetime, *, what: str, ahead: bool = False) -> datetime:
+    """A point in time; without an offset, in the zone of `now`. A day alone is its beginning. ahead: it may lie ahead, as the end of a
+    month that is not over. Raises SpecError."""
     given = " ".join(text.strip().lower().split())
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if given in ("today", "yesterday"):
@@ -27,6 +28,6 @@ def parse_past(text: str, now: datetime, *, what: str) -> datetime:
         found = parse_when(text, now, what=what)
     except SpecError as bad:
         raise SpecError(bad.message, hints=(_HINT,)) from bad
-    if found > now:
+    if found > now and not ahead:
         raise SpecError(f"{what}: `{text}` is not over yet", hints=(_HINT,))
     return found
