@@ -129,14 +129,12 @@ def test_every_phase_can_end_and_an_end_is_final() -> None:
 
 @pytest.mark.parametrize("before", RunPhase)
 @pytest.mark.parametrize("after", RunPhase)
-@pytest.mark.parametrize("unfinished", [False, True])
-def test_a_phase_moves_as_the_table_says_and_not_otherwise(before: RunPhase, after: RunPhase, unfinished: bool) -> None:
-    """unfinished: recorded offline, and counted as failed until its end is known."""
-    if after is before or after in TRANSITIONS[before] or (unfinished and before is RunPhase.FAILED and after.final):
-        assert moved(before, after, unfinished=unfinished) is after
+def test_a_phase_moves_as_the_table_says_and_not_otherwise(before: RunPhase, after: RunPhase) -> None:
+    if after is before or after in TRANSITIONS[before]:
+        assert moved(before, after) is after
     else:
         with pytest.raises(errors.Conflict, match=f"a run that is {before} never becomes {after}"):
-            moved(before, after, unfinished=unfinished)
+            moved(before, after)
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

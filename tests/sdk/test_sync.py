@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,6 +90,63 @@ def test_a_recorded_run_arrives_whole(server: tuple[Home, Client], recorded: Pat
     assert not recorded.exists()
     again = hop(home, "sync")
     assert again.returncode == 0 and "nothing to sync" in again.stderr
+
+
+# `hop sync` that is killed after so many requests for its run.
+KILLED = """
+import os, runpy, signal, sys
+from hopyard.sdk import ship
+from hopyard.sdk.client import Client
+ship.SYNC_BYTES, left, send = 64, [REQUESTS], Client.open
+def count(self, *args, **more):
+    left[0] -= args[1].startswith(("/runs/offline", "/attempts/", "/blobs"))
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return send(self, *args, **more)
+Client.open = count
+sys.argv = ["hop", "sync"]
+runpy.run_module("hopyard.cli", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_run_runs_until_all_of_it_has_come_however_often_hop_sync_and_the_server_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "home")
+    monkeypatch.setenv("HOPYARD_HOME", str(home.root))
+    first, second = record(home, tmp_path), record(home, tmp_path)
+    phases = []
+    for requests in random.Random(29).sample(range(1, 7), 3):
+        killed_sync(home, tmp_path, requests)
+        phases.append(json.loads(hop(home, "info", first.name, "--json").stdout)["phase"])
+        kill_server(home)
+    assert phases == ["running"] * 3
+    listed = json.loads(hop(home, "ps", "--json").stdout)
+    assert [run["id"] for run in listed] == [first.name], "the second one has not begun"
+    assert "being synced, last part came" in hop(home, "ps").stdout + hop(home, "info", first.name).stdout
+    assert "recorded offline and is being synced; its last part came at" in hop(home, "why", first.name).stdout
+    refused = hop(home, "stop", first.name)
+    assert (refused.returncode, "no process of it runs here" in refused.stderr, "`hop sync`" in refused.stderr) == (1, True, True), refused
+    assert hop(home, "down").returncode == 0, "nothing of it runs"
+    assert hop(home, "sync").returncode == 0
+    found = json.loads(hop(home, "info", first.name, "--json").stdout)
+    assert (found["phase"], found["summary"], found["latest"]["loss"]) == ("succeeded", {"acc": 0.75}, [3, 0.25])
+
+    third = record(home, tmp_path)
+    killed_sync(home, tmp_path, 3)
+    assert hop(home, "rm", "-y", third.name).returncode == 0
+    assert [run["id"] for run in json.loads(hop(home, "ps", "-a", "--json").stdout)] == [second.name, first.name]
+    stop_server(home, runs="stop")
+
+
+def killed_sync(home: Home, folder: Path, requests: int) -> None:
+    process = start(KILLED.replace("REQUESTS", str(requests)), folder, {**CLEAN, "HOPYARD_HOME": str(home.root)})
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+
+
+def kill_server(home: Home) -> None:
+    address = find_server(home)
+    assert address is not None
+    os.kill(address.pid, signal.SIGKILL)
 
 
 def test_it_goes_on_where_it_was_broken_off(server: tuple[Home, Client], recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,6 +165,21 @@ async def test_of_promises_of_0004_it_is_seen_for_whom_others_made_room(url: str
     await database.close()
 
 
+@pytest.mark.anyio
+async def test_a_run_of_0017_whose_record_is_not_complete_is_being_synced(url: str) -> None:
+    database_0001(url)
+    with upgraded(url, "0017") as (conn, tables):
+        runs = tables["runs"]
+        ended = {"phase": "failed", "offline": True, "ended_at": to_us(at(1)), "exit": '{"kind": "lost", "code": 1, "reason": "not completed"}'}
+        conn.execute(runs.update().where(runs.c.id.in_(("r-queued-1", "r-done-1"))).values(ended))
+    database = Database.open(url)
+    stores = stores_over(database)
+    begun, done = await stores.runs.get(RunId("r-queued-1")), await stores.runs.get(RunId("r-done-1"))
+    assert (begun.phase, begun.being_synced, begun.ended_at, begun.exit) == (RunPhase.RUNNING, True, None, None)
+    assert (done.phase, done.being_synced) == (RunPhase.FAILED, False), "all of it has come"
+    await database.close()
+
+
 def test_opening_again_keeps_what_is_there(made: str) -> None:
     for _ in range(2):
         Database.open(made)

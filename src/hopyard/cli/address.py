@@ -45,6 +45,16 @@ def final(run: Run) -> bool:
     return run["phase"] in ("succeeded", "failed", "cancelled")
 
 
+def being_synced(run: Run) -> str:
+    """Of a run that was recorded offline, as long as not all of it has come: `being synced, last part came 3 min ago`; "" of others."""
+    if not run.get("offline") or final(run):
+        return ""
+    from hopyard.cli.console import age, seconds_since
+
+    came = run.get("synced_at")
+    return "being synced" + (f", last part came {age(seconds_since(came))} ago" if came else "") + "; `hop sync` sends the rest"
+
+
 def standing(run: Run) -> str:
     """What a run that was just accepted is about to do: `starts at once`, or its place in the queue and why it waits."""
     if run["phase"] != "queued":

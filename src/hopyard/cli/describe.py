@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, address, begun_with, duration_s, first_line, get_run, queued, size_of
+from hopyard.cli.address import Run, address, begun_with, being_synced, duration_s, first_line, get_run, queued, size_of
 from hopyard.cli.console import bytes_text, number, paint, paint_phase, span
 from hopyard.cli.options import json_option, last_run_argument
 from hopyard.cli.statusline import progress_parts
@@ -104,6 +104,8 @@ def _phase(run: Run) -> str:
     text = paint_phase(run["phase"])
     if run["phase"] == "queued":
         return queued(run, text)
+    if synced := being_synced(run):
+        return f"{text}: {synced}"
     exit_ = run.get("exit")
     return text + (f": {exit_['reason']}" if exit_ and run["phase"] != "succeeded" else "") + ("  (recorded offline)" if run.get("offline") else "")
 

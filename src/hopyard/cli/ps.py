@@ -9,7 +9,18 @@ from contextlib import suppress
 import click
 
 from hopyard.cli import console, familiar
-from hopyard.cli.address import Run, duration_s, final, first_line, get_run, in_line, interrupted, unstored, values_line
+from hopyard.cli.address import (
+    Run,
+    being_synced,
+    duration_s,
+    final,
+    first_line,
+    get_run,
+    in_line,
+    interrupted,
+    unstored,
+    values_line,
+)
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.config.asks import Gpus, format_gpus, format_replicas
 from hopyard.config.params import split_pair
@@ -157,6 +168,8 @@ def detail(run: Run) -> str:
 
 
 def _detail(run: Run) -> str:
+    if synced := being_synced(run):
+        return synced
     if run["phase"] == "queued":
         return "; ".join(filter(None, [in_line(run) or "waits for its turn", interrupted(run)]))
     if run["phase"] == "stopping" and (makes_room := (run.get("attempt") or {}).get("preempt_reason")):

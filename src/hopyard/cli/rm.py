@@ -7,7 +7,7 @@ import sys
 import click
 
 from hopyard.cli import console
-from hopyard.cli.address import Run, final, get_run
+from hopyard.cli.address import Run, being_synced, final, get_run
 from hopyard.cli.options import run_argument
 from hopyard.errors import Conflict, UsageError
 
@@ -27,7 +27,7 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
 
     client = connect()
     runs = [get_run(client, ref) for ref in refs]
-    live = [run["name"] for run in runs if not final(run)]
+    live = [run["name"] for run in runs if not (final(run) or being_synced(run))]
     if live and not force:
         raise Conflict(f"{', '.join(live)} {'has' if len(live) == 1 else 'have'} not ended", hints=("--force ends what is alive first",))
     if not yes:

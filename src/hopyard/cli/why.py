@@ -42,9 +42,10 @@ def why(ref: str, as_json: bool) -> None:
 
 def lines_of(found: Why, run: Run, nodes: Sequence[Node] = ()) -> list[str]:
     """What people read. nodes: those there are, where some that are cordoned or not ready may be what it waits for."""
-    if not found["reason"]:
-        return [f"{found['name']}: {found['detail']}"]
     from hopyard.cli.times import localised
+
+    if not found["reason"]:
+        return [f"{found['name']}: {localised(found['detail'])}"]
 
     place = f", position {found['position']} of {found['waiting']}" if found["position"] else ""
     lines = [f"{found['name']} waits in queue {found['queue']}{place}", f"  {localised(found['detail'])} [{found['reason']}]"]

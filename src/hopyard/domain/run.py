@@ -48,13 +48,10 @@ TRANSITIONS: Mapping[RunPhase, frozenset[RunPhase]] = {
 }
 
 
-def moved(before: RunPhase, after: RunPhase, *, unfinished: bool = False) -> RunPhase:
+def moved(before: RunPhase, after: RunPhase) -> RunPhase:
     """`after`, for a run that is in `before`: what every write of a phase goes through. Raises Conflict for a change that TRANSITIONS does
-    not have.
-
-    unfinished: the run was recorded offline, and its end is not known yet. It counts as failed until its one end comes.
-    """
-    if after is before or after in TRANSITIONS[before] or (unfinished and before is RunPhase.FAILED and after.final):
+    not have."""
+    if after is before or after in TRANSITIONS[before]:
         return after
     raise Conflict(f"a run that is {before} never becomes {after}")
 
@@ -246,6 +243,11 @@ def check_newest(attempt: AttemptId | None, newest: int, *, run: str) -> None:
         raise Conflict(f"attempt {number} of run {run} is superseded by attempt {newest}: what it sends now changes nothing of the run")
 
 
+def no_process_to_stop(run: str) -> Conflict:
+    hints = ("`hop sync`, where it was recorded, sends the rest of it", f"`hop rm {run}` deletes what has come")
+    return Conflict(f"run {run} was recorded offline and is being synced: no process of it runs here", hints=hints)
+
+
 HELD = "held"  # as `hold_reason`: it is held by a user, so no policy sees it
 
 
@@ -304,10 +306,16 @@ class Run:
     promised_at: datetime | None = None
     preemptions: int = 0
     served_s: float = 0.0
-    offline: bool = False  # recorded by plain `python main.py`, synced later
+    offline: bool = False  # recorded by plain `python main.py`, synced later; it runs, without an attempt, until all of it has come
+    synced_at: datetime | None = None  # of one that is offline: when the last part of it came
     held_by: str | None = None  # the user who holds it: it waits, and does not start until it is released
     note: str = ""  # free text of its user
     unstored: tuple[str, ...] = ()
+
+    @property
+    def being_synced(self) -> bool:
+        """Its record is brought here, and its end is not known yet: no node has anything to do with it."""
+        return self.offline and not self.phase.final
 
     def optional_ranks(self) -> frozenset[int]:
         """Replicas of its newest attempt that are not essential, by rank."""

@@ -20,7 +20,7 @@ class NewRun:
     id: RunId
     user: str
     spec: RunSpec
-    offline: bool = False  # created directly as ended (see `finish_offline`), never queued
+    offline: bool = False  # created as running without an attempt until `finish_offline`, never queued
 
     def __post_init__(self) -> None:
         check_run_id(self.id)
@@ -33,6 +33,7 @@ class RunFilter:
     """All that are given must hold. `label` and `text` are matched exactly / as a part of name, label or tag.
 
     parent: only trials of this study. studies: only runs that are studies. trials: False leaves out the runs of trials.
+    offline: only runs that were recorded offline, or none of these.
     brief: specs, params and summaries come as `domain.brief` has them, so that a page is light whatever is in it.
     """
 
@@ -51,6 +52,7 @@ class RunFilter:
     parent: RunId | None = None
     studies: bool = False
     trials: bool = True
+    offline: bool | None = None
     brief: bool = False
 
 
@@ -82,7 +84,7 @@ class RunStore(Protocol):
         ...
 
     async def count(self) -> Mapping[RunPhase, int]:
-        """How many runs there are in each phase that has any."""
+        """How many runs there are in each phase that has any, without those that are being synced."""
         ...
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
@@ -156,6 +158,10 @@ class RunStore(Protocol):
         ...
 
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None: ...
+    async def record_synced(self, run: RunId, at: datetime, /) -> None:
+        """Another part of the record of an offline run has come. One that is over stays as it is."""
+        ...
+
     async def finish_offline(
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
     ) -> None:

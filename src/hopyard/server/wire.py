@@ -194,6 +194,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     names of variables and secrets of the forked run that another user's fork does not take over, and the queue of the forked run where it was removed.
     forked_from_name: of a fork, the name of the run that it was forked from; null where that was removed.
     elsewhere: sentences about attempts whose output, checkpoints and files lie with another server of the same database.
+    synced_at: of a run that was recorded offline, when the last part of it came; it counts as running until all has come.
     unstored: sentences about what of it could not be stored and was given up: what, why, and where it is kept.
     attempts, events: the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
     events: starts that were promised, promises that were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite number is null.
@@ -221,6 +222,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     preemptions: int
     served_s: float
     offline: bool
+    synced_at: datetime | None
     unstored: tuple[str, ...]
     held_by: str | None
     note: str

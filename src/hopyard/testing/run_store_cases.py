@@ -15,7 +15,7 @@ from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, RunFilter, Summarised
-from hopyard.testing.stores import ClusterStores, at, digest, exited, new_run, see, started, submit
+from hopyard.testing.stores import ClusterStores, at, digest, exited, new_run, node, see, started, submit
 
 GONE = RunId("r" + "z" * 26)
 DONE = Exit(ExitKind.EXIT_CODE, 0, "finished")
@@ -318,14 +318,30 @@ class EndCases:
 
     async def test_an_offline_run_is_never_queued(self, stores: ClusterStores) -> None:
         (run,) = await stores.runs.create([new_run(offline=True)], now=at(0))
-        assert run.phase.final
+        assert (run.phase, run.attempt, run.being_synced) == (RunPhase.RUNNING, None, True)
         assert (await stores.runs.get(run.id)) == run
-        assert (await stores.cluster.snapshot(now=at(1))).pending == ()
+        snapshot = await stores.cluster.snapshot(now=at(1))
+        assert (snapshot.pending, snapshot.running, await stores.runs.count()) == ((), (), {})
+        await stores.runs.record_synced(run.id, at(3))
+        assert (await stores.runs.get(run.id)).synced_at == at(3)
         for _ in range(2):
             await stores.runs.finish_offline(run.id, AttemptPhase.SUCCEEDED, DONE, started_at=at(0), ended_at=at(9))
         found = await stores.runs.get(run.id)
         assert (found.phase, found.exit, found.started_at, found.ended_at) == (RunPhase.SUCCEEDED, DONE, at(0), at(9))
         assert [attempt.id for attempt in await stores.runs.attempts(run.id)] == [attempt_id(run.id, 1)]
+
+    async def test_a_run_that_is_being_synced_is_not_stopped_nor_lost_and_can_be_deleted(self, stores: ClusterStores) -> None:
+        (run,) = await stores.runs.create([new_run(offline=True)], now=at(0))
+        with pytest.raises(Conflict, match="being synced"):
+            await stores.cluster.request_stop(run.id, now=at(1))
+        await stores.cluster.request_preempt(run.id, "room", now=at(1))
+        await see(stores, nodes=[node()])
+        assert await stores.runs.get(run.id) == run
+        assert [one.id for one in await stores.runs.list(RunFilter(offline=True))] == [run.id]
+        assert await stores.runs.list(RunFilter(offline=False)) == []
+        await stores.runs.delete(run.id)
+        with pytest.raises(NotFound):
+            await stores.runs.get(run.id)
 
     async def test_only_an_offline_run_is_finished_so(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id

@@ -109,7 +109,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if ask.caller.run is None:  # a run's own token was checked against the address, and ends with its run: no look-up is needed
             run = await parts.runs.get(RunId(split_attempt(attempt)[0]))
             check_own(ask.caller, run, owner=parts.queues.owner)
-            over = run.attempt is not None if run.offline else run.phase.final
+            over = run.phase.final
         full = False
         try:
             offsets = await parts.ingest.take(attempt, rank, segments, over=over)
@@ -240,6 +240,8 @@ async def _hear(parts: Parts, attempt: AttemptId, status: ReplicaStatus) -> bool
         return await parts.controller.hear(attempt, status)
     if status.exit is not None:
         await _finish_offline(parts, await parts.runs.get(split_attempt(attempt)[0]), status)
+    else:
+        await parts.runs.record_synced(split_attempt(attempt)[0], parts.now())
     return False
 
 

@@ -162,7 +162,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return await submitted(parts, ask, run, spec)
 
     async def record_offline(ask: Ask[Nothing, OfflineIn]) -> RunOut:
-        """Record a run that ended without a server. One whose clock was ahead began now, at the latest."""
+        """Record a run that ended without a server: it counts as running until all of it has come. One whose clock was ahead began now, at the latest."""
         started_at = min(ask.body.started_at.astimezone(UTC), parts.now())
         if started_at.timestamp() < _EARLIEST:
             raise SpecError("started_at: that is before 1970")
@@ -170,7 +170,9 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if spec.parent is not None or spec.study is not None:
             raise SpecError("spec: a study and its trials are never recorded offline")
         _check_not_forked(spec)
-        return run_out(await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at), ask.caller)
+        run = await accept(parts, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, at=started_at)
+        await parts.runs.record_synced(run.id, parts.now())
+        return run_out(await parts.runs.get(run.id), ask.caller)
 
     async def list_runs(ask: Ask[ListQuery, Nothing]) -> RunsOut:
         """List runs, newest first, with the latest values of the first metrics.
@@ -274,11 +276,11 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return UpdatedOut(run_out(await readable_one(parts.runs, run), ask.caller), done)
 
     async def delete(ask: Ask[DeleteQuery, Nothing]) -> Nothing:
-        """Delete a run that is over, with its streams and checkpoints, and with those of its trials. 403 as for ending it."""
+        """Delete a run that is over, or is being synced, with its streams and checkpoints, and with those of its trials. 403 as for ending it."""
         run_id = RunId(ask.path["id"])
         run = await parts.runs.get(run_id)
         check_may_end(ask.caller, run, await parts.queues.tree(), owner=parts.queues.owner)
-        if ask.query.force and not run.phase.final:
+        if ask.query.force and not (run.phase.final or run.being_synced):
             await parts.controller.stop(run_id, grace=timedelta(seconds=1))
             if not await _ended(parts, run_id):
                 raise Conflict("the run does not end", hints=("try again in a while",))

@@ -157,7 +157,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
 
 async def _live(parts: Parts, *, limit: int = _PAGE) -> Sequence[Run]:
-    return await parts.runs.list(RunFilter(phases=_LIVE, limit=limit, brief=True))
+    return await parts.runs.list(RunFilter(phases=_LIVE, offline=False, limit=limit, brief=True))
 
 
 async def _refuse_while_live(parts: Parts) -> None:

@@ -113,11 +113,11 @@ def user_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
 
 async def _live_runs(parts: Parts, user: str) -> list[Run]:
-    """All runs of a user that have not ended, newest first."""
+    """All runs of a user that have not ended, newest first, without those that are being synced: nothing of these is to be ended."""
     found: list[Run] = []
     phases = frozenset(phase for phase in RunPhase if not phase.final)
     while True:
-        page = await parts.runs.list(RunFilter(user=user, phases=phases, limit=_PAGE, before=found[-1].id if found else None, brief=True))
+        page = await parts.runs.list(RunFilter(user=user, phases=phases, offline=False, limit=_PAGE, before=found[-1].id if found else None, brief=True))
         found += page
         if len(page) < _PAGE:
             return found

@@ -80,6 +80,8 @@ def _told(run: Run, **more: Any) -> WhyOut:
 def _standing(run: Run) -> str:
     nodes = ", ".join(dict.fromkeys(run.attempt.nodes)) if run.attempt is not None else ""
     on = f" on {nodes}" if nodes else ""
+    if run.being_synced:
+        return "it does not wait: it was recorded offline and is being synced" + (f"; its last part came at {run.synced_at.isoformat()}" if run.synced_at else "")
     if run.phase is RunPhase.STARTING:
         return f"it does not wait: it is being prepared{on}"
     if run.phase is RunPhase.RUNNING:

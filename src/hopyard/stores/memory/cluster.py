@@ -10,7 +10,7 @@ from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
-from hopyard.domain.run import Run, RunEvent, RunPhase
+from hopyard.domain.run import Run, RunEvent, RunPhase, no_process_to_stop
 from hopyard.domain.run_change import changed_meanwhile, waits_no_longer, waits_otherwise
 from hopyard.errors import NotFound, NotLeader
 from hopyard.interfaces.cluster_store import Lease, Recorded
@@ -116,6 +116,8 @@ class MemoryClusterStore:
         row = self._existing(run)
         if row.phase.final:
             return Recorded()
+        if row.offline:
+            raise no_process_to_stop(str(row.name))
         row.stop_requested = True
         if row.phase is RunPhase.QUEUED:
             row.move(RunPhase.CANCELLED)

@@ -12,6 +12,7 @@ def matches(row: RunRow, where: RunFilter) -> bool:
     spec = row.spec
     return (
         (where.phases is None or row.phase in where.phases)
+        and (where.offline is None or row.offline is where.offline)
         and (where.user is None or row.name.user == where.user)
         and (where.project is None or spec.project == where.project)
         and (where.label is None or spec.label == where.label)

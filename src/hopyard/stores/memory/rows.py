@@ -80,6 +80,7 @@ class RunRow:
     artifact: Digest | None = None
     stop_requested: bool = False
     offline: bool = False
+    synced_at: datetime | None = None
     held_by: str | None = None
     note: str = ""
     changed: bool = False  # it asks for something else than was submitted
@@ -91,7 +92,7 @@ class RunRow:
 
     def move(self, phase: RunPhase) -> None:
         """Raises Conflict for a change of phase that is not legal."""
-        self.phase = moved(self.phase, phase, unfinished=self.offline and not self.attempts)
+        self.phase = moved(self.phase, phase)
 
     @property
     def attempt(self) -> AttemptRow | None:
@@ -126,6 +127,7 @@ class RunRow:
             preemptions=self.gang.preemptions,
             served_s=self.gang.served_s,
             offline=self.offline,
+            synced_at=self.synced_at,
             held_by=self.held_by if held else None,
             note=self.note,
             unstored=self.unstored,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
+from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.brief import brief_spec, brief_values
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
@@ -19,7 +19,6 @@ from hopyard.stores.memory.filters import matches, older_than
 from hopyard.stores.memory.rows import AttemptRow, RunRow
 from hopyard.stores.memory.state import State
 
-_UNFINISHED = Exit(ExitKind.LOST, 1, "recorded offline; its record was not completed")
 _OFFLINE_ENDS = {
     AttemptPhase.SUCCEEDED: RunPhase.SUCCEEDED,
     AttemptPhase.FAILED: RunPhase.FAILED,
@@ -50,7 +49,7 @@ class MemoryRunStore:
         state.runs[new.id] = row
         state.by_name[row.name] = new.id
         if new.offline:
-            row.offline, row.phase, row.ended_at, row.exit = True, RunPhase.FAILED, now, _UNFINISHED
+            row.offline, row.phase = True, RunPhase.RUNNING
         else:
             state.wait(row.gang)
         state.changed()
@@ -78,7 +77,7 @@ class MemoryRunStore:
         return [_brief(run) for run in found] if where.brief else found
 
     async def count(self) -> Mapping[RunPhase, int]:
-        return dict(Counter(row.phase for row in self._state.runs.values()))
+        return dict(Counter(row.phase for row in self._state.runs.values() if row.phase.final or not row.offline))
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
         found: dict[RunId, Counter[RunPhase]] = {}
@@ -110,7 +109,7 @@ class MemoryRunStore:
 
     async def delete(self, run: RunId, /) -> None:
         row = self._existing(run)
-        if not row.phase.final:
+        if not (row.phase.final or row.offline):
             raise Conflict("the run is not over", hints=("stop it first: hop stop",))
         del self._state.runs[run], self._state.by_name[row.name]
 
@@ -201,6 +200,11 @@ class MemoryRunStore:
             row.checkpoints = [one for one in row.checkpoints if one.step not in steps]
 
     # -- ends -------------------------------------------------------------------------------------------------------
+
+    async def record_synced(self, run: RunId, at: datetime, /) -> None:
+        row = self._state.runs.get(run)
+        if row is not None and row.offline and not row.attempts:
+            row.synced_at = at
 
     async def finish_offline(
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, select, update
 from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
-from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
-from hopyard.domain.run import Run, RunEvent, RunPhase, moved
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName
+from hopyard.domain.run import Run, RunEvent, RunPhase, moved, no_process_to_stop
 from hopyard.domain.run_change import waits_no_longer, waits_otherwise
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
@@ -156,6 +156,8 @@ class SqlClusterStore:
             changes = self._changes(conn, now)
             if phase is RunPhase.QUEUED:
                 return self._cancel(conn, changes, run, to_us(now))
+            if (name := _offline_name(conn, run)) is not None:
+                raise no_process_to_stop(name)
             conn.execute(update(runs).where(runs.c.id == run).values(stop_requested=True))
             attempt = self._live.of_run.get(run)
             if attempt is None:
@@ -320,3 +322,9 @@ def _known(nodes: Iterable[NodeId], node: NodeId) -> None:
         raise NotFound(
             f"there is no node {node}", hints=tuple(f"did you mean `{name}`?" for name in close) or ("`hop node ls` lists them",)
         )
+
+
+def _offline_name(conn: Connection, run: RunId) -> str | None:
+    """The name of a run that was recorded offline; None for others."""
+    row = conn.execute(select(runs.c.user_name, runs.c.project, runs.c.number).where(runs.c.id == run, runs.c.offline)).one_or_none()
+    return None if row is None else str(RunName(*row))

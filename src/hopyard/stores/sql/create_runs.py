@@ -10,13 +10,12 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
 from hopyard.domain.run import Run, RunPhase, RunSpec
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import NewRun
-from hopyard.stores.sql.codec import encode_exit, encode_map, encode_shape, encode_words, fingerprint, spec_columns, to_us
+from hopyard.stores.sql.codec import encode_map, encode_shape, encode_words, fingerprint, spec_columns, to_us
 from hopyard.stores.sql.counting import take_numbers
 from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
 from hopyard.stores.sql.hot import ByIds, Hot
@@ -24,9 +23,6 @@ from hopyard.stores.sql.journal import Entry, Journal
 from hopyard.stores.sql.marks import Marks, Stamp
 from hopyard.stores.sql.run_rows import RUNS_OF_IDS, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
-
-# What an offline run shows until `finish_offline`, should that never come.
-_UNFINISHED = Exit(ExitKind.LOST, 1, "recorded offline; its record was not completed")
 
 UNKNOWN = ""  # the fingerprint of a run that came from an older schema: whoever knows its id submitted it
 
@@ -149,10 +145,10 @@ def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:
         "project": spec.project,
         "number": one.number,
         "label": spec.label,
-        "phase": str(RunPhase.FAILED if offline else RunPhase.QUEUED),
+        "phase": str(RunPhase.RUNNING if offline else RunPhase.QUEUED),
         "submitted_at": now,
         "started_at": None,
-        "ended_at": now if offline else None,
+        "ended_at": None,
         "queue": spec.queue or DEFAULT_QUEUE,
         "priority": DEFAULT_PRIORITY if spec.priority is None else spec.priority,
         "gang": encode_shape(spec),
@@ -167,7 +163,7 @@ def _run_row(one: _Accepted, stamp: Stamp) -> dict[str, Any]:
         "resume_step": None if spec.resume is None else spec.resume.step,
         "stop_requested": False,
         "offline": offline,
-        "exit": encode_exit(_UNFINISHED) if offline else None,
+        "exit": None,
         "touched": stamp.now,
         "parent": spec.parent,
         "study": spec.study is not None,
@@ -200,10 +196,8 @@ def _as_run(one: _Accepted) -> Run:
         id=one.new.id,
         name=RunName(one.new.user, spec.project, one.number),
         spec=spec,
-        phase=RunPhase.FAILED if offline else RunPhase.QUEUED,
+        phase=RunPhase.RUNNING if offline else RunPhase.QUEUED,
         submitted_at=one.now,
-        ended_at=one.now if offline else None,
-        exit=_UNFINISHED if offline else None,
         params=dict(spec.params),
         offline=offline,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, delete, func, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, not_, select, update
 
 from hopyard.domain.dataset import Dataset, DatasetVersion
 from hopyard.domain.ids import Digest, check_name
@@ -167,7 +167,7 @@ def _check_unused(conn: Connection, name: str, number: int | None) -> None:
     query = (
         select(runs.c.user_name, runs.c.project, runs.c.number)
         .join(run_datasets, run_datasets.c.run == runs.c.id)
-        .where(run_datasets.c.dataset == name, runs.c.phase.not_in(_FINAL))
+        .where(run_datasets.c.dataset == name, runs.c.phase.not_in(_FINAL), not_(runs.c.offline))
         .limit(1)
     )
     if number is not None:

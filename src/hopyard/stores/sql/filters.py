@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, exists, or_, select
+from sqlalchemy import ColumnElement, Select, exists, not_, or_, select
 
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.stores.sql.run_rows import BRIEF_RUNS_OF_IDS, RUNS_OF_IDS, SELECT_BRIEF_RUNS, SELECT_RUNS
@@ -32,6 +32,8 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if where.phases is not None:
         found.append(runs.c.phase.in_(sorted(str(phase) for phase in where.phases)))
+    if where.offline is not None:
+        found.append(runs.c.offline if where.offline else not_(runs.c.offline))
     if where.user is not None:
         found.append(runs.c.user_name == where.user)
     if where.project is not None:

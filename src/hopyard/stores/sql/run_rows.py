@@ -120,6 +120,7 @@ def to_run(found: Row[Any], *, brief: bool = False) -> Run:
         preemptions=row.preemptions,
         served_s=row.served_us / 1_000_000,
         offline=row.offline,
+        synced_at=from_us_or_none(row.synced_at),
         held_by=row.held_by if held else None,
         note=row.note,
         unstored=decode_words(row.unstored),

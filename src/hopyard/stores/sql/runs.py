@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, not_, or_, select, update
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
@@ -43,6 +43,7 @@ _OFFLINE_ENDS = {
     AttemptPhase.LOST: RunPhase.FAILED,
     AttemptPhase.STOPPED: RunPhase.CANCELLED,
 }
+_BEING_SYNCED = and_(runs.c.offline, runs.c.attempts == 0)
 _EXISTING = select(runs.c.id, runs.c.phase, runs.c.offline, runs.c.attempts).where(runs.c.id == bindparam("b_id"))
 _SHAPE = select(runs.c.gang).where(runs.c.id == bindparam("b_id"))
 
@@ -92,7 +93,7 @@ class SqlRunStore:
 
     async def count(self) -> Mapping[RunPhase, int]:
         def read(conn: Connection) -> dict[RunPhase, int]:
-            query = select(runs.c.phase, func.count()).group_by(runs.c.phase)
+            query = select(runs.c.phase, func.count()).where(not_(_BEING_SYNCED)).group_by(runs.c.phase)
             return {RunPhase(phase): count for phase, count in conn.execute(query)}
 
         return await self._database.read(read)
@@ -156,7 +157,8 @@ class SqlRunStore:
 
     async def delete(self, run: RunId, /) -> None:
         def write(conn: Connection) -> None:
-            if not RunPhase(_existing(conn, run).phase).final:
+            row = _existing(conn, run)
+            if not (RunPhase(row.phase).final or row.offline):
                 raise Conflict("the run is not over", hints=("stop it first: hop stop",))
             stamp = Stamp(conn)
             stamp.remove(
@@ -286,6 +288,9 @@ class SqlRunStore:
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None:
         await self._database.write(lambda conn: checkpoint_rows.remove(conn, run, steps))
 
+    async def record_synced(self, run: RunId, at: datetime, /) -> None:
+        await self._database.write(lambda conn: conn.execute(update(runs).where(runs.c.id == run, _BEING_SYNCED).values(synced_at=to_us(at))))
+
     async def finish_offline(
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
     ) -> None:
@@ -298,7 +303,7 @@ class SqlRunStore:
                 raise Conflict("the run was not recorded offline")
             if row.attempts:
                 return
-            ended = moved(RunPhase(row.phase), _OFFLINE_ENDS[phase], unfinished=True)
+            ended = moved(RunPhase(row.phase), _OFFLINE_ENDS[phase])
             times = {"started_at": to_us(started_at), "ended_at": to_us(ended_at), "exit": encode_exit(exit)}
             conn.execute(
                 attempts.insert().values(

@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0019"  # the newest migration
+HEAD = "0020"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -80,6 +80,7 @@ runs = Table(
     Column("parent", _Key),  # the study that a trial's run belongs to, which may be gone
     Column("study", Boolean, nullable=False, server_default=false()),
     Column("held_by", _Key),  # the user who holds it: it does not start until it is released
+    Column("synced_at", BigInteger),  # of one that was recorded offline: when the last part of it came
     Column("changed", Boolean, nullable=False, server_default=false()),  # it asks for something else than was submitted
     UniqueConstraint("user_name", "project", "number", name="runs_name"),
     Index("runs_phase", "phase", "submitted_at"),
