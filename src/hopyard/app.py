@@ -43,6 +43,7 @@ from hopyard.controller.garbage import look_at_everything, look_briefly
 from hopyard.controller.heartbeat import keep_heartbeat
 from hopyard.controller.leftovers import keep_swept
 from hopyard.controller.restored import cordon_restored
+from hopyard.domain.cluster import KnownServer
 from hopyard.domain.ids import DEFAULT_POOL, slug
 from hopyard.domain.resources import UNNAMED_GPU, Gpu
 from hopyard.engines.local.engine import LocalEngine
@@ -262,6 +263,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
         identity = await ensure_identity(home, access)
         await ensure_token(home, access, identity.owner, mark, now=clock.now())
         name = "local" if settings.database is None else f"local-{mark}"
+        place, server_key = f"{socket.gethostname()}:{home.root}", "" if settings.database is None else secrets.token_hex(SECRET_BYTES)
         engine = LocalEngine(
             home,
             server_url=lambda: url,
@@ -306,6 +308,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             warnings=tuple(filter(None, (warning, unswept, AS_ROOT if os.geteuid() == 0 else ""))),
             keys=await open_keys(home.signing_file, access, now=clock.now),
             prove=lambda nonce: proof(identity, nonce=nonce, port=port_of(url), place=place_of(home)),
+            server_key=server_key,
             keep_checkpoints=settings.retention.checkpoints,
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
             holder=f"{socket.gethostname()} {mark}",  # the lock on the home says that an earlier one has ended
@@ -327,7 +330,8 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             sweeping = () if unswept else (parts.sweeper.run(clock), keep_swept(parts.runs, streams, clock, kept=home.kept))
             background = [parts.controller.run(), *sweeping, look_at_everything(clock), audit, removal, reserves.run()]
             if settings.database is not None:
-                background.append(keep_heartbeat(cluster, clock, engine=name, place=f"{socket.gethostname()}:{home.root}"))
+                own_url = settings.server.url or url
+                background.append(keep_heartbeat(cluster, clock, server=lambda at: KnownServer(name, place, at, own_url, server_key)))
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):

@@ -10,6 +10,7 @@ HopyardError
 │   └── DoesNotFit          larger than any node there is
 ├── Conflict                the world moved; look again and retry
 │   ├── MissingBlobs        the server lacks bytes that the request refers to; upload and retry
+│   ├── BlobsElsewhere      bytes that the request refers to lie with another server, which cannot be asked now
 │   └── NotLeader           another server decides now; nothing was written
 ├── IntegrityError          bytes do not match their digest, or a stored structure is damaged
 ├── StorageFull             no space left where the bytes have to go
@@ -91,6 +92,10 @@ class MissingBlobs(Conflict):
     def __init__(self, message: str, *, digests: Sequence[str], hints: Sequence[str] = ()) -> None:
         super().__init__(message, hints=hints)
         self.digests = tuple(digests)
+
+
+class BlobsElsewhere(Conflict):
+    code = "blobs_elsewhere"
 
 
 class IntegrityError(HopyardError):

@@ -24,11 +24,12 @@ def test_an_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
 
 def test_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: fast, labels: {rack: a}}\nserver: {port: 8765, hosts: [Hop.example.org], limits: {connections: 100, header_timeout: 5s, body_memory: 1G, upload_per_s: 10M}}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\nquotas: {storage_per_user: 500G, processes_per_replica: 100}\n")
+    file.write_text("node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: fast, labels: {rack: a}}\nserver: {port: 8765, hosts: [Hop.example.org], url: 'http://hop2.example.org:8765/', limits: {connections: 100, header_timeout: 5s, body_memory: 1G, upload_per_s: 10M}}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\nquotas: {storage_per_user: 500G, processes_per_replica: 100}\n")
     told = read_settings(file)
     assert told.node == NodeSettings("box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"}, {"fpga": 2}, 40 * 2**30)
-    assert (told.server.hosts, told.server.limits) == (
+    assert (told.server.hosts, told.server.url, told.server.limits) == (
         ("hop.example.org",),
+        "http://hop2.example.org:8765",
         LimitSettings(connections=100, connections_per_peer=50, header_timeout_s=5.0, body_memory_bytes=2**30, upload_bytes_per_s=10 * 2**20),
     )
     assert told.quotas == QuotaSettings(500 * 2**30, 100)
@@ -62,6 +63,8 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
         ("node: {extras: {fpga: -2}}", "node.extras.fpga: `-2` is not a whole number from 1", ""),
         ("node: {extras: {gpu: 2}}", "node.extras.gpu: `gpu` has an option of its own", "--gpus"),
         ("node: 3", "node: `3` is not a mapping", "key: value"),
+        ("server: {url: hop.example.org}", "server.url: `hop.example.org` is not the address of a server", "http://hop2"),
+        ("server: {url: https://hop.example.org}", "server.url: `https://hop.example.org` is not the address", "http://hop2"),
         ("server: {hosts: [\"http://x\"]}", "server.hosts: `http://x` at 0 is not the name of a host", "without a port"),
         ("server: {limits: {connections: 1}}", "server.limits.connections: `1` is not a whole number from 16", ""),
         ("server: {limits: {body_memory: 1M}}", "server.limits.body_memory: `1M` is out of range", "default is generous"),

@@ -168,6 +168,76 @@ def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(two: tup
     )
     for command in commands:
         done = second.hop(*command)
-        said = "lie with the server of first (" in done.talk and "which has been away since" in done.talk
+        said = "with the server of first (" in done.talk and "which has been away since" in done.talk
         assert (done.code, said) == (1, True), (command, done)
     assert "which has been away since" in second.ok("info", run).out
+
+
+COUNTS = """import os, sys, time
+import hopyard as hop
+s = hop.bind(x=0)
+for i in hop.loop(range(6), every=1):
+    s.x += 1
+    print('turn', i, s.x, flush=True)
+    hop.log(loss=1.0 / (i + 1), step=i)
+    while i == 3 and not os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
+"""
+
+
+def test_code_and_data_of_a_run_are_fetched_from_the_server_that_has_them(two: tuple[World, World, str], tmp_path: Path) -> None:
+    first, second, _ = two
+    first.write("waits.py", WAITS)
+    first.reaches(first.detach("waits.py", "--", str(tmp_path / "begun"), str(tmp_path / "never")), "running")  # so it goes on to decide
+    second.write("reads.py", "import hopyard as hop\nprint((hop.dataset_path('rows') / 'a.txt').read_text())\n")
+    second.write("data/a.txt", "many rows")
+    second.ok("dataset", "push", "rows", "data")
+    run = first.reaches(second.detach("-d", "rows", "reads.py"), "succeeded")
+    assert (run["attempt"]["number"], run["attempt"]["nodes"]) == (1, ["first"])
+    assert first.log(run) == "many rows\n"
+    first.ok("pull", run["name"], str(first.root / "pulled"))
+    assert (first.root / "pulled" / "code" / "reads.py").exists()
+    scrubbed = first.ok("doctor", "--verify").out + second.ok("doctor", "--verify").out
+    assert "missing" not in scrubbed, "what lies with the other server is not lost"
+
+
+def test_a_run_whose_code_lies_with_a_server_that_is_away_waits_for_it(two: tuple[World, World, str]) -> None:
+    first, second, _ = two
+    first.ok("up")
+    until(lambda: first.get("/nodes")["nodes"], "its node")
+    first.ok("node", "cordon", "first")
+    second.write("says.py", "print('from the second')\n")
+    run = second.detach("says.py")
+    second.kill_server()
+    first.ok("node", "uncordon", "first")
+
+    def told() -> str:
+        said = first.ok("why", run).out
+        return said if f"{second.home.root}), which" in said or f"{second.home.root}, which" in said else ""
+
+    assert "a blob is not with this server; it lies with the server" in until(told, "where its code lies")
+    assert first.run(run)["phase"] == "queued"
+    second.ok("up")
+    ended = first.reaches(run, "succeeded")
+    assert first.log(ended) == "from the second\n"
+
+
+def test_a_run_goes_on_from_its_checkpoint_on_the_node_of_another_server(two: tuple[World, World, str], tmp_path: Path) -> None:
+    first, second, _ = two
+    let_go = tmp_path / "let_go"
+    first.write("counts.py", COUNTS)
+    run = first.reaches(first.detach("counts.py", "--", str(let_go)), "running")
+    first.says(run, "turn 3")
+    until(lambda: [one for one in first.get(f"/runs/{run['id']}/checkpoints")["checkpoints"] if one["step"] == 3], "the checkpoint")
+    first.kill_everything()
+    second.write("waits.py", WAITS)
+    never = str(tmp_path / "never")
+    second.reaches(second.detach("waits.py", "--", str(tmp_path / "begun"), never), "running")  # so it decides now, and goes on to
+    first.ok("up")
+    let_go.touch()
+    ended = second.reaches(run["name"], "succeeded")
+    assert (ended["attempt"]["nodes"], ended["attempt"]["resumed_from_step"]) == (["second"], 3)
+    assert second.log(ended).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]
+    assert "attempt 1, lie with the server of first (" in second.ok("logs", run["name"]).talk
+    fork = second.reaches(second.ok("fork", run["name"], "--checkpoint", "3", "--detach").out.strip(), "succeeded")
+    assert second.log(fork).splitlines() == ["turn 4 5", "turn 5 6"]

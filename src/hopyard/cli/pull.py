@@ -13,7 +13,7 @@ from hopyard.cli.address import Run, get_run
 from hopyard.cli.options import last_run_argument
 from hopyard.datasets.folders import OpenFolder
 from hopyard.datasets.ignore import HOPIGNORE
-from hopyard.errors import Conflict, IntegrityError, MissingBlobs, NotFound, SpecError
+from hopyard.errors import NotFound, SpecError
 from hopyard.sdk.client import Client
 
 _BLOCK = 1024 * 1024
@@ -86,25 +86,16 @@ def _checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | 
 
 def _pull_code(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder) -> str:
     digest = run["spec"].get("code")
-    return _run_tree(client, run, digest, dest / "code", force) if digest else ""
+    return _tree(client, digest, dest / "code", force) if digest else ""
 
 
 def _pull_files(client: Client, run: Run, dest: Path, force: bool, _saved: dict[str, Any] | None, _top: OpenFolder) -> str:
     digest = run.get("artifact")
-    return _run_tree(client, run, digest, dest / "files", force) if digest else ""
+    return _tree(client, digest, dest / "files", force) if digest else ""
 
 
-def _pull_checkpoint(client: Client, run: Run, dest: Path, force: bool, saved: dict[str, Any] | None, _top: OpenFolder) -> str:
-    return _run_tree(client, run, saved["manifest"], dest / f"checkpoint-{saved['step']}", force) if saved else ""
-
-
-def _run_tree(client: Client, run: Run, digest: str, into: Path, force: bool) -> str:
-    try:
-        return _tree(client, digest, into, force)
-    except (IntegrityError, MissingBlobs, NotFound):
-        if run.get("elsewhere"):
-            raise Conflict(run["elsewhere"][-1], hints=("run the command there, or when that server is back",)) from None
-        raise
+def _pull_checkpoint(client: Client, _run: Run, dest: Path, force: bool, saved: dict[str, Any] | None, _top: OpenFolder) -> str:
+    return _tree(client, saved["manifest"], dest / f"checkpoint-{saved['step']}", force) if saved else ""
 
 
 def _tree(client: Client, digest: str, into: Path, force: bool) -> str:

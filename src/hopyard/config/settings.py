@@ -3,7 +3,7 @@ to make room, where the metadata lie.
 
 ```yaml
 node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: default, labels: {rack: a}}
-server: {port: 8765, hosts: [hop.example.org], limits: {connections: 4096}}
+server: {port: 8765, hosts: [hop.example.org], url: http://hop2.example.org:8765, limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
 runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_metrics: 256M, namespaces: true}
@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hopyard.config import units
 from hopyard.config.asks import MAX_EXTRAS, check_extra
@@ -58,10 +59,11 @@ class NodeSettings:
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """port: 0 takes the port of the last time, or any that is free. hosts: names by which browsers may address the server, beside
-    `localhost` and addresses in figures."""
+    `localhost` and addresses in figures. url: where other servers of the same database reach it, "" where they are on this machine."""
 
     port: int = 0
     hosts: tuple[str, ...] = ()
+    url: str = ""
     limits: LimitSettings = field(default_factory=LimitSettings)
 
 
@@ -128,7 +130,7 @@ def read_settings(file: Path) -> Settings:
 # The keys of each section, so that one in the wrong section is told where it belongs.
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "node": ("id", "cpus", "memory", "gpus", "gpu_memory", "extras", "pool", "labels"),
-    "server": ("port", "hosts", "limits"),
+    "server": ("port", "hosts", "url", "limits"),
     "retention": ("checkpoints", "audit_days"),
     "scheduler": ("preempt_grace",),
     "runs": ("pass_environment", "max_output", "max_metrics", "namespaces"),
@@ -178,7 +180,21 @@ def _believed(given: Section, key: str, amount: int | None, most: int, *, least:
 
 def _server(given: Section) -> ServerSettings:
     given.only(*_KEYS["server"])
-    return ServerSettings(given.whole("port", 0, low=0, high=65535), _hosts(given), read_limits(given.section("limits")))
+    return ServerSettings(given.whole("port", 0, low=0, high=65535), _hosts(given), _url(given), read_limits(given.section("limits")))
+
+
+def _url(given: Section) -> str:
+    if not given.has("url"):
+        return ""
+    url = given.text("url")
+    try:
+        split = urlsplit(url)
+        good = split.scheme == "http" and bool(split.hostname) and split.port != 0 and split.path in ("", "/") and not split.query
+    except ValueError:
+        good = False
+    if not good:
+        raise given.fail("url", f"{shown(url)} is not the address of a server", "it looks like http://hop2.example.org:8765")
+    return url.rstrip("/")
 
 
 def _hosts(given: Section) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from hopyard.controller.turns import HOLDS_EVERY, LONGEST_PAUSE, Committed, Turn
 from hopyard.controller.watch import Watch
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaStatus
 from hopyard.domain.cluster import Plan, Snapshot
-from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.ids import AttemptId, RunId, Version, split_attempt
 from hopyard.domain.run import Run, RunEvent
 from hopyard.errors import StorageFull
 from hopyard.interfaces.clock import Clock
@@ -35,6 +35,7 @@ from hopyard.interfaces.tells_changes import TellsChanges
 
 OBSERVE_EVERY = timedelta(seconds=1)
 RETRY_AFTER = timedelta(seconds=1)
+FOLLOW_EVERY = timedelta(seconds=1)
 FULL_DISK_WAIT = timedelta(seconds=10)  # beyond a run's grace, for the space that its end makes
 # Parts of a turn's time in which nothing is decided, where it took long: what is submitted meanwhile is decided together, and a
 # long queue on a full cluster leaves the server to requests. What becomes free may end them sooner (see `_rest`).
@@ -50,7 +51,7 @@ class Controller:
     observe_every: how often the engine is asked while attempts are live; never while none is. One that `TellsChanges` is asked at
     once when it does. holder: this server's name in
     the lease; it may be that of an earlier one where it is certain that it has ended. preempt_grace: how long a run may take to save a checkpoint when it is asked to make room. holds_every: how
-    often at most it is written down why runs wait, None for never.
+    often at most it is written down why runs wait, None for never. shared: whether other servers change the store, too.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Controller:
         lease: timedelta = LEASE,
         preempt_grace: timedelta = PREEMPT_GRACE,
         holds_every: timedelta | None = HOLDS_EVERY,
+        shared: bool = False,
     ) -> None:
         self._cluster, self._runs, self._engine, self._clock = cluster, runs, engine, clock
         self._changed, self._on_ended, self._observe_every = changed, ended, observe_every
@@ -105,6 +107,7 @@ class Controller:
             preempt_grace=preempt_grace,
         )
         self._quiet = Quiet()
+        self._shared, self._version = shared, Version(-1)
         self._families = Families(runs, self.stop)
         self._watch = Watch(
             cluster,
@@ -264,11 +267,27 @@ class Controller:
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._schedule_loop())
                 loops.create_task(self._observe_loop())
+                if self._shared:
+                    loops.create_task(self._follow_others_loop())
                 if isinstance(self._engine, TellsChanges):
                     loops.create_task(self._listen_loop(self._engine))
         finally:
             await self._effects.cancel()
             await self._launcher.cancel()
+
+    async def _follow_others_loop(self) -> None:
+        """What another server changed (a submission, a queue, a node) is decided by the one that leads."""
+        while True:
+            await self._clock.sleep_until(self._clock.now() + FOLLOW_EVERY)
+            if self._leader.leads:
+                await guard_step(self._follow_others)
+
+    async def _follow_others(self) -> None:
+        version = await self._cluster.version()
+        if version != self._version:
+            self._version = version
+            self._active.set()
+            self.wake()
 
     async def _schedule_loop(self) -> None:
         while True:

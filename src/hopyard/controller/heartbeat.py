@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 
 from hopyard.domain.cluster import KnownServer
 from hopyard.errors import HopyardError
@@ -15,11 +16,11 @@ AWAY_AFTER = 3 * EVERY  # without a record of it, a server counts as away
 log = logging.getLogger("hopyard.controller")
 
 
-async def keep_heartbeat(cluster: ClusterStore, clock: Clock, *, engine: str, place: str) -> None:
-    """Until cancelled."""
+async def keep_heartbeat(cluster: ClusterStore, clock: Clock, *, server: Callable[[datetime], KnownServer]) -> None:
+    """Until cancelled. server: what is recorded of it at a moment."""
     while True:
         try:
-            await cluster.note_server(KnownServer(engine, place, clock.now()))
+            await cluster.note_server(server(clock.now()))
         except HopyardError as error:  # a database that is away for a while
             log.warning("it was not recorded that this server is up: %s", error.message)
         await clock.sleep_until(clock.now() + EVERY)

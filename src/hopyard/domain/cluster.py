@@ -60,11 +60,14 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class KnownServer:
     """A server of this database. engine: the one whose nodes are its own. place: its machine and home. seen_at: when it recorded last that
-    it is up."""
+    it is up. url: where the other servers reach it, "" where it did not say. key: what they sign requests to it with; it is another one after
+    each start of the server."""
 
     engine: str
     place: str
     seen_at: datetime
+    url: str = ""
+    key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hopyard.domain.attempt import AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
-from hopyard.domain.ids import AttemptId, NodeId, RunId
+from hopyard.domain.ids import AttemptId, NodeId, RunId, Version
 from hopyard.domain.run import Run, RunEvent
 
 
@@ -49,6 +49,10 @@ class ClusterStore(Protocol):
 
     async def resign(self, holder: str, /) -> None:
         """Let go of the lease, if it is this holder's, so that another may lead at once. Its epoch is over."""
+
+    async def version(self) -> Version:
+        """Another one after each change, by whatever server, of what a snapshot shows."""
+        ...
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
         """Everything that a policy sees, of one moment. What has not changed since the last snapshot of this store is the

@@ -18,7 +18,7 @@ from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import as_told, for_runs
 from hopyard.domain.study import GOES_ON
-from hopyard.errors import Conflict, HopyardError, IntegrityError, MissingBlobs, NotFound
+from hopyard.errors import BlobsElsewhere, Conflict, HopyardError, IntegrityError, MissingBlobs, NotFound
 from hopyard.private_files import open_file
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
@@ -328,7 +328,7 @@ class Replica:
         try:
             with tree_cache(self._spec, self._folder).use(code, self._server.client.fetch) as tree:
                 return [path for path in paths if differs(work / path, tree / path)]
-        except (IntegrityError, MissingBlobs, NotFound) as failed:
+        except (BlobsElsewhere, IntegrityError, MissingBlobs, NotFound) as failed:
             say(f"all files that were written to are sent, as the run's code cannot be had: {failed}")
             return paths
 

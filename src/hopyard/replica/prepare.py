@@ -18,7 +18,7 @@ from hopyard.datasets.transport import Fetch
 from hopyard.domain.ids import Digest
 from hopyard.domain.launch import Restore
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerUnavailable, StorageFull
+from hopyard.errors import BlobsElsewhere, HopyardError, IntegrityError, MissingBlobs, ServerUnavailable, StorageFull
 from hopyard.private_files import make_folder, write_atomically
 from hopyard.replica import preflight
 from hopyard.replica.diary import say
@@ -120,7 +120,6 @@ class Preparation:
             found = self._patiently(lambda: self.server.client.post(path), f"checkpoint of step {restore.step}")
             if found["own"]:
                 then = "the next attempt starts from the one before" if found["damaged"] else "it is fetched again"
-                then = found.get("elsewhere") or then
                 raise NodeFault(f"{failed.exit.reason.partition(' (')[0]}; {then}") from failed
             hint = "fork it with `--checkpoint STEP` of an earlier one: `hop info RUN` lists them"
             raise PrepareFailed(f"{failed.exit.reason.partition(' (')[0]}; {hint}") from failed
@@ -200,7 +199,7 @@ class Preparation:
 
 def _failure(failed: HopyardError, what: str = "") -> PrepareFailed:
     reason = what + " ".join([failed.message, *(f"({hint})" for hint in failed.hints)])
-    return NodeFault(reason) if isinstance(failed, StorageFull) else PrepareFailed(reason)
+    return NodeFault(reason) if isinstance(failed, (StorageFull, BlobsElsewhere)) else PrepareFailed(reason)
 
 
 def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:

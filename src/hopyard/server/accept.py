@@ -13,14 +13,13 @@ import msgspec
 from hopyard.config.suggest import closest
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
-from hopyard.domain.ids import DEFAULT_QUEUE, GangId, check_name, check_run_id, new_run_id
+from hopyard.domain.ids import DEFAULT_QUEUE, Digest, GangId, check_name, check_run_id, new_run_id
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, ResumeFrom, Run, RunSpec
 from hopyard.domain.run_environment import check_settable
 from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun, RunStore
 from hopyard.scheduler.placement.fit import never_fits
-from hopyard.server.other_servers import explain_missing
 from hopyard.server.parts import Parts
 from hopyard.server.queues import in_queue
 from hopyard.server.shapes import check_role, check_topology
@@ -71,8 +70,9 @@ async def accept(
             pinned = replace(pinned, resume=replace(spec.resume, foreign=True))
         try:
             await _check_blobs(parts, spec)
-        except MissingBlobs:
-            await explain_missing(parts, spec.resume.run if spec.resume is not None else spec.forked_from)
+        except MissingBlobs as missing:
+            if spec.resume is not None or spec.forked_from is not None:  # the client does not have them either
+                (await parts.remote.find(map(Digest, missing.digests))).check_elsewhere()
             raise
         try:
             (run,) = await parts.runs.create([NewRun(new_id, user, pinned, offline)], now=now)

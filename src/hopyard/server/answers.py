@@ -27,6 +27,7 @@ STATUS_OF: Mapping[str, int] = {
     "not_found": 404,
     "conflict": 409,
     "missing_blobs": 409,
+    "blobs_elsewhere": 409,
     "damaged": 422,
     "storage_full": 507,
     "quota_exceeded": 507,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -34,6 +35,7 @@ from hopyard.server.nodes import Nodes
 from hopyard.server.parts import Parts
 from hopyard.server.queues import Queues
 from hopyard.server.reach import Reach
+from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.signing import Keys
 from hopyard.server.storage import StorageQuota
 from hopyard.server.trees import Trees
@@ -71,6 +73,7 @@ async def assemble(
     warnings: Sequence[str] = (),
     prove: Callable[[str], str] = lambda _: "",
     keys: Keys | None = None,
+    server_key: str = "",
 ) -> Parts:
     """`owner` is the user who may change everything; `holder` is this server among those on the same database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
 
@@ -94,8 +97,9 @@ async def assemble(
 
     hub = Hub()
     ingest = Ingest(runs, streams, hub)
-    tokens = Tokens(access, keys or Keys(now=clock.now), now=clock.now, live=is_live, belongs=Parents(runs).belongs)
-    trees = Trees(blobs, storage, now=clock.now)
+    tokens = Tokens(access, keys or Keys(now=clock.now), now=clock.now, live=is_live, belongs=Parents(runs).belongs, server_key=server_key)
+    remote = RemoteBlobs(cluster, blobs, engine=engine.name, machine=socket.gethostname(), now=clock.now)
+    trees = Trees(blobs, storage, remote, now=clock.now)
     sweeper = Sweeper(access, blobs, now=clock.now)
     quota = StorageQuota(storage, storage_quota_bytes, server=engine.name, now=clock.now)
     await quota.load()
@@ -111,6 +115,7 @@ async def assemble(
         ended=run_ended,
         preempt_grace=preempt_grace,
         holder=holder,
+        shared=bool(server_key),
     )
     return Parts(
         runs=runs,
@@ -122,6 +127,7 @@ async def assemble(
         tokens=tokens,
         trees=trees,
         reach=Reach(runs, blobs),
+        remote=remote,
         nodes=Nodes(cluster, now=clock.now),
         queues=Queues(queues, now=clock.now, owner=owner),
         reservations=reservations,
@@ -144,4 +150,5 @@ async def assemble(
         keep_checkpoints=keep_checkpoints,
         warnings=warnings,
         prove=prove,
+        server_key=server_key,
     )

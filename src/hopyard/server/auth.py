@@ -1,6 +1,7 @@
 """Who asks: users' tokens, and the tokens that runs carry.
 
 A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only. It has scopes, and may expire or be revoked.
+Another server of the same database has a token of five minutes, see `server_tokens`; it reads.
 A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with a key of the home (`signing`); it touches its own run only, and is
 valid until its run is over, whatever expiry was signed.
 """
@@ -23,6 +24,7 @@ from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.replica import RUN_TOKEN
 from hopyard.errors import AuthError, Forbidden, HopyardError, RunOver
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.server.server_tokens import SERVER_TOKEN, sender_of
 from hopyard.server.signing import RUN_TOKEN_LIFE, Keys
 
 _USER_PREFIX = "hop_"
@@ -44,13 +46,14 @@ log = logging.getLogger("hopyard.server")
 class Caller:
     """Who sent a request. `run` and `attempt` are set when it came with a run's own token: it may touch that run only.
 
-    scopes: of a user's token, with those that they include. token: its id."""
+    scopes: of a user's token, with those that they include. token: its id. server: it is another server of the database."""
 
     user: str
     run: RunId | None = None
     attempt: AttemptId | None = None
     scopes: frozenset[Scope] = ALL_SCOPES
     token: str = ""
+    server: bool = False
 
     def require_scope(self, scope: Scope) -> None:
         """Raises Forbidden when the request came with a user's token that lacks the scope."""
@@ -100,9 +103,10 @@ class Tokens:
         now: Callable[[], datetime],
         live: Callable[[AttemptId], Awaitable[bool]],
         belongs: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
+        server_key: str = "",
     ) -> None:
         self._store, self.keys, self._now, self._is_live = store, keys, now, live
-        self._belongs = belongs
+        self._belongs, self._server_key = belongs, server_key
         self._users: dict[str, tuple[Token, datetime]] = {}  # by hash; until when it need not be looked up again
         self._signed: dict[str, tuple[Caller, int, float]] = {}  # a run's token that this server signed -> whose it is, its expiry, its key's
         self._live: dict[AttemptId, datetime] = {}  # until when their runs need not be looked up again
@@ -144,6 +148,9 @@ class Tokens:
     async def caller(self, authorization: str | None) -> Caller:
         """Who a request with this `Authorization` header comes from. Raises AuthError."""
         token = bearer(authorization)
+        if token.startswith(SERVER_TOKEN):
+            sender = sender_of(token, self._server_key, now=self._now())
+            return Caller(f"server {sender}", scopes=frozenset({Scope.READ}), server=True)
         return await self._run(token) if token.startswith(RUN_TOKEN) else await self._user(token)
 
     async def _user(self, text: str) -> Caller:

@@ -22,6 +22,7 @@ from hopyard.server.auth import Tokens
 from hopyard.server.nodes import Nodes
 from hopyard.server.queues import Queues
 from hopyard.server.reach import Reach
+from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.storage import StorageQuota
 from hopyard.server.trees import Trees
 from hopyard.tracking.hub import Hub
@@ -34,6 +35,7 @@ class Parts:
 
     run_ended: what follows when a run became final (its values written, its leaderboards looked at).
     warnings: what the owner must know, sentence by sentence. prove: the answer to a nonce that only this server can give.
+    server_key: what other servers of the database sign requests to this one with, "" where there are none.
     end_server: asks the server to end; the answer of the request still goes out.
     """
 
@@ -46,6 +48,7 @@ class Parts:
     tokens: Tokens
     trees: Trees
     reach: Reach
+    remote: RemoteBlobs
     nodes: Nodes
     queues: Queues
     reservations: ReservationStore
@@ -68,3 +71,4 @@ class Parts:
     keep_checkpoints: int = 3
     warnings: Sequence[str] = ()
     prove: Callable[[str], str] = lambda _: ""
+    server_key: str = ""

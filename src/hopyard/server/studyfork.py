@@ -105,11 +105,13 @@ async def _saved(parts: Parts, source: Run) -> AsyncIterator[tuple[ResumeFrom, M
 
 
 async def _states(parts: Parts, digest: Digest) -> Mapping[str, Any]:
-    """Raises NotFound, IntegrityError. Nothing is said in checkpoints of a run that is no study, or that were damaged by hand."""
+    """Raises NotFound, IntegrityError, BlobsElsewhere. Nothing is said in checkpoints of a run that is no study, or that were damaged by hand."""
+    (await parts.remote.bring([digest])).check_elsewhere()
     manifest = await decode_manifest(await parts.blobs.get(digest))
     index = next((file for file in manifest.files if file.path == INDEX), None)
     if index is None or index.size > _LARGEST_INDEX:
         return {}
+    (await parts.remote.bring(index.chunks)).check_elsewhere()
     data = b"".join([part async for _, part in parts.blobs.get_many(index.chunks)])
     try:
         said = await asyncio.to_thread(json.loads, data)

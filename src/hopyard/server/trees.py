@@ -11,6 +11,7 @@ from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.storage_store import StorageStore
+from hopyard.server.remote_blobs import RemoteBlobs
 
 _REMEMBERED = 4096
 NAMED = 10_000  # missing digests that one answer names; the client asks again after it has sent these
@@ -28,20 +29,20 @@ class TreeSize:
 class Trees:
     """Checks manifests against the blobs."""
 
-    def __init__(self, blobs: Blobs, storage: StorageStore, *, now: Callable[[], datetime]) -> None:
-        self._blobs, self._storage, self._now = blobs, storage, now
+    def __init__(self, blobs: Blobs, storage: StorageStore, remote: RemoteBlobs, *, now: Callable[[], datetime]) -> None:
+        self._blobs, self._storage, self._remote, self._now = blobs, storage, remote, now
         self._decoder = Decoder()
         self._whole: dict[Digest, TreeSize] = {}
         self._bad: dict[Digest, str] = {}  # blobs that are no manifests: they are not decoded again
         self._there: set[Digest] = set()
 
     async def whole(self, manifest: Digest, *, what: str) -> TreeSize:
-        """The tree, once all its blobs are here. Raises MissingBlobs naming those that are not, SpecError when the blob is
-        no manifest. `what` says in the message what the tree is ("code")."""
+        """The tree, once all its blobs are here, or with another server of the database. Raises MissingBlobs naming those that are not,
+        SpecError when the blob is no manifest. `what` says in the message what the tree is ("code")."""
         known = self._whole.get(manifest)
         if known is not None:
             return known
-        if await self._blobs.missing([manifest]):
+        if (await self._remote.bring([manifest])).lacking:
             raise MissingBlobs(f"the manifest of the {what} is not on the server", digests=[manifest], hints=(HINT,))
         if manifest in self._bad:
             raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {self._bad[manifest]}")
@@ -57,7 +58,7 @@ class Trees:
                 self._bad.clear()
             self._bad[manifest] = bad.message
             raise SpecError(f"{what}: blob {manifest[:12]} is no manifest: {bad.message}", hints=bad.hints) from bad
-        missing = await self._blobs.missing(tree.blob_sizes)
+        missing = (await self._remote.find(map(Digest, tree.blob_sizes))).lacking
         if missing:
             message = f"{len(missing)} of the blobs of the {what} are not on the server"
             raise MissingBlobs(message, digests=missing[:NAMED], hints=(HINT,))
@@ -73,9 +74,12 @@ class Trees:
         return {manifest, *map(Digest, (await self._decoder.tree(await self._blobs.get(manifest))).blob_sizes)}
 
     async def damage(self, manifest: Digest) -> str:
-        """What is wrong with a tree, once every byte of it was read; "" where nothing is. What is damaged is set aside by that."""
+        """What is wrong with a tree, once every byte of it was read; "" where nothing is. What is damaged is set aside by that. What is
+        not here is fetched; raises BlobsElsewhere where it cannot be."""
         try:
+            (await self._remote.bring([manifest])).check_elsewhere()
             tree = await self._decoder.tree(await self._blobs.get(manifest))
+            (await self._remote.bring(map(Digest, tree.blob_sizes))).check_elsewhere()
             for digest in tree.blob_sizes:
                 await self._blobs.get(Digest(digest))
         except (IntegrityError, NotFound) as bad:
@@ -93,7 +97,7 @@ class Trees:
     async def there(self, digests: Iterable[Digest], *, what: str, at_most: int | None = None) -> None:
         """Raises MissingBlobs unless these single blobs are here, SpecError for one of more than `at_most` bytes."""
         wanted = [digest for digest in digests if digest not in self._there]
-        missing = await self._blobs.missing(wanted) if wanted else ()
+        missing = (await self._remote.find(wanted)).lacking if wanted else ()
         if missing:
             raise MissingBlobs(f"the {what} is not on the server", digests=missing, hints=(HINT,))
         if at_most is not None and wanted and any(size is not None and size > at_most for size in await self._blobs.sizes(wanted)):

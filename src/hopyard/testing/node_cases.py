@@ -51,10 +51,18 @@ class NodeCases:
 
     async def test_a_server_is_known_as_it_recorded_itself_last(self, stores: ClusterStores) -> None:
         assert list(await stores.cluster.servers()) == []
-        second = KnownServer("b", "two:/home", at(1))
+        second = KnownServer("b", "two:/home", at(1), "http://two:1", "ab")
         for server in (KnownServer("b", "one:/home", at(0)), KnownServer("a", "one:/other", at(0)), second):
             await stores.cluster.note_server(server)
         assert list(await stores.cluster.servers()) == [KnownServer("a", "one:/other", at(0)), second]
+
+    async def test_a_server_is_forgotten_with_its_last_node(self, stores: ClusterStores) -> None:
+        await see(stores, nodes=[node("n1")])
+        await see(stores, nodes=[], seconds=1)
+        for engine in (ENGINE, "other"):
+            await stores.cluster.note_server(KnownServer(engine, "one:/home", at(0)))
+        await stores.cluster.remove_node(NodeId("n1"))
+        assert [server.engine for server in await stores.cluster.servers()] == ["other"]
 
     async def test_the_reason_stays_until_another_is_given_or_the_node_is_open_again(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])
@@ -85,11 +93,13 @@ class NodeCases:
         with pytest.raises(Conflict):
             await stores.cluster.remove_node(NodeId("n1"))  # an attempt that starts holds some of it
         await stores.cluster.fail_launch(attempt, "its node is gone", now=at(2))
-        before = (await stores.cluster.snapshot(now=at(2))).version
+        before = await stores.cluster.version()
+        await stores.cluster.note_server(KnownServer(ENGINE, "one:/home", at(0)))
         await stores.cluster.remove_node(NodeId("n1"))
         after = await stores.cluster.snapshot(now=at(3))
-        assert after.version > before
+        assert after.version == await stores.cluster.version() > before
         assert list(after.nodes) == ["n2"]
+        assert [server.engine for server in await stores.cluster.servers()] == [ENGINE], "it has another node"
         assert "n1" in (await apply(stores, place(gang_of(after, run), "n1"), seconds=3)).rejected[after.pending[0].id]
         await see(stores, nodes=[node(), node("n2")], seconds=4)
         await start(stores, run, "n1", seconds=5)

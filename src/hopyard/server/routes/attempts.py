@@ -20,7 +20,6 @@ from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json
 from hopyard.server.fields import Count, Hex, Id, In, Key, Text, Time, Whole, one_of
-from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_own
 from hopyard.server.trees import HINT
@@ -46,12 +45,10 @@ class SyncIn(In):
 
 
 class VerifiedOut(Struct, frozen=True):
-    """own: whether the run saved it itself, and not the run that it was forked from. damaged: it cannot be read. elsewhere: with which
-    other server it lies, "" where it lies here."""
+    """own: whether the run saved it itself, and not the run that it was forked from. damaged: it cannot be read."""
 
     own: bool
     damaged: bool
-    elsewhere: str = ""
 
 
 class SyncOut(Struct, frozen=True):
@@ -158,7 +155,9 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return made
 
     async def verify(ask: Ask[Nothing, Nothing]) -> VerifiedOut:
-        """Read the run's checkpoint of a step whole. One that is damaged is not used again: the next attempt starts from the one before."""
+        """Read the run's checkpoint of a step whole. One that is damaged is not used again: the next attempt starts from the one before.
+
+        409 `blobs_elsewhere`: a part of it lies with another server, which cannot be asked now."""
         _, run = await _attempt(parts, ask)
         step = int(ask.path["step"])
         saved = await parts.runs.checkpoints(run.id, damaged=True)
@@ -169,9 +168,6 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         wrong = await parts.trees.damage(found.manifest)
         if not wrong:
             return VerifiedOut(own=True, damaged=False)
-        there = (await attempts_elsewhere(parts, run)).get(found.attempt)
-        if there:  # whole, probably: it only cannot be had before that server is back
-            return VerifiedOut(own=True, damaged=False, elsewhere=there)
         left = [one.step for one in whole if one.step != step]
         then = f"the next attempt starts from step {left[-1]}" if left else "there is no other"
         await parts.runs.mark_damaged(run.id, step, f"the checkpoint of step {step} cannot be read ({wrong}); {then}", now=parts.now())

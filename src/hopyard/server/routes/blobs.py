@@ -11,19 +11,23 @@ from starlette.responses import Response, StreamingResponse
 
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import Digest
-from hopyard.errors import IntegrityError, MissingBlobs, NotFound
+from hopyard.errors import IntegrityError, NotFound
 from hopyard.interfaces.locates_blobs import LocatesBlobs
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import Hex, In
 from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
+from hopyard.server.remote_blobs import Search
 from hopyard.server.rights import check_owner
 
 BLOB_LIMIT = 256 * 1024 * 1024  # parts of files have 8 MiB at most; the manifest of two million files is larger
 PACK_LIMIT = 64 * 1024 * 1024
 _AT_ONCE = 12 * 1024 * 1024  # an answer up to this size is read whole before it begins, so that damage is told as what it is
 
-
+_MISSING_HINTS = (
+    "push the same dataset, or submit the same code, again; or restore them from a backup",
+    "`hop doctor --verify` names all that is missing",
+)
 _NAMED_LOST = 1000
 _READS = "it changes nothing"
 _BYTES = "bytes that nothing refers to yet"
@@ -116,16 +120,18 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return Nothing()
 
     async def fetch(ask: Ask[Nothing, FetchIn]) -> Response:
-        """Send these blobs in the order asked for, checked.
+        """Send these blobs in the order asked for, checked. Those that are not here are fetched from another server of the database.
 
-        409 `missing_blobs` names those that are not here. A run's own token may ask for what belongs to the run only.
+        409 `missing_blobs` names those that no server has; `blobs_elsewhere`: a server that cannot be asked now may have them. A run's own token may ask for what belongs to the run only.
         """
         manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
         if ask.caller.run is not None:
             await reach.check(ask.caller.run, manifest, digests)
-        lacking = await parts.blobs.missing(digests)
-        if lacking:
-            raise MissingBlobs(f"{len(lacking)} of the blobs asked for are not on the server", digests=lacking, hints=("push the same dataset, or submit the same code, again; or restore them from a backup", "`hop doctor --verify` names all that is missing"))
+        if ask.caller.server:
+            found = Search(await parts.blobs.missing(digests))
+        else:
+            found = await parts.remote.bring(digests)
+        found.check("blobs asked for", hints=_MISSING_HINTS)
         await ask.lease.reserve(_AT_ONCE)
         frames, rest = FrameWriter(), parts.blobs.get_many(digests)
         try:
@@ -171,7 +177,7 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         found = await parts.blobs.scrub(None if ask.body.after is None else Digest(ask.body.after))
         if found.damaged:
             parts.trees.forget()
-        lost = await parts.sweeper.lost() if found.last is None else ()
+        lost = await _lost(parts) if found.last is None else ()
         return ScrubOut(found.size_bytes, found.damaged, found.last, lost[:_NAMED_LOST], len(lost))
 
     one = Raw("the blob's bytes")
@@ -185,6 +191,12 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run", scope=Scope.READ, unaudited=_READS),
     ]
+
+
+async def _lost(parts: Parts) -> Sequence[Digest]:
+    """Blobs that are in use and that no server has. While one cannot be asked, none is known to be lost."""
+    search = await parts.remote.find(await parts.sweeper.lost())
+    return () if search.unasked else search.lacking
 
 
 async def _watched(parts: Parts, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Topology
-from hopyard.domain.ids import QueueName, RunId
+from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
@@ -34,7 +34,6 @@ from hopyard.server.fields import (
     Whole,
 )
 from hopyard.server.masking import taken_over, with_env
-from hopyard.server.other_servers import attempts_elsewhere
 from hopyard.server.pages import PageQuery
 from hopyard.server.parts import Parts
 from hopyard.server.queues import without_gone_queue
@@ -209,9 +208,10 @@ async def _is_damaged(parts: Parts, source: Run, checkpoint: Checkpoint) -> bool
         try:
             await parts.trees.whole(checkpoint.manifest, what="checkpoint")
         except MissingBlobs as bad:
+            (await parts.remote.find(map(Digest, bad.digests))).check_elsewhere()
             wrong = bad.message
-    if not wrong or checkpoint.attempt in await attempts_elsewhere(parts, source):
-        return False  # what lies with a server that is away is told by the submission
+    if not wrong:
+        return False
     await parts.runs.mark_damaged(source.id, checkpoint.step, f"the checkpoint of step {checkpoint.step} cannot be read ({wrong})", now=parts.now())
     parts.hub.state_changed(source.id)
     return True

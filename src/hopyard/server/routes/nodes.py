@@ -19,10 +19,10 @@ from hopyard.errors import NotFound
 from hopyard.scheduler.timeline.booked import holds
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import LINE, In
-from hopyard.server.other_servers import Servers
 from hopyard.server.parts import Parts
 from hopyard.server.reservation_wire import ReservationOut, coming
 from hopyard.server.rights import check_owner
+from hopyard.server.servers import Servers
 
 
 class UsedOut(Struct, frozen=True):
@@ -137,14 +137,14 @@ _IN_AND_OUT = "takes nodes in and out of service"
 def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def nodes(_ask: Ask[Nothing, Nothing]) -> NodesOut:
         """List the nodes with what of them is in use."""
-        return NodesOut(nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts)))
+        return NodesOut(nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts.cluster, now=parts.now())))
 
     async def get(ask: Ask[Nothing, Nothing]) -> NodeDetailOut:
         """Get a node with the runs that are on it."""
         snapshot = await parts.cluster.snapshot(now=parts.now())
         node = _find(snapshot, ask.path["node"])
         return NodeDetailOut(
-            _one(snapshot, node, await Servers.get(parts)),
+            _one(snapshot, node, await Servers.get(parts.cluster, now=parts.now())),
             [await _on_node(parts, running, node.id) for running in _there(snapshot, node.id)],
             coming(snapshot, lambda one: node.id in one.nodes),
         )
@@ -179,7 +179,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
 
     async def pools(_ask: Ask[Nothing, Nothing]) -> PoolsOut:
         """List the pools of nodes with what of them is in use."""
-        return PoolsOut(pools_of(nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts))))
+        return PoolsOut(pools_of(nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts.cluster, now=parts.now()))))
 
     at = "/nodes/{node}"
     return [
@@ -316,4 +316,4 @@ async def _cordon(parts: Parts, ask: Ask[Nothing, Any], *, on: bool, reason: str
     await parts.cluster.cordon(NodeId(ask.path["node"]), on, reason=reason)
     parts.controller.wake()
     snapshot = await parts.cluster.snapshot(now=parts.now())
-    return _one(snapshot, _find(snapshot, ask.path["node"]), await Servers.get(parts))
+    return _one(snapshot, _find(snapshot, ask.path["node"]), await Servers.get(parts.cluster, now=parts.now()))

@@ -18,10 +18,11 @@ from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.audit import record_stops
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import In
-from hopyard.server.other_servers import Servers
 from hopyard.server.parts import Parts
 from hopyard.server.rights import check_owner
 from hopyard.server.routes.nodes import NodeOut, nodes_of
+from hopyard.server.server_tokens import server_proof
+from hopyard.server.servers import Servers
 from hopyard.server.signing import RUN_TOKEN_LIFE
 
 _LIVE = frozenset(phase for phase in RunPhase if not phase.final)
@@ -46,9 +47,11 @@ class ProveIn(In):
 
 
 class ProofOut(Struct, frozen=True):
-    """proof: a MAC of the nonce, the port that this server listens on and its home, by the home's secret."""
+    """proof: a MAC of the nonce, the port that this server listens on and its home, by the home's secret. shared: a MAC of the nonce by the key
+    that this server records in a database that several servers share, "" where there is none."""
 
     proof: str
+    shared: str
 
 
 class ReadyOut(Struct, frozen=True):
@@ -103,8 +106,9 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return ReadyOut("ready")
 
     async def prove(ask: Ask[ProveIn, Nothing]) -> ProofOut:
-        """Prove to a process of the owner that this is the server of its home, before that sends a token."""
-        return ProofOut(parts.prove(ask.query.nonce))
+        """Prove to a process of the owner that this is the server of its home, and to another server that it is one of the same database,
+        before they send a token."""
+        return ProofOut(parts.prove(ask.query.nonce), server_proof(parts.server_key, ask.query.nonce))
 
     async def status(ask: Ask[Nothing, Nothing]) -> StatusOut:
         """Tell what the server has and does."""
@@ -116,7 +120,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             home=parts.home,
             pid=parts.pid,
             uptime_s=(parts.now() - parts.started_at).total_seconds(),
-            nodes=nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts)),
+            nodes=nodes_of(await parts.cluster.snapshot(now=parts.now()), await Servers.get(parts.cluster, now=parts.now())),
             runs={phase.value: count for phase, count in sorted((await parts.runs.count()).items())},
             engine=parts.engine,
             blobs=BlobsOut(count, size),

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
-from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version
 from hopyard.domain.run import Run, RunEvent, RunPhase, no_process_to_stop
 from hopyard.domain.run_change import changed_meanwhile, waits_no_longer, waits_otherwise
 from hopyard.errors import NotFound, NotLeader
@@ -47,6 +47,9 @@ class MemoryClusterStore:
             raise NotLeader("another server decides now")
 
     # -- plans ------------------------------------------------------------------------------------------------------
+
+    async def version(self) -> Version:
+        return Version(self._state.version)
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
         return self._state.snapshot(now)
@@ -174,7 +177,10 @@ class MemoryClusterStore:
         return [self._state.servers[engine] for engine in sorted(self._state.servers)]
 
     async def remove_node(self, node: NodeId, /) -> None:
+        found = self._state.nodes.get(node)
         self._nodes.remove(node)
+        if found is not None and all(other.engine != found.engine for other in self._state.nodes.values()):
+            self._state.servers.pop(found.engine, None)
 
     # -- rows -------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select, update
 from hopyard.domain import attempt_news
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Hold, KnownServer, Node, Observation, Plan, PlanResult, Snapshot
-from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName
+from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName, Version
 from hopyard.domain.run import Run, RunEvent, RunPhase, moved, no_process_to_stop
 from hopyard.domain.run_change import waits_no_longer, waits_otherwise
 from hopyard.domain.suggest import close_names
@@ -60,6 +60,9 @@ class SqlClusterStore:
         await self._database.write(lambda conn: drop_lease(conn, holder), vital=True)
 
     # -- plans --------------------------------------------------------------------------------------------------------
+
+    async def version(self) -> Version:
+        return await self._database.read(lambda conn: Version(read_marks(conn).version))
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
         return await self._see(lambda: self._view.snapshot(now))
@@ -238,8 +241,11 @@ class SqlClusterStore:
                 )
             if self._live.holdings.held_on(node):
                 raise Conflict(f"a run holds resources of node {node}", hints=("stop it first: hop ps",))
+            engine = self._live.nodes[node].engine
             node_rows.delete_node(conn, node)
             self._live.drop_node(node)
+            if all(other.engine != engine for other in self._live.nodes.values()):
+                server_rows.delete(conn, engine)
             stamp.touch("nodes")
             stamp.write()
 

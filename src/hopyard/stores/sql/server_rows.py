@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import delete as sql_delete
 
 from hopyard.domain.cluster import KnownServer
 from hopyard.stores.sql.codec import from_us, to_us
@@ -12,11 +13,15 @@ from hopyard.stores.sql.tables import servers
 
 
 def note(conn: Connection, server: KnownServer) -> None:
-    values = {"place": server.place, "seen_at": to_us(server.seen_at)}
+    values = {"place": server.place, "seen_at": to_us(server.seen_at), "url": server.url, "key": server.key}
     if not conn.execute(update(servers).where(servers.c.engine == server.engine).values(values)).rowcount:
         conn.execute(insert(servers).values(engine=server.engine, **values))
 
 
 def of_all(conn: Connection) -> Sequence[KnownServer]:
-    rows = conn.execute(select(servers.c.engine, servers.c.place, servers.c.seen_at).order_by(servers.c.engine))
-    return [KnownServer(engine, place, from_us(seen_at)) for engine, place, seen_at in rows]
+    rows = conn.execute(select(servers.c.engine, servers.c.place, servers.c.seen_at, servers.c.url, servers.c.key).order_by(servers.c.engine))
+    return [KnownServer(engine, place, from_us(seen_at), url, key) for engine, place, seen_at, url, key in rows]
+
+
+def delete(conn: Connection, engine: str) -> None:
+    conn.execute(sql_delete(servers).where(servers.c.engine == engine))

@@ -28,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0020"  # the newest migration
+HEAD = "0021"  # the newest migration
 IDS_PER_QUERY = 500  # far below what either database takes in one statement
 
 metadata = MetaData()
@@ -226,6 +226,8 @@ servers = Table(
     Column("engine", _Key, primary_key=True),
     Column("place", Text, nullable=False),
     Column("seen_at", BigInteger, nullable=False),
+    Column("url", Text, nullable=False, server_default=""),
+    Column("key", Text, nullable=False, server_default=""),
 )
 
 # One row: the tree of queues as it was declared.
