@@ -240,4 +240,4 @@ def test_a_run_goes_on_from_its_checkpoint_on_the_node_of_another_server(two: tu
     assert second.log(ended).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]
     assert "attempt 1, lie with the server of first (" in second.ok("logs", run["name"]).talk
     fork = second.reaches(second.ok("fork", run["name"], "--checkpoint", "3", "--detach").out.strip(), "succeeded")
-    assert second.log(fork).splitlines() == ["turn 4 5", "turn 5 6"]
+    assert second.log(fork).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]
