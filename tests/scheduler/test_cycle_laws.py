@@ -9,11 +9,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Node, Plan, Running, Snapshot
+from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Node, Plan, Promise, Running, Snapshot
+from hopyard.domain.durations import history_keys
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
-from hopyard.domain.quota import guarantees, path
+from hopyard.domain.quota import path
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.cycle import promises
@@ -23,9 +24,25 @@ from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.fit import never_fits
 from hopyard.scheduler.predict import expect
 from hopyard.scheduler.timeline.booked import owns
+from hopyard.scheduler.timeline.future import Future
 from hopyard.scheduler.timeline.timeline import Timeline
 
-from .worlds import GIB, T0, World, beyond_limits, clusters, gang, gangs, machine, overcommitted, seconds, shuffled, trees, worlds
+from .worlds import (
+    GIB,
+    T0,
+    World,
+    beyond_limits,
+    bookings,
+    clusters,
+    gang,
+    gangs,
+    machine,
+    overcommitted,
+    seconds,
+    shuffled,
+    trees,
+    worlds,
+)
 
 many = settings(max_examples=50, deadline=None)
 
@@ -201,11 +218,11 @@ def test_what_is_reserved_is_for_its_owner_whoever_was_promised_what_comes_after
 @many
 @given(worlds(), st.data())
 def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: World, data: st.DataObject) -> None:
-    for _ in range(3):
+    for turn in range(3):
         wanted = world.turn()
         promised = dict(world.promises)
         lost: set[NodeId] = set()
-        event = data.draw(st.sampled_from(["time", "end", "lose", "submit", "nothing"]))
+        event = data.draw(st.sampled_from(["time", "end", "lose", "submit", "newcomer", "reserve", "learn", "nothing"]))
         if event == "time":
             world.now += seconds(data.draw(st.sampled_from([30, 100, 4000])))
         elif event == "end" and world.running:
@@ -216,6 +233,13 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: Wo
                 world.nodes[name] = replace(world.nodes[name], ready=False)
         elif event == "submit":
             world.submit(*(replace(one, id=GangId(f"{one.id}+"), priority=90) for one in list(world.pending.values())[:2]))
+        elif event == "newcomer":
+            world.submit(data.draw(gangs(f"new{turn}", world.queues)))
+        elif event == "reserve" and not world.reservations:
+            world.reservations = (replace(data.draw(bookings([*world.nodes.values()], world.queues)), created_at=world.now + seconds(1)),)
+        elif event == "learn" and (there := [*world.pending.values(), *(one.gang for one in world.running.values())]):
+            alike, took_s = data.draw(st.sampled_from(there)), data.draw(st.sampled_from([5.0, 300.0, 5000.0]))
+            world.durations = world.durations | dict.fromkeys(history_keys(alike), (took_s,) * 8)
         snapshot = world.snapshot()
         wanted = plan(snapshot)
         started = {placement.gang.id for placement in wanted.place}
@@ -235,33 +259,48 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(world: Wo
             assert breach.detail
             assert breach.promised_at == promise.start_at
             assert breach.expected_at is None or breach.expected_at >= snapshot.now
-            if breach.cause is BreachCause.NODE_LOST:
-                assert any(not node.open for node in snapshot.nodes.values())
-            if breach.cause is BreachCause.RESERVATION:
-                assert snapshot.reservations
-            if not breach.detail.startswith(promises.LATE):
-                assert names_a_true_rule(breach, world)
-            if breach.cause is BreachCause.OVERRUN and not breach.detail.startswith(promises.LATE):
-                late_run = next(one for one in snapshot.running if f"run {one.gang.id} " in breach.detail)
-                limit_s, began = late_run.gang.time_limit_s, late_run.started_at or late_run.placed_at
-                assert limit_s is None or late_run.stopping or began + seconds(limit_s) <= promise.start_at
+            assert is_true(breach, promise, world, wanted), breach
             if lost & {*promise.nodes}:
                 assert breach.cause is BreachCause.NODE_LOST
         world.apply(wanted)
 
 
-def names_a_true_rule(breach: Breach, world: World) -> bool:
-    """Of a breach that says that another goes first: whether the rule that it names can be that."""
+def is_true(breach: Breach, promise: Promise, world: World, wanted: Plan) -> bool:
+    """Whether what a breach says is so, and concerns the nodes that were promised."""
+    nodes = {*promise.nodes}
+    if breach.detail.startswith(promises.LATE):
+        other = next(one for one in wanted.breaches if breach.detail.startswith(f"{promises.LATE} {one.gang}: "))
+        return other.gang == breach.other and other.cause is breach.cause
+    if breach.cause is BreachCause.NODE_LOST:  # no node of these worlds has less than before
+        return any(f"node {name} " in breach.detail and not world.nodes[name].open for name in nodes)
+    if breach.cause is BreachCause.RESERVATION:
+        return any(f"reservation {one.name} " in breach.detail and not nodes.isdisjoint(one.nodes) for one in world.reservations)
+    if breach.cause is BreachCause.QUOTA:
+        return any(one.maximum or one.user_limit or one.guarantee for one in world.queues.queues.values())
+    if breach.cause is BreachCause.OVERRUN:
+        late = next(one for one in world.running.values() if breach.detail.startswith(f"run {one.gang.id} "))
+        end = Future.of([late], world.durations, world.now, grace_s=world.grace_s).end(late.gang.id)
+        limit_s, began = late.gang.time_limit_s, late.started_at or late.placed_at
+        was_sure = limit_s is not None and not late.stopping and began + seconds(limit_s) > promise.start_at
+        return end is not None and world.now + seconds(end.high_s) > promise.start_at and not was_sure and not nodes.isdisjoint(_nodes(late.placement))
     ours = world.pending[breach.gang]
-    gangs = [*world.pending.values(), *(one.gang for one in world.running.values())]
-    other = next((one for one in gangs if breach.detail.startswith(f"run {one.id} ")), None)
+    placed = {one.gang.id: one for one in (*wanted.place, *(one.placement for one in world.running.values()))}
+    given = {one.gang: {*one.nodes} for one in wanted.promises}
+    assert breach.other is not None and breach.detail.startswith(f"run {breach.other} ")
+    other = placed[breach.other].gang if breach.other in placed else world.pending[breach.other]
+    if nodes.isdisjoint(_nodes(placed[other.id]) if other.id in placed else given[other.id]):
+        return False
     if breach.cause is BreachCause.PRIORITY:
-        return other is not None and other.queue == ours.queue and other.priority > ours.priority
+        return other.queue == ours.queue and other.priority > ours.priority
     if breach.cause is BreachCause.GUARANTEE:
-        return other is not None and other.queue != ours.queue and bool(guarantees(world.queues))
+        return other.queue != ours.queue and any(one.guarantee for one in world.queues.queues.values())
     if breach.cause is BreachCause.SHARE:
-        return other is not None and (other.queue != ours.queue or other.priority == ours.priority)
-    return breach.cause is not BreachCause.PROMISE or other is not None
+        return other.queue != ours.queue or other.priority == ours.priority
+    return breach.cause is BreachCause.PROMISE
+
+
+def _nodes(placement: Placement) -> set[NodeId]:
+    return {assignment.node for assignment in placement.assignments}
 
 
 @many

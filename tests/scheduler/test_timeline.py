@@ -232,11 +232,24 @@ def long_beside_it() -> list[Running]:
         ("overran", BreachCause.OVERRUN, "run b takes longer than was expected"),
         ("overran, and tomorrow is reserved", BreachCause.OVERRUN, "run b takes longer than was expected"),
         ("reserved", BreachCause.RESERVATION, "reservation exam was granted after it"),
+        ("takes longer, before what was reserved all the time", BreachCause.RESERVATION, "reservation exam begins before it is now expected to end"),
+        ("learned", BreachCause.OVERRUN, "run b is now expected to be there longer"),
     ],
 )
 def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happened: str, cause: BreachCause, named: str) -> None:
     three, running, nodes = asks("three", 3), long_beside_it(), [machine("n1", 4)]
-    promise = Timeline.of(snapshot(nodes, running)).promise(three, exact(50))
+    begins_s = 86_400 if "tomorrow" in happened else 120
+    exam = Reservation(
+        ReservationId("r"), "exam", T0 + seconds(begins_s), T0 + seconds(begins_s + 500), users=("eve",), nodes=(NodeId("n1"),), created_at=T0 + seconds(5)
+    )
+    known = []
+    if happened.startswith("takes longer"):
+        exam = replace(exam, created_at=T0 - seconds(1000))
+        known = [exam]
+    unlimited = asks("b", limit_s=None)
+    if happened == "learned":
+        running.append(runs(Placement(unlimited, (Assignment(0, NodeId("n1"), (3,)),))))
+    promise = Timeline.of(snapshot(nodes, running, durations={"all": (10.0,) * 20}, reservations=known)).promise(three, exact(10))
     assert promise is not None and promise.start_at == T0 + seconds(100)
     tree, durations, now = ONE_QUEUE, {}, T0 + seconds(10)
     jumper = Placement(asks("jumper", limit_s=500), (Assignment(0, NodeId("n1"), (3,)),))
@@ -247,13 +260,10 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(happe
     elif happened == "limited":
         tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
     elif happened.startswith("overran"):  # it was let through, since its like took ten seconds
-        unlimited = replace(jumper, gang=asks("b", limit_s=None))
-        running, durations = [*running, runs(unlimited, since=T0 + seconds(5))], {"all": (10.0,) * 20}
+        running, durations = [*running, runs(replace(jumper, gang=unlimited), since=T0 + seconds(5))], {"all": (10.0,) * 20}
         now = T0 + seconds(90)
-    begins_s = 86_400 if "tomorrow" in happened else 120
-    exam = Reservation(
-        ReservationId("r"), "exam", T0 + seconds(begins_s), T0 + seconds(begins_s + 500), users=("eve",), nodes=(NodeId("n1"),), created_at=T0 + seconds(5)
-    )
+    elif happened == "learned":
+        durations = {"all": (10_000.0,) * 20}
     reservations = [exam] if "reserved" in happened else []
     timeline = Timeline.of(snapshot(nodes, running, queues=tree, durations=durations, now=now, reservations=reservations))
     if happened == "started":

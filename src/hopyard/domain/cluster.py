@@ -106,8 +106,8 @@ class Promise:
 
 class BreachCause(StrEnum):
     NODE_LOST = "node-lost"  # or cordoned, or it has less than before
-    RESERVATION = "reservation"  # granted after the promise, or used by its owner
-    OVERRUN = "overrun"  # a run takes longer than it was expected to
+    RESERVATION = "reservation"  # granted after the promise, or used by its owner; or the gang is now expected to run into it
+    OVERRUN = "overrun"  # a run takes longer than it was expected to; or the gang itself will
     PRIORITY = "priority"  # a gang of higher priority in its queue came
     GUARANTEE = "guarantee"  # a gang came that its queue is guaranteed room for, where this one borrows
     SHARE = "share"  # a gang came whose queue or user has used less
@@ -117,13 +117,16 @@ class BreachCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A promise that cannot be kept: why, and what is expected instead (None: nothing can be said)."""
+    """A promise that cannot be kept: why, and what is expected instead (None: nothing can be said).
+
+    other: the gang that goes before this one, where the cause is that."""
 
     gang: GangId
     cause: BreachCause
     detail: str
     promised_at: datetime
     expected_at: datetime | None = None
+    other: GangId | None = None
 
 
 @dataclass(frozen=True, slots=True)

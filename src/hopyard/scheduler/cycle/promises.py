@@ -18,7 +18,6 @@ from hopyard.scheduler.timeline.timeline import Timeline
 
 PROMISES = 8  # blocked gangs that are promised a start; all others may be overtaken by who is in nobody's way
 LATE = "late is also who goes before it, run"
-ANOTHER = (BreachCause.PRIORITY, BreachCause.GUARANTEE, BreachCause.SHARE, BreachCause.PROMISE)  # it is late because another goes first
 BY_QUOTA = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 Ground = frozenset[tuple[bool, tuple[str, ...], Where]]
 
@@ -196,9 +195,9 @@ class Promises:
         breach = self._timeline.breach(self._gang(before), before, after, self._comes_before)
         self._breaches.pop(before.gang, None)
         if breach is not None and before.gang in self._gave_way and breach.cause is not BreachCause.NODE_LOST:
-            breach = replace(breach, cause=BreachCause.RESERVATION, detail=self._gave_way[before.gang])
+            breach = replace(breach, cause=BreachCause.RESERVATION, detail=self._gave_way[before.gang], other=None)
         if breach is not None:
-            self._breaches[before.gang] = self._traced(breach, before)
+            self._breaches[before.gang] = self._traced(breach)
 
     def _comes_before(self, other: Placement, gang: Gang) -> tuple[BreachCause, str]:
         """By which rule the other, which holds or will hold what this one was promised, goes first: as things stood without it."""
@@ -224,20 +223,17 @@ class Promises:
         started = self._timeline.holds_now(there.id)
         return BreachCause.PROMISE, f"{name} {'started' if started else 'was promised a start'} there, and will be there longer"
 
-    def _traced(self, breach: Breach, before: Promise) -> Breach:
-        """Who is late because another is that goes before it, is late for the same cause."""
-        if breach.cause not in ANOTHER:
+    def _traced(self, breach: Breach) -> Breach:
+        """A gang that is late because another goes before it, which is late itself, is late for the same cause."""
+        if breach.other is None:
             return breach
-        for other, promise in self.given.items():
-            theirs = self._breaches.get(other)
-            if other == before.gang or {*promise.nodes}.isdisjoint(before.nodes):
-                continue
-            if other in self._gave_way:
-                return replace(breach, cause=BreachCause.RESERVATION, detail=self._gave_way[other])
-            if theirs is not None:
-                root = theirs.detail.removeprefix(LATE).partition(": ")[2] if theirs.detail.startswith(LATE) else theirs.detail
-                return replace(breach, cause=theirs.cause, detail=f"{LATE} {other}: {root}")
-        return breach
+        if breach.other in self._gave_way:
+            return replace(breach, cause=BreachCause.RESERVATION, detail=self._gave_way[breach.other])
+        theirs = self._breaches.get(breach.other)
+        if theirs is None:
+            return breach
+        root = theirs.detail.removeprefix(LATE).partition(": ")[2] if theirs.detail.startswith(LATE) else theirs.detail
+        return replace(breach, cause=theirs.cause, detail=f"{LATE} {breach.other}: {root}")
 
     @property
     def breaches(self) -> tuple[Breach, ...]:
