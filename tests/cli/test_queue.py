@@ -126,7 +126,7 @@ def test_a_queue_that_was_removed_says_so() -> None:
     one = {
         "name": "old", "parent": None, "depth": 0, "declared": False, "guarantee": {}, "maximum": {}, "borrow_limit": {}, "lend_limit": {},
         "user_limit": {}, "used": {"gpu": 1000}, "share": 0.25, "borrowed": {"gpu": 1000}, "lent": {}, "running": 1, "waiting": 0, "weight": 1.0,
-        "priorities": [0, 50], "default_priority": 50, "reclaims": True, "preempts_lower": True, "time_slices": False, "no_preempt": True, "submitters": [], "admins": [],
+        "priorities": [0, 50], "user_priorities": {}, "default_priority": 50, "reclaims": True, "preempts_lower": True, "time_slices": False, "no_preempt": True, "submitters": [], "admins": [],
     }  # fmt: skip
     assert any("old (removed)" in line and "gpus 1" in line for line in table_of({"queues": [one], "default": "a"}))
     assert "old (removed: what runs in it goes on, nothing starts)" in lines_of(one, half_life_s=60, owner="alice")[0]

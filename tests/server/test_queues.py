@@ -145,7 +145,7 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
             return await stage.ask("POST", "/runs", body, token=token, status=status)
 
         refused = (await submit(dora, 400, priority=51))["error"]
-        assert refused["message"] == "priority: 51 is not from 0 to 50, which queue default allows"
+        assert refused["message"] == "priority: 51 is not from 0 to 50, which queue default allows dora"
         assert refused["hints"][0] == "without one, a run gets 50 there"
         assert (await submit(dora, priority=1))["spec"]["priority"] == 1
         by_owner = await stage.submit(priority=90, preemptible=False)
@@ -160,9 +160,15 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
             taken = (await stage.ask("POST", f"/runs/{study['id']}/{path}", {}, token=dora, status=201))["spec"]
             assert (taken["priority"], taken["preemptible"], taken["study"]["trial"]["preemptible"]) == (50, True, True)
         await put(stage, {**TREE, "queues": {**TREE["queues"], "default": {}}})
-        assert (await submit(dora, 400, priority=61))["error"]["message"] == "priority: 61 is not from 10 to 60, which queue vision allows"
+        assert (await submit(dora, 400, priority=61))["error"]["message"] == "priority: 61 is not from 10 to 60, which queue vision allows dora"
         assert (await submit(dora, priority=60))["spec"]["priority"] == 60
         assert (await submit(BOB, priority=100))["spec"]["priority"] == 100  # he administers it
+        await put(stage, {"queues": {"default": {}, "vision": {"user_priorities": {"dora": 80}}}})
+        assert (await submit(dora, queue="vision", priority=80))["spec"]["priority"] == 80
+        refused = (await submit(dora, 400, queue="vision", priority=81))["error"]
+        assert refused["message"] == "priority: 81 is not from 0 to 80, which queue vision allows dora"
+        assert "`user_priorities: {dora: 81}`" in refused["hints"][1]
+        assert (await submit(BOB, 400, queue="vision", priority=51))["error"]["message"].startswith("priority: 51 is not from 0 to 50")
         await put(stage, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
         refused = (await submit(dora, 403, preemptible=False))["error"]
         assert refused["message"] == "`dora` may not submit runs that are never preempted to queue default"

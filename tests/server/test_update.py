@@ -8,7 +8,7 @@ from typing import Any
 
 from hopyard.server.auth import hash_token
 from tests.server.stage import Stage, play, role
-from tests.server.test_studies import STUDY, trial
+from tests.server.test_studies import STUDY, TRIAL, trial
 
 TREE: dict[str, Any] = {
     "default": "vision",
@@ -101,6 +101,27 @@ def test_both_queues_have_a_say(tmp_path: Path) -> None:
         await change(stage, run, user="bob", note="mine no more", status=403)
 
     play(tmp_path, scene, loops=False)
+
+
+def test_a_study_is_moved_only_where_its_trials_may_wait(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        await begin(stage)
+        await stage.started(roles=[role(cpu_milli=8000)])  # nothing else starts
+        queues = {**TREE["queues"], "calm": {"no_preempt": False, "admins": ["bob"]}, "small": {"maximum": {"gpus": 1}}}
+        await stage.ask("PUT", "/queues", {"tree": {**TREE, "queues": queues}, "file": "team.yaml"})
+        never = {**STUDY, "trial": {**TRIAL, "preemptible": False}}
+        large = {**STUDY, "trial": {**TRIAL, "roles": [role(gpus=2)]}}
+        stubborn, wide, usual = [await submit(stage, "dave", study=study) for study in (never, large, STUDY)]
+        refused = await change(stage, stubborn, user="dave", queue="calm", status=403)
+        assert refused["error"]["message"] == "`dave` may not submit runs that are never preempted to queue calm"
+        refused = await change(stage, wide, user="dave", queue="small", status=400)
+        assert "may never start in queue small" in refused["error"]["message"]
+        for study in (stubborn, wide):
+            assert (await stage.ask("GET", f"/runs/{study['id']}"))["spec"]["queue"] == "vision"
+        assert (await change(stage, usual, user="dave", queue="calm"))["changes"][0] == "queue vision -> calm"
+        assert (await change(stage, stubborn, queue="calm"))["changes"][0] == "queue vision -> calm"  # by the owner
+
+    play(tmp_path, scene)
 
 
 def test_what_is_changed_starts_as_it_was_changed(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def lines_of(one: dict[str, Any], *, half_life_s: float, owner: str) -> list[str
         ("borrowed", amounts(one["borrowed"])),
         ("lent", amounts(one["lent"])),
         ("runs", f"{one['running']} running, {one['waiting']} waiting"),
-        ("priorities", f"{low} to {high}, {one['default_priority']} without one"),
+        ("priorities", f"{low} to {high}, {one['default_priority']} without one" + "".join(f"; {user} up to {highest}" for user, highest in one["user_priorities"].items())),
         ("habits", "; ".join(habits)),
         ("submitters", who),
         ("admins", ", ".join(dict.fromkeys([*one["admins"], owner]))),

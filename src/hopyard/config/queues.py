@@ -35,7 +35,7 @@ from hopyard.errors import SpecError
 TOP_KEYS = ("default", "half_life", "queues")
 LIMITS = ("guarantee", "maximum", "borrow_limit", "lend_limit", "user_limit")
 QUEUE_KEYS = (
-    "parent", "weight", *LIMITS, "submitters", "admins", "priorities", "default_priority", "reclaims", "preempts_lower", "time_slices", "no_preempt", "queues",
+    "parent", "weight", *LIMITS, "submitters", "admins", "priorities", "user_priorities", "default_priority", "reclaims", "preempts_lower", "time_slices", "no_preempt", "queues",
 )  # fmt: skip
 MAX_QUEUES, MAX_DEPTH = 1000, 16
 WEIGHTS = 1e-6, 1e6  # the smallest and the largest
@@ -153,6 +153,7 @@ def _queue(one: _Found) -> Queue:
         preempts_lower=read_flag(given, "preempts_lower", default=_PLAIN.preempts_lower),
         time_slices=read_flag(given, "time_slices", default=_PLAIN.time_slices),
         no_preempt=read_flag(given, "no_preempt", default=_PLAIN.no_preempt),
+        user_priorities=_user_priorities(given.section("user_priorities"), above=priorities[1]),
     )
 
 
@@ -189,6 +190,18 @@ def _priorities(given: Section) -> tuple[int, int]:
         problem = f"{shown(values)} is not a lowest and a highest priority from {LOWEST} to {HIGHEST}"
         raise given.fail("priorities", problem, "for example `priorities: [0, 80]`")
     return values[0], values[1]
+
+
+def _user_priorities(given: Section, *, above: int) -> dict[str, int]:
+    """The highest priority of each user who is granted more than all others."""
+    found = {}
+    for user in given.values:
+        given.checked(user, lambda name=user: check_name(name, what="user"))  # type: ignore[misc]
+        hint = f"`priorities` of the queue lets all users ask for up to {above}"
+        if given.values[user] is None:
+            raise given.fail(user, "no priority is given", hint)
+        found[user] = given.whole(user, HIGHEST, low=min(above + 1, HIGHEST), high=HIGHEST, hint=hint)
+    return found
 
 
 def _default(top: Section, queues: Mapping[QueueName, Queue]) -> QueueName:

@@ -65,6 +65,8 @@ def queue_mapping(queue: Queue) -> dict[str, Any]:
     if queue.priorities != (0, queue.default_priority):
         found["priorities"] = [low, high]
         usual = min(max(usual, low), high)
+    if queue.user_priorities:
+        found["user_priorities"] = dict(queue.user_priorities)
     if queue.default_priority != usual:
         found["default_priority"] = queue.default_priority
     for key in ("reclaims", "preempts_lower", "time_slices", "no_preempt"):
@@ -108,7 +110,12 @@ def _differences(old: Queue, new: Queue) -> Iterator[str]:
     for field in fields(Queue):
         was, is_now = getattr(old, field.name), getattr(new, field.name)
         if was != is_now:
-            yield f"{field.name}: {_shown(was)} → {_shown(is_now)}"
+            shown = _shown_users if field.name == "user_priorities" else _shown
+            yield f"{field.name}: {shown(was)} → {shown(is_now)}"
+
+
+def _shown_users(users: Mapping[str, int]) -> str:
+    return ", ".join(f"{user} {highest}" for user, highest in users.items()) or "none"
 
 
 def _shown(value: Any) -> str:

@@ -25,7 +25,8 @@ class Queue:
     uses in it at a time.
     submitters, admins: names of users, () means everybody may submit, only the server's owner may administer; both are
     inherited by children that name nobody. priorities: lowest and highest that a run of a user may ask for (administrators and the
-    owner may ask for any); default_priority: what it has when it asks for none.
+    owner may ask for any); user_priorities: the highest that each of these users may ask for, above that; default_priority: what it has
+    when it asks for none.
     reclaims: takes back what it lent by preemption. preempts_lower: its runs of higher priority preempt its own lower ones.
     no_preempt: its users' runs may ask never to be preempted.
     time_slices: runs that were served long give way to those that were served little (see scheduler/service.py).
@@ -47,6 +48,12 @@ class Queue:
     preempts_lower: bool = True
     time_slices: bool = False
     no_preempt: bool = True
+    user_priorities: Mapping[str, int] = field(default_factory=dict)
+
+    def priorities_of(self, user: str) -> tuple[int, int]:
+        """The lowest and the highest priority that the user may ask for without administering the queue."""
+        low, high = self.priorities
+        return low, max(high, self.user_priorities.get(user, high))
 
 
 @dataclass(frozen=True, slots=True)

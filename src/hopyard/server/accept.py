@@ -14,6 +14,7 @@ from hopyard.config.suggest import closest
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import DEFAULT_QUEUE, Digest, GangId, check_name, check_run_id, new_run_id
+from hopyard.domain.queue import QueueTree
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, ResumeFrom, Run, RunSpec
 from hopyard.domain.run_environment import check_settable
 from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecError
@@ -57,11 +58,8 @@ async def accept(
         nodes = await parts.nodes.get()
         tree = await parts.queues.tree()
         spec = in_queue(tree, asked, user=user, owner=parts.queues.owner, trial=asked.parent is not None)
+        check_trials(tree, spec, user=user, owner=parts.queues.owner)
         await check_may_start(parts, spec, user, nodes)
-        if spec.study is not None and spec.study.get("trial"):
-            trial = replace(spec_of_json(spec.study["trial"], path="study.trial"), queue=spec.queue, priority=spec.priority)
-            trial = in_queue(tree, trial, user=user, owner=parts.queues.owner)  # its runs are not asked again
-            await check_may_start(parts, trial, user, nodes)
     await parts.storage.check(user)
     async with parts.sweeper.held_off():
         pinned = replace(spec, datasets=await _pin(parts.datasets, spec.datasets)) if spec.datasets else spec
@@ -163,10 +161,27 @@ def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
         raise SpecError(f"study.mop.dataset: the run does not mount `{found.mop.dataset}`", hints=("name it under `datasets` too",))
 
 
+def check_trials(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) -> None:
+    """Raises SpecError and Forbidden where the trials of a study may not wait in its queue, as `in_queue` does: their runs are submitted
+    with the study's own token and are not checked again."""
+    trial = _trial(spec)
+    if trial is not None:
+        in_queue(tree, trial, user=user, owner=owner)
+
+
 async def check_may_start(parts: Parts, spec: RunSpec, user: str, nodes: Sequence[Node]) -> None:
-    """Raises DoesNotFit where the run could never start: on no node there is, or within no limit of its queue."""
-    check_fits(spec, nodes)
-    await parts.queues.check_never_refused(_gang(spec, user), nodes)
+    """Raises DoesNotFit where the run, or a trial of the study that it is, could never start: on no node there is, or within no limit of its
+    queue."""
+    for one in filter(None, (spec, _trial(spec))):
+        check_fits(one, nodes)
+        await parts.queues.check_never_refused(_gang(one, user), nodes)
+
+
+def _trial(spec: RunSpec) -> RunSpec | None:
+    """What a trial of this study asks for, which waits where its study does; None where there are none."""
+    if spec.study is None or not spec.study.get("trial"):
+        return None
+    return replace(spec_of_json(spec.study["trial"], path="study.trial"), queue=spec.queue, priority=spec.priority)
 
 
 def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:

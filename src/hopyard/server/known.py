@@ -25,8 +25,8 @@ def no_such_user(name: str, known: Iterable[str]) -> NotFound:
 
 
 def named_in(tree: QueueTree) -> set[str]:
-    """Everybody whom a queue lets submit or administer."""
-    return {user for queue in tree.queues.values() for user in (*queue.submitters, *queue.admins)}
+    """Users that a queue lets submit, administer, or ask for a higher priority."""
+    return {user for queue in tree.queues.values() for user in (*queue.submitters, *queue.admins, *queue.user_priorities)}
 
 
 def _sentence(name: str, near: str | None) -> str:

@@ -88,6 +88,7 @@ class QueueOut(Struct, frozen=True, kw_only=True):
     submitters: tuple[str, ...]
     admins: tuple[str, ...]
     priorities: tuple[int, int]
+    user_priorities: Mapping[str, int]
     default_priority: int
     reclaims: bool
     preempts_lower: bool
@@ -152,6 +153,7 @@ def queue_out(
         submitters=submitters(tree, queue.name),
         admins=admins(tree, queue.name),
         priorities=queue.priorities,
+        user_priorities=queue.user_priorities,
         default_priority=queue.default_priority,
         reclaims=queue.reclaims,
         preempts_lower=queue.preempts_lower,

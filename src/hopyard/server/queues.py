@@ -165,10 +165,10 @@ def _may_submit(tree: QueueTree, queue: QueueName, owner: str) -> tuple[str, ...
 
 def check_priority(queue: Queue, asked: int, *, user: str) -> None:
     """Raises SpecError when a user who does not administer the queue may not ask for this priority there."""
-    low, high = queue.priorities
+    low, high = queue.priorities_of(user)
     if not low <= asked <= high:
         hints = (
             f"without one, a run gets {queue.default_priority} there",
-            f"administrators of the queue may use others; `priorities` in the queue file grants them to {user} and all others",
+            f"administrators of the queue may use others; `user_priorities: {{{user}: {asked}}}` in the queue file grants this one to {user}, `priorities` to all",
         )
-        raise SpecError(f"priority: {asked} is not from {low} to {high}, which queue {queue.name} allows", hints=hints)
+        raise SpecError(f"priority: {asked} is not from {low} to {high}, which queue {queue.name} allows {user}", hints=hints)

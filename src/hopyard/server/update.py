@@ -11,7 +11,7 @@ from hopyard.domain.quota import admins
 from hopyard.domain.run import RoleSpec, Run, RunEvent, RunEventKind, RunPhase, RunSpec
 from hopyard.domain.run_change import changes, waits_otherwise
 from hopyard.errors import Conflict, SpecError
-from hopyard.server.accept import check_may_start, check_spec
+from hopyard.server.accept import check_may_start, check_spec, check_trials
 from hopyard.server.auth import Caller
 from hopyard.server.parts import Parts
 from hopyard.server.queues import in_queue
@@ -112,10 +112,15 @@ def _in_queue(tree: QueueTree, before: Run, spec: RunSpec, wish: Wish, *, user: 
     """With a queue that whoever changes the run may use, and its user as well, unless an administrator of the queue puts it there. A priority
     that was not asked for anew, and that the new queue does not allow, becomes the default there."""
 
-    def tried(wanted: RunSpec) -> RunSpec:
+    def placed_by(user: str, wanted: RunSpec) -> RunSpec:
         placed = in_queue(tree, wanted, user=user, owner=owner)
+        check_trials(tree, placed, user=user, owner=owner)
+        return placed
+
+    def tried(wanted: RunSpec) -> RunSpec:
+        placed = placed_by(user, wanted)
         if placed.queue is not None and user not in (*admins(tree, placed.queue), owner):
-            placed = in_queue(tree, wanted, user=before.name.user, owner=owner)
+            placed = placed_by(before.name.user, wanted)
         return placed
 
     if wish.priority is not None or spec.queue == before.spec.queue:
