@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from hopyard.testing.fake_engine import FakeEngine, Fate
 TOKEN = "hop_" + "t" * 43
 NODE = Node(NodeId("box"), "fake", 8000, 32 * 2**30, (Gpu(0, "A100"), Gpu(1, "A100")))
 FOREVER = Fate(prepare=timedelta(0), run=timedelta(days=1))
+UNTIL_KILLED = replace(FOREVER, ignores_stop=True)  # it uses its whole grace: until then only what a test says of its replicas ends it
 API = "/api/v1"
 
 
@@ -123,12 +124,12 @@ def role(**resources: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, limits: LimitSettings | None = None, quota_bytes: int = 0) -> AsyncIterator[Stage]:
-    """loops=False: no controller runs; what is submitted waits for ever."""
+async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, limits: LimitSettings | None = None, quota_bytes: int = 0, fate: Fate = FOREVER) -> AsyncIterator[Stage]:
+    """loops=False: no controller runs; what is submitted waits for ever. fate: of all replicas."""
     database = Database.open(folder / "hopyard.db")
     blobs, streams = FolderBlobs(folder / "blobs"), FolderStreams(folder / "streams")
     clock, ended = SystemClock(), asyncio.Event()
-    engine = FakeEngine(clock, [NODE], fate=lambda _attempt, _rank: FOREVER)
+    engine = FakeEngine(clock, [NODE], fate=lambda _attempt, _rank: fate)
     access = SqlAccessStore(database)
     if await access.find_token(hash_token(TOKEN)) is None:
         await access.add_token("alice", hash_token(TOKEN), now=datetime.now(UTC), name="home")

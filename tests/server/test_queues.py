@@ -275,7 +275,7 @@ def test_a_queue_tells_what_it_uses_and_who(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         tree = {"queues": {"default": {}, "sure": {"guarantee": {"gpus": 1}}}}
         await put(stage, tree)
-        await stage.started(roles=[role(gpus=2)], queue="default")
+        await stage.started(roles=[role(gpus=2)], queue="default", preemptible=False)
         waiting = await stage.submit(roles=[role(gpus=1)], queue="sure")
         default, sure = (await stage.ask("GET", "/queues"))["queues"]
         assert (default["used"], default["share"]) == ({"cpu": 1000, "gpu": 2000, "gpu:a100": 2000}, 1.0)

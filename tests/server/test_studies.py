@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.points import POINT, pack_definition, pack_point, series_of
-from tests.server.stage import Stage, play, role
+from tests.server.stage import UNTIL_KILLED, Stage, play, role
 
 TRIAL = {"project": "p", "roles": [role()]}
 STUDY = {
@@ -224,7 +224,7 @@ def test_replicas_that_are_not_essential_are_told_to_end_after_the_others(tmp_pa
         await stage.sync(run, [], rank=1, phase="exited", exit=stopped, final=True)
         assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "cancelled"
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, fate=UNTIL_KILLED)
 
 
 def test_a_gang_succeeds_with_its_essential_replicas(tmp_path: Path) -> None:
