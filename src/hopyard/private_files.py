@@ -6,6 +6,7 @@ the SDK uses it inside users' processes.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -16,11 +17,16 @@ FOLDER_MODE, FILE_MODE, OTHERS = 0o700, 0o600, 0o077
 P = TypeVar("P", str, Path)
 
 
-def make_folder(path: P) -> P:
-    """Makes a folder and its missing parents, each with mode 0700; one that exists is left as it is. Raises OSError."""
+def make_folder(path: P, *, below: str | Path = "") -> P:
+    """Makes a folder and its missing parents, each with mode 0700; one that exists is left as it is. Raises OSError.
+
+    below: a folder above it that has to be there: FileNotFoundError where it was removed, which it then stays.
+    """
     missing = []
-    above = os.fspath(path)
+    above, top = os.fspath(path), os.fspath(below)
     while above and not os.path.isdir(above):
+        if above == top:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), top)
         missing.append(above)
         above = os.path.dirname(above)
     for folder in reversed(missing):
@@ -39,9 +45,10 @@ def open_file(path: str | Path, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Replaces `path` by `data` so that a reader sees the old or the new content, never a part. Makes the folder where it is missing."""
-    make_folder(path.parent)
+def write_atomically(path: Path, data: bytes, *, durable: bool = False, below: str | Path = "") -> None:
+    """Replaces `path` by `data` so that a reader sees the old or the new content, never a part. Makes the folder where it is missing; below:
+    as of `make_folder`."""
+    make_folder(path.parent, below=below)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:

@@ -93,7 +93,7 @@ class Folder:
 
     def create(self) -> None:
         for folder in (self.streams, self.work, self.checkpoints):
-            make_folder(folder)
+            make_folder(folder, below=self.root)
 
     def read_spec(self) -> ReplicaSpec:
         """In a home that was moved, or in a copy of one, the home is the one that the folder lies in now, and the control groups of a copy
@@ -111,7 +111,7 @@ class Folder:
 
     def write_study(self, study: Mapping[str, Any], secret: str) -> None:
         """What a replica of a study reads of it: too long for a variable."""
-        write_atomically(self.root / STUDY_FILE, json.dumps({"spec": study, "secret": secret}).encode())
+        write_atomically(self.root / STUDY_FILE, json.dumps({"spec": study, "secret": secret}).encode(), below=self.root)
 
     def read_state(self) -> ReplicaState | None:
         try:
@@ -122,7 +122,7 @@ class Folder:
     def write_state(self, state: ReplicaState) -> None:
         text = msgspec.json.encode(state)
         try:
-            write_atomically(self.root / STATUS_FILE, text)
+            write_atomically(self.root / STATUS_FILE, text, below=self.root)
         except OSError as failed:
             if not is_disk_full(failed):
                 raise
@@ -142,7 +142,7 @@ class Folder:
         earlier = self.read_stop()
         kept = order if earlier is None else earlier.followed_by(order)
         if kept != earlier:
-            write_atomically(self.root / STOP_FILE, msgspec.json.encode(kept))
+            write_atomically(self.root / STOP_FILE, msgspec.json.encode(kept), below=self.root)
 
     def read_left(self) -> Left | None:
         """What the script said as it left to make room; None when it did not."""
@@ -159,7 +159,7 @@ class Folder:
             return None
 
     def write_token(self, token: str) -> None:
-        write_atomically(self.root / TOKEN_FILE, token.encode())
+        write_atomically(self.root / TOKEN_FILE, token.encode(), below=self.root)
 
     def append(self, stream: str, record: bytes) -> None:
         """Add whole records to a stream that others may append to as well: one write, at the end. Raises OSError.

@@ -46,9 +46,11 @@ class LeftBehind:
 
     def _move(self, path: Path) -> Path | None:
         launch = self.spec.launch
-        target = Home(Path(self.spec.node.home)).kept_of(launch.run) / f"{launch.attempt}-{launch.rank}" / path.name
+        home = Home(Path(self.spec.node.home))
+        target = home.kept_of(launch.run) / f"{launch.attempt}-{launch.rank}" / path.name
         try:
-            make_folder(target.parent)
+            path.lstat()  # first: for nothing no folder is made
+            make_folder(target.parent, below=home.root)
             path.rename(target)
         except OSError as failed:
             say(f"{path} stays where it is: {failed}")

@@ -37,7 +37,7 @@ def push_files(client: Client, root: Path, work: Path, paths: list[str]) -> Pack
     try:
         for path in paths:
             target = stage / path
-            make_folder(target.parent)
+            make_folder(target.parent, below=root)
             os.link(work / path, target, follow_symlinks=False)
         return push_folder(client, stage)
     finally:

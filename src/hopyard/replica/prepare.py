@@ -101,7 +101,7 @@ class Preparation:
         def fill() -> None:
             if any(self.folder.work.iterdir()):  # a try that the server's end broke off
                 remove_tree(self.folder.work)
-                make_folder(self.folder.work)
+                make_folder(self.folder.work, below=self.folder.root)
             cache.checkout(code, self.folder.work, self._fetch("code"))
 
         self._patiently(fill, "code")

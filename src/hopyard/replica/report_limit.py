@@ -242,7 +242,7 @@ class ReportLimit:
         return f"{name} of replica {rank} passed the limit of {format_memory(self.limit_bytes)}: of what follows only the newest values are kept, now and then (`hop run --max-metrics`, at most `runs: {{max_metrics: …}}` in config.yaml)"
 
     def _begin(self, name: str, descriptor: int, size: int, acknowledged: int, now: float) -> _Limited:
-        make_folder(self._folder)
+        make_folder(self._folder, below=self._folder.parent)
         earlier = sorted(self._folder.glob(f"{name}.*"))
         if earlier:  # of a replica that died: what it had not kept is gone with it
             kept = open_file(earlier[0], os.O_RDWR)

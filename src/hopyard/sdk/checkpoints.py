@@ -75,9 +75,9 @@ def write(root: str, step: int, objects: Mapping[str, Any], positions: Sequence[
 
     Raises OSError when the disk refuses and SpecError for an object that cannot be saved; then nothing is left behind.
     """
-    make_folder(root)
+    make_folder(root, below=os.path.dirname(root))
     scratch = os.path.join(root, f".tmp-{step}-{os.urandom(6).hex()}")
-    make_folder(scratch)
+    make_folder(scratch, below=root)
     try:
         _fill(scratch, step, objects, positions, metrics)
         _sync_tree(scratch)

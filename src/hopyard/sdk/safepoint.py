@@ -46,7 +46,7 @@ class SafePoints:
         self._stop, self._look_at, self._asked = os.path.join(replica, _STOP_FILE), 0.0, False
         self.at_limit = False  # whether it is asked because its time is over
         self._folder = os.path.join(gang, FOLDER)
-        make_folder(self._folder)
+        make_folder(self._folder, below=gang)
         self._lock = open_file(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT)
         with self._locked():
             self._agreed = _cells(self._lock)

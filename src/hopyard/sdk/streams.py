@@ -28,7 +28,8 @@ class StreamFile:
         self.path = path
         self._whole = whole
         try:
-            make_folder(os.path.dirname(path))
+            streams = os.path.dirname(path)
+            make_folder(streams, below=os.path.dirname(streams))
             self.descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         except OSError as broken:
             self.descriptor = -1
