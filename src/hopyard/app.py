@@ -33,14 +33,14 @@ from hopyard.config.allocator import set_allocator
 from hopyard.config.descriptors import count_allowed, raise_limit
 from hopyard.config.home import AS_ROOT, Home, user_name
 from hopyard.config.identity import Identity, place_of, proof, read_identity, write_identity
-from hopyard.config.node_checks import disk_trouble, gpu_trouble
+from hopyard.config.node_checks import gpu_trouble, home_trouble
 from hopyard.config.quotas import QuotaSettings
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.config.settings import ServerSettings, Settings, read_settings
 from hopyard.controller.audit_retention import keep_audit
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.garbage import look_at_everything, look_briefly
-from hopyard.controller.heartbeat import keep_heartbeat
+from hopyard.controller.heartbeat import AWAY_AFTER, keep_heartbeat
 from hopyard.controller.leftovers import keep_swept
 from hopyard.controller.restored import cordon_restored
 from hopyard.domain.cluster import KnownServer
@@ -263,7 +263,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
         identity = await ensure_identity(home, access)
         await ensure_token(home, access, identity.owner, mark, now=clock.now())
         name = "local" if settings.database is None else f"local-{mark}"
-        place, server_key = f"{socket.gethostname()}:{home.root}", "" if settings.database is None else secrets.token_hex(SECRET_BYTES)
+        server_key = "" if settings.database is None else secrets.token_hex(SECRET_BYTES)
         engine = LocalEngine(
             home,
             server_url=lambda: url,
@@ -272,7 +272,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             name=name,
             umask=scripts_umask,
             make_room=reserves.release,
-            checks=Checks(disk_trouble, gpu_trouble),
+            checks=Checks(home_trouble, gpu_trouble),
             pass_environment=settings.runs.pass_environment,
             max_output_bytes=settings.runs.max_output_bytes,
             max_metrics_bytes=settings.runs.max_metrics_bytes,
@@ -331,7 +331,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             background = [parts.controller.run(), *sweeping, look_at_everything(clock), audit, removal, reserves.run()]
             if settings.database is not None:
                 own_url = settings.server.url or url
-                background.append(keep_heartbeat(cluster, clock, server=lambda at: KnownServer(name, place, at, own_url, server_key)))
+                background.append(keep_heartbeat(cluster, clock, server=lambda at: KnownServer(name, place(home), at, own_url, server_key)))
             others = [loops.create_task(one) for one in background]
             with suppress(TimeoutError):  # who asks first, asks what machines there are
                 async with asyncio.timeout(FIRST_LOOK_S):
@@ -376,8 +376,21 @@ def declared(node: DeclaredNode, quotas: QuotaSettings) -> NodeSettings:
     )
 
 
+def place(home: Home) -> str:
+    """The machine and the folder of a server, for people and for other servers of its database."""
+    return f"{socket.gethostname()}:{home.root}"
+
+
 async def check_node_free(home: Home, cluster: ClusterStore, engine: LocalEngine) -> None:
-    """Raises SpecError when another home on the same database has a node of this name: runs of one would be taken for the other's."""
+    """Raises SpecError when another home on the same database has a node of this name, or this home is a copy of one whose server is up: runs
+    of one would be taken for the other's."""
+    own, now = place(home), datetime.now(UTC)
+    for server in await cluster.servers():
+        if server.engine == engine.name and server.place != own and now - server.seen_at <= AWAY_AFTER:
+            raise SpecError(
+                f"the server of {server.place} is up, and this home is a copy of its home",
+                hints=(f"end that server first; or remove {home.mark_file} and {home.token_file}, so that this one is another server of the database",),
+            )
     name = engine.node.id
     if any(node.id == name and node.engine != engine.name for node in await cluster.nodes()):
         raise SpecError(

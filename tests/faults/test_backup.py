@@ -9,6 +9,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,9 @@ def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself
     assert node["cordoned"] and "restored from the backup of" in node["cordon_reason"]
     assert "uncordon" in other.ok("why", live["name"]).out
     assert world.run(live["name"])["phase"] == "running", "the original goes on"
+    (attempt,) = other.get(f"/runs/{queued['id']}/attempts")["attempts"]
+    ended = datetime.fromisoformat(attempt["ended_at"])
+    assert ended == datetime.fromisoformat(second["created_at"]), "the time since the backup is no run time"
     step = other.get(f"/runs/{queued['id']}/checkpoints")["checkpoints"][-1]["step"]
     gate.touch()
     other.ok("node", "uncordon", node["id"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,21 @@ def test_a_second_home_with_the_name_of_a_node_is_refused(two: tuple[World, Worl
     assert done.code == 1
     assert "another server of this database has a node `first`" in done.talk
     assert "node: {id: NAME}" in done.talk
+
+
+def test_a_copy_of_a_home_whose_server_is_up_is_refused(two: tuple[World, World, str], tmp_path: Path) -> None:
+    first, _, _ = two
+    first.ok("up")
+    until(lambda: first.get("/nodes")["nodes"], "its node")
+    root = tmp_path / "copy"
+    root.mkdir()
+    shutil.copytree(first.home.root, root / "home", ignore=shutil.ignore_patterns("server.sock"))
+    copy = World(root, settings="")
+    try:
+        done = copy.hop("up")
+        assert (done.code, "this home is a copy of its home" in done.talk) == (1, True), done
+    finally:
+        copy.end()
 
 
 def test_a_database_that_is_away_is_named_by_every_command(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hopyard import __version__
@@ -42,8 +42,8 @@ def create_backup(home: Home, folder: Path, *, progress: Progress = SILENT) -> B
 
 
 def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: Progress) -> BackupMark:
-    created_at = datetime.now(UTC)
     staged = _stage_databases(home, folder, url, scratch)
+    created_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)  # nothing in the databases is later
     wanted = [*single_files(home), *(path for one in FOLDERS for path in files_below(home, one))]
     fresh = [path for path in wanted if not copying.is_same(home / path, folder / path)]
     progress.begin("copying", sum(_size(home / path) for path in fresh))

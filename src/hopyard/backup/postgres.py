@@ -15,8 +15,8 @@ _INSTALL = "install PostgreSQL's client programs (Debian: postgresql-client), of
 
 
 def dump(url: str, file: Path) -> None:
-    """The whole database, of one moment. Raises NotFound without `pg_dump`, ServerUnavailable when it fails."""
-    _run("pg_dump", url, ["--format=custom", "--no-owner", f"--file={file}"], before_url=["--dbname"])
+    """The whole database, of one moment, but for the servers that share it: a restored copy is not to talk to them. Raises NotFound without `pg_dump`, ServerUnavailable when it fails."""
+    _run("pg_dump", url, ["--format=custom", "--no-owner", "--exclude-table-data=*.servers", f"--file={file}"], before_url=["--dbname"])
 
 
 def restore(url: str, file: Path) -> None:

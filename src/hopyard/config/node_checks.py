@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hopyard.config.home import Home
 from hopyard.config.units import bytes_in_words
 
 NEEDED_BYTES = 64 * 1024**2  # for streams and status; a checkpoint that finds no room says so itself
 NEEDED_FILES = 1000
+_NO_CLOCK_BEFORE = 1_700_000_000.0  # November 2023: a machine whose clock says less never set it
 DRIVER_WITHIN_S = 20.0  # a driver that is stuck answers never
 
 
@@ -25,6 +29,36 @@ def disk_trouble(folder: Path) -> str:
     if disk.f_files and disk.f_favail < NEEDED_FILES:
         return f"the file system of {folder} has no room for more files; remove some or set HOPYARD_HOME to another disk"
     return ""
+
+
+def clock_trouble() -> str:
+    """What is wrong with the clock of this machine; "" where nothing is."""
+    if time.time() >= _NO_CLOCK_BEFORE:
+        return ""
+    return f"the clock says {time.strftime('%Y-%m-%d')}; set it, times and tokens depend on it"
+
+
+def cache_trouble(home: Home) -> str:
+    """What is wrong with the folders that runs of a home share; "" where nothing is."""
+    for folder in (home.trees.parent, home.trees, home.envs):
+        try:
+            found = folder.stat()
+        except FileNotFoundError:
+            if not folder.is_symlink():
+                continue  # it is made when it is needed
+            return f"{folder} leads nowhere; make the folder that it names, or remove it"
+        except OSError as failed:
+            return f"{folder} cannot be read: {failed.strerror}; make it readable, or remove it"
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{folder} is not a folder; remove it"
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            return f"{folder} may not be read and written; change its mode and owner, or remove it"
+    return ""
+
+
+def home_trouble(root: Path) -> str:
+    """What keeps runs of this home from starting, at the first look; "" where nothing does."""
+    return disk_trouble(root) or clock_trouble() or cache_trouble(Home(root))
 
 
 def gpu_trouble(indices: Sequence[int]) -> str:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.engine import Engine
 
 
 async def cordon_restored(cluster: ClusterStore, engine: Engine, clock: Clock, *, created_at: str) -> None:
-    """Take in what the engine has, and cordon its nodes. What was live when the backup was made is lost and waits again."""
-    await cluster.record(engine.name, await engine.observe(), now=clock.now())
+    """Take in what the engine has, and cordon its nodes. What was live when the backup was made is lost and waits again; it ended with the
+    backup: the time in between is nobody's run time."""
+    await cluster.record(engine.name, await engine.observe(), now=_moment(created_at, clock.now()))
     reason = f"restored from the backup of {created_at}: the original may still run what waits here"
     for node in await cluster.nodes():
         if node.engine == engine.name:
             await cluster.cordon(node.id, True, reason=reason)
+
+
+def _moment(created_at: str, now: datetime) -> datetime:
+    """When the backup was made; now, where that is not known or the clock was set back since."""
+    try:
+        return min(datetime.fromisoformat(created_at).astimezone(now.tzinfo), now)
+    except ValueError:
+        return now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.replica import StopOrder
@@ -29,11 +30,13 @@ class NodeFault(PrepareFailed):
 _OF_THE_RUN = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EILSEQ, errno.E2BIG, errno.ENOEXEC})
 
 
-def failure_of(failed: OSError, doing: str) -> PrepareFailed:
-    """What a system call that failed means. doing: the sentence that its error ends."""
+def failure_of(failed: OSError, doing: str, *, of_node: Path | None = None) -> PrepareFailed:
+    """What a system call that failed means. doing: the sentence that its error ends. of_node: whatever fails below this folder is a fault of
+    the node."""
     where = f" ({failed.filename})" if failed.filename else ""
     reason = f"{doing}: {failed.strerror or failed}{where}"
-    return PrepareFailed(reason) if failed.errno in _OF_THE_RUN else NodeFault(reason)
+    is_of_node = of_node is not None and str(failed.filename).startswith(str(of_node))
+    return PrepareFailed(reason) if failed.errno in _OF_THE_RUN and not is_of_node else NodeFault(reason)
 
 
 class StopRequested(BaseException):

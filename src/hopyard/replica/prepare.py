@@ -18,7 +18,7 @@ from hopyard.datasets.transport import Fetch
 from hopyard.domain.ids import Digest
 from hopyard.domain.launch import Restore
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.errors import BlobsElsewhere, HopyardError, IntegrityError, MissingBlobs, ServerUnavailable, StorageFull
+from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
 from hopyard.private_files import make_folder, write_atomically
 from hopyard.replica import preflight
 from hopyard.replica.diary import say
@@ -31,6 +31,7 @@ from hopyard.replica.server import ServerLine
 
 _RETRY_S = (0.1, 2.0)
 _WORTH_A_NOTE_S = 0.5
+_OF_THE_RUN = (SpecError, NotFound, MissingBlobs, IntegrityError)  # what it asks for is wrong, gone or damaged
 T = TypeVar("T")
 
 
@@ -69,7 +70,7 @@ class Preparation:
         except HopyardError as failed:
             raise _failure(failed) from failed
         except OSError as failed:
-            raise failure_of(failed, "the run's files could not be put in place") from failed
+            raise failure_of(failed, "the run's files could not be put in place", of_node=Path(self.spec.node.home) / "cache") from failed
 
     def _run(self) -> Prepared:
         launch = self.spec.launch
@@ -199,7 +200,7 @@ class Preparation:
 
 def _failure(failed: HopyardError, what: str = "") -> PrepareFailed:
     reason = what + " ".join([failed.message, *(f"({hint})" for hint in failed.hints)])
-    return NodeFault(reason) if isinstance(failed, (StorageFull, BlobsElsewhere)) else PrepareFailed(reason)
+    return PrepareFailed(reason) if isinstance(failed, _OF_THE_RUN) else NodeFault(reason)
 
 
 def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:

@@ -120,6 +120,7 @@ class LocalEngine:
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
         self._leaving: dict[AttemptId, asyncio.Task[None]] = {}
+        self._doubted: set[Path] = set()  # replicas for whose faults the GPUs were asked
         self._stopped_since: dict[Path, float] = {}  # replicas that are frozen, by the monotonic clock
         self._overdue_at: dict[AttemptId, float] = {}  # by the monotonic clock
 
@@ -333,7 +334,8 @@ class LocalEngine:
     def _see(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
         held = folder.is_held()  # first: a replica that ends between the two looks has written its last state
         state = folder.read_state()
-        if state is not None and state.exit is not None and state.exit.kind is ExitKind.NODE_FAULT:
+        if state is not None and state.exit is not None and state.exit.kind is ExitKind.NODE_FAULT and folder.root not in self._doubted:
+            self._doubted.add(folder.root)
             self._health.doubt_gpus()
         if state is not None and state.shipped and state.exit is not None:
             self._adoptions.pop(folder.root, None)
@@ -413,6 +415,7 @@ class LocalEngine:
         for replica in replica_folders(folder):
             self._adoptions.pop(replica.root, None)
             self._stopped_since.pop(replica.root, None)
+            self._doubted.discard(replica.root)
             spec = replica.read_spec()
             groups += map(Path, spec.node.cgroups.values() if spec is not None else ())
         remove_groups(groups)  # a replica removes its own, unless it was killed
