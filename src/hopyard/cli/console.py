@@ -12,7 +12,11 @@ from typing import Any, TextIO
 from hopyard.domain.spans import span as span
 from hopyard.domain.text import shown, shows_itself
 
-_NOT_FOR_TERMINALS = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")  # C0 is escaped by JSON itself
+_COMBINING = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+_NOT_FOR_TERMINALS = re.compile(  # C0 is escaped by JSON itself; of marks one upon another, those after the first eight
+    "[\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+    f"|(?<={_COMBINING * 8}){_COMBINING}"
+)
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 PHASE_STYLE = {
     "running": "cyan", "starting": "cyan", "stopping": "yellow", "queued": "yellow", "succeeded": "green", "failed": "red", "cancelled": "dim",
@@ -87,7 +91,7 @@ def out_json(value: Any) -> None:
 def json_text(value: Any) -> str:
     """JSON that people read, with a line break at its end. What would act on a terminal is escaped, as JSON can."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    if not text.isprintable():
+    if not text.isascii() or "\x7f" in text:
         text = _NOT_FOR_TERMINALS.sub(lambda found: json.dumps(found[0])[1:-1], text)
     return text + "\n"
 
