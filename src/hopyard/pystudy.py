@@ -165,7 +165,7 @@ class Study:
         if self._run["spec"]["study"]["parallel"] != "mop":
             run = self.best.run if self.best is not None else ""
             raise SpecError(f"the trials of {self.name} are runs of their own", hints=(f"hop pull {run or 'RUN'} --checkpoint",))
-        checkpoints = list(self._client.pages(f"/runs/{self.id}/checkpoints", "checkpoints"))
+        checkpoints = [one for one in self._client.pages(f"/runs/{self.id}/checkpoints", "checkpoints") if not one.get("damaged")]
         if not checkpoints:
             raise NotFound(f"{self.name} has saved no state yet")
         with tempfile.TemporaryDirectory(prefix="hopyard-state-") as scratch:

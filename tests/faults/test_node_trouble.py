@@ -121,3 +121,19 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(world: World) ->
     assert "; the next attempt starts from the one before" in attempts[1]["exit"]["reason"]
     for rank in (0, 1):
         assert world.log(run, rank=rank).splitlines() == [f"turn {turn}" for turn in range(6)]
+
+
+def test_a_damaged_checkpoint_is_marked_and_the_one_before_is_pulled_and_forked(world: World) -> None:
+    world.write("marked.py", MARKED)
+    (world.root / "go").touch()
+    name = world.reaches(world.detach("marked.py", "--", str(world.root / "go")), "succeeded")["name"]
+    assert damage(world.home.root, b"the mark of turn 5 the mark of turn 5") >= 1
+    assert world.hop("doctor", "--verify").code == 1
+    listed = [line for line in world.ok("info", name).out.splitlines() if "KiB" in line]
+    assert ["damaged: it cannot be read" in line for line in listed] == [False, False, True], listed
+    pulled = world.ok("pull", name, "here", "--checkpoint")
+    assert "the checkpoint of step 6 is damaged: that of step 5 is fetched" in pulled.talk
+    assert (world.folder / "here" / "checkpoint-5").is_dir()
+    refused = world.hop("pull", name, "there", "--step", "6")
+    assert (refused.code, "is damaged" in refused.talk, "it has: 4, 5" in refused.talk) == (1, True, True), refused
+    assert "warning: the checkpoint of step 6" in world.ok("fork", name, "--checkpoint", "newest", "--detach").talk

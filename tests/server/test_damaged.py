@@ -57,6 +57,29 @@ def test_a_manifest_that_is_damaged_after_it_was_sent_is_asked_for_again(tmp_pat
     play(tmp_path, scene)
 
 
+def test_what_was_found_damaged_is_said_by_what_lists_it_until_it_is_mended(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        for step in (1, 2):
+            await saved(stage, run, TOKEN, step)
+        await stage.dataset("mnist", {"a": b"some data"})
+
+        async def listed() -> tuple[list[bool], bool]:
+            found = (await stage.ask("GET", f"/runs/{run['id']}/checkpoints"))["checkpoints"]
+            return [one["damaged"] for one in found], bool((await stage.ask("GET", "/datasets/mnist/versions/1"))["damaged"])
+
+        assert await listed() == ([False, False], False)
+        spoil(tmp_path, b"state 1")
+        spoil(tmp_path, b"some data")
+        await stage.ask("POST", "/blobs/scrub", {})
+        assert await listed() == ([True, False], True)
+        await stage.put_tree({"state": b"state 1"})
+        await stage.put_tree({"a": b"some data"})
+        assert await listed() == ([False, False], False)
+
+    play(tmp_path, scene)
+
+
 def test_a_fork_from_the_newest_checkpoint_passes_over_one_that_is_damaged(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         run = await stage.started()
@@ -66,7 +89,9 @@ def test_a_fork_from_the_newest_checkpoint_passes_over_one_that_is_damaged(tmp_p
         forked = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest"})
         assert forked["spec"]["resume"]["step"] == 2
         left = await stage.ask("GET", f"/runs/{run['id']}/checkpoints")
-        assert [one["step"] for one in left["checkpoints"]] == [1, 2]
+        assert [(one["step"], one["damaged"]) for one in left["checkpoints"]] == [(1, False), (2, False), (3, True)]
+        refused = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": 3}, status=404)
+        assert "can be read" in refused["error"]["message"], "it is known to be damaged, and not as one that never was"
         spoil(tmp_path, await stage.parts.blobs.get(Digest(left["checkpoints"][0]["manifest"])))
         refused = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": 1}, status=404)
         assert "can be read" in refused["error"]["message"]

@@ -161,6 +161,7 @@ def describe(ref: str, as_json: bool) -> None:
         ("dataset", name),
         ("version", f"{version['number']} of {about['versions']}" if about["versions"] != 1 else str(version["number"])),
         ("message", version["message"]),
+        ("damaged", f"{version['damaged']}; `hop dataset push` of the same data mends it" if version.get("damaged") else ""),
         ("files", f"{version['files']:,}"),
         ("size", console.bytes_text(version["size_bytes"])),
         ("pushed", f"{_moment(version['created_at'])} by {version['created_by']}"),

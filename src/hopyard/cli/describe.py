@@ -190,7 +190,7 @@ def _events(found: list[dict[str, Any]]) -> list[str]:
 
 def _checkpoints(found: list[dict[str, Any]]) -> list[str]:
     return [
-        f"step {c['step']}  {bytes_text(c['size_bytes'])}" + ("  kept" if c.get("kept") else "") + ("  " + "  ".join(f"{k} {number(v)}" for k, v in c["metrics"].items()) if c.get("metrics") else "")
+        f"step {c['step']}  {bytes_text(c['size_bytes'])}" + ("  kept" if c.get("kept") else "") + ("  damaged: it cannot be read" if c.get("damaged") else "") + ("  " + "  ".join(f"{k} {number(v)}" for k, v in c["metrics"].items()) if c.get("metrics") else "")
         for c in found
     ]
 

@@ -13,7 +13,7 @@ from hopyard.cli.address import Run, get_run
 from hopyard.cli.options import last_run_argument
 from hopyard.datasets.folders import OpenFolder
 from hopyard.datasets.ignore import HOPIGNORE
-from hopyard.errors import NotFound, SpecError
+from hopyard.errors import IntegrityError, NotFound, SpecError
 from hopyard.sdk.client import Client
 
 _BLOCK = 1024 * 1024
@@ -75,10 +75,16 @@ def _check_free(dest: Path, force: bool) -> None:
 
 
 def _checkpoint(client: Client, run: Run, step: int | None) -> dict[str, Any] | None:
-    """The checkpoint of `step`, or the newest; None where the run has none. Raises NotFound for a step without one."""
-    found = {one["step"]: one for one in client.pages(f"/runs/{run['id']}/checkpoints", "checkpoints")}
+    """The checkpoint of `step`, or the newest that is not damaged; None where the run has none. Raises NotFound for a step without one,
+    IntegrityError for a damaged one."""
+    listed = {one["step"]: one for one in client.pages(f"/runs/{run['id']}/checkpoints", "checkpoints")}
+    found = {at: one for at, one in listed.items() if not one.get("damaged")}
     if step is None:
+        if listed and (not found or max(listed) > max(found)):
+            console.say(f"warning: the checkpoint of step {max(listed)} is damaged" + (f": that of step {max(found)} is fetched" if found else ", and there is no other"))
         return found[max(found)] if found else None
+    if step in listed and step not in found:
+        raise IntegrityError(f"--step: the checkpoint of step {step} of {run['name']} is damaged", hints=(f"it has: {', '.join(map(str, sorted(found))) or 'no other'}",))
     if step not in found:
         raise NotFound(f"--step: {run['name']} has no checkpoint at step {step}", hints=(f"it has: {', '.join(map(str, sorted(found))) or 'none'}",))
     return dict(found[step])

@@ -210,7 +210,7 @@ def _pull_beginning(client: Client, study: dict[str, Any], folder: Path) -> Path
 
     begin = study_of_json(study["spec"]["study"]).beginning
     assert begin is not None
-    own = list(client.pages(f"/runs/{study['id']}/checkpoints", "checkpoints"))
+    own = [one for one in client.pages(f"/runs/{study['id']}/checkpoints", "checkpoints") if not one.get("damaged")]
     pull_tree_to(client, own[-1]["manifest"] if own else study["spec"]["resume"]["manifest"], folder)
     found = states_in({file.name: file for file in folder.iterdir()}, begin).get(begin.kept_as)
     if found is None:

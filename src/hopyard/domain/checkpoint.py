@@ -14,7 +14,7 @@ class Checkpoint:
     """What a run saved at `step`.
 
     offsets: length of each of the saving replica's streams at that moment; on resume everything after it is rolled back
-    from what users see. kept: exempt from clean-up (best of a leaderboard, or asked for).
+    from what users see. kept: exempt from clean-up (best of a leaderboard, or asked for). damaged: it cannot be read, and is not used.
     """
 
     run: RunId
@@ -27,3 +27,4 @@ class Checkpoint:
     metrics: Mapping[str, float] = field(default_factory=dict)
     offsets: Mapping[str, int] = field(default_factory=dict)
     kept: bool = False
+    damaged: bool = False

@@ -33,6 +33,7 @@ class Trees:
         self._blobs, self._storage, self._remote, self._now = blobs, storage, remote, now
         self._decoder = Decoder()
         self._whole: dict[Digest, TreeSize] = {}
+        self._complete: set[Digest] = set()  # as far as is known: their sizes were not compared
         self._bad: dict[Digest, str] = {}  # blobs that are no manifests: they are not decoded again
         self._there: set[Digest] = set()
 
@@ -73,6 +74,29 @@ class Trees:
         """The manifest and what it refers to; raises NotFound, IntegrityError."""
         return {manifest, *map(Digest, (await self._decoder.tree(await self._blobs.get(manifest))).blob_sizes)}
 
+    async def lack(self, manifest: Digest) -> str:
+        """What a tree is known to lack without reading its bytes: blobs that were found damaged, or are gone. "" where nothing is known to be
+        wrong, also where another server may have it."""
+        if manifest in self._whole or manifest in self._complete:
+            return ""
+        try:
+            search = await self._remote.find([manifest])
+            if not search.lacking:
+                if await self._blobs.missing([manifest]):
+                    return ""  # another server has it
+                tree = await self._decoder.tree(await self._blobs.get(manifest))
+                search = await self._remote.find(map(Digest, tree.blob_sizes))
+        except (IntegrityError, NotFound) as bad:
+            self.forget()
+            return bad.message
+        if search.lacking and not search.unasked:
+            return f"{len(search.lacking)} of its blobs were damaged, or are gone"
+        if not search.lacking:
+            if len(self._complete) >= _REMEMBERED:
+                self._complete.clear()
+            self._complete.add(manifest)
+        return ""
+
     async def damage(self, manifest: Digest) -> str:
         """What is wrong with a tree, once every byte of it was read; "" where nothing is. What is damaged is set aside by that. What is
         not here is fetched; raises BlobsElsewhere where it cannot be."""
@@ -109,4 +133,5 @@ class Trees:
     def forget(self) -> None:
         """Blobs went: nothing is known any more."""
         self._whole.clear()
+        self._complete.clear()
         self._there.clear()

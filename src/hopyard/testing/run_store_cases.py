@@ -285,7 +285,7 @@ class RecordCases:
         assert not await stores.runs.mark_damaged(run, 20, "again", now=at(6))
         assert not await stores.runs.mark_damaged(run, 30, "there is none", now=at(6))
         assert await stores.runs.checkpoints(run) == [checkpoint(run, 10)]
-        assert await stores.runs.checkpoints(run, damaged=True) == [checkpoint(run, 10), checkpoint(run, 20)]
+        assert await stores.runs.checkpoints(run, damaged=True) == [checkpoint(run, 10), replace(checkpoint(run, 20), damaged=True)]
         assert await stores.runs.newest_steps([run]) == {run: 10}
         assert await stores.runs.events(run) == [RunEvent(at(5), RunEventKind.DAMAGED, "a blob is damaged")]
         with pytest.raises(NotFound):

@@ -88,11 +88,13 @@ class ForkIn(In):
 
 def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def list_checkpoints(ask: Ask[PageQuery, Nothing]) -> CheckpointsOut:
-        """List a run's checkpoints in the order in which they were saved.
+        """List a run's checkpoints in the order in which they were saved. Those of which something was found damaged, or is gone, are marked:
+        they are not used.
 
         409 where the one before the next page was removed meanwhile: list them again.
         """
-        return _page(await parts.runs.checkpoints(RunId(ask.path["id"])), ask.query)
+        page = _page(await parts.runs.checkpoints(RunId(ask.path["id"]), damaged=True), ask.query)
+        return CheckpointsOut([replace(one, damaged=one.damaged or bool(await parts.trees.lack(one.manifest))) for one in page.checkpoints], page.next)
 
     async def keep(ask: Ask[KeepQuery, Nothing]) -> CheckpointsOut:
         """Exempt a checkpoint from clean-up; answers those of this step. 403 unless the caller is the run's user, or owns the server."""
@@ -179,7 +181,8 @@ async def _resume(parts: Parts, source: Run, wanted: str | int | None) -> Resume
     if wanted == BEST:
         hint = "`newest`, or the step of one: `hop info RUN` lists them"
         raise SpecError(f"checkpoint: {source.name} is no study, so none of its checkpoints is known to be the best", hints=(hint,))
-    saved = await parts.runs.checkpoints(source.id)
+    every = await parts.runs.checkpoints(source.id, damaged=True)
+    saved = [one for one in every if not one.damaged]
     found, damaged = None, set[int]()
     for one in reversed(saved):
         if wanted in ("newest", one.step) and one.step not in damaged:
@@ -188,7 +191,7 @@ async def _resume(parts: Parts, source: Run, wanted: str | int | None) -> Resume
                 break
             damaged.add(one.step)
     if found is None:
-        if damaged:
+        if damaged or any(one.damaged and wanted in ("newest", one.step) for one in every):
             raise NotFound(f"run {source.name} has no such checkpoint that can be read", hints=("`hop info RUN` lists those that it has, and says what is wrong with others",))
         if not saved:
             hint = "a script saves them with `hop.bind` and `hop.loop`, or with `hop.save`"

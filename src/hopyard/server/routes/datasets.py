@@ -92,7 +92,8 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def version(ask: Ask[Nothing, Nothing]) -> DatasetVersion:
         """Get one version."""
         number = ask.path["version"]
-        return await parts.datasets.version(ask.path["name"], 0 if number == "newest" else int(number))
+        found = await parts.datasets.version(ask.path["name"], 0 if number == "newest" else int(number))
+        return replace(found, damaged=await parts.trees.lack(found.manifest))
 
     async def push(ask: Ask[Nothing, PushIn]) -> PushOut:
         """Make a version of a tree, and the dataset if it is new.

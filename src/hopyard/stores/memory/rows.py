@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hopyard.domain.attempt import AttemptPhase, Exit, ReplicaStatus
@@ -98,9 +98,12 @@ class RunRow:
     def attempt(self) -> AttemptRow | None:
         return self.attempts[-1] if self.attempts else None
 
+    def all_checkpoints(self) -> list[Checkpoint]:
+        return [replace(one, damaged=(one.attempt, one.rank, one.step) in self.damaged) for one in self.checkpoints]
+
     def whole_checkpoints(self) -> list[Checkpoint]:
         """Those that are not known to be damaged."""
-        return [one for one in self.checkpoints if (one.attempt, one.rank, one.step) not in self.damaged]
+        return [one for one in self.all_checkpoints() if not one.damaged]
 
     def noun(self, hold: Hold | None, promise: Promise | None) -> Run:
         held = self.held_by is not None and self.phase is RunPhase.QUEUED

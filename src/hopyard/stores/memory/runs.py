@@ -174,7 +174,7 @@ class MemoryRunStore:
 
     async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
         row = self._existing(run)
-        return list(row.checkpoints) if damaged else row.whole_checkpoints()
+        return row.all_checkpoints() if damaged else row.whole_checkpoints()
 
     async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
         row = self._existing(run)

@@ -90,4 +90,5 @@ def _to_checkpoint(row: Row[Any]) -> Checkpoint:
         metrics=decode_map(row.metrics),
         offsets=decode_map(row.offsets),
         kept=row.kept,
+        damaged=row.damaged,
     )

@@ -66,7 +66,7 @@ class Sources:
             found = self._server.find_all(f"/runs/{run}/checkpoints", "checkpoints")
         except Forbidden:
             return (), "may not be read any more"
-        return ((), _DELETED) if found is None else (found, "")
+        return ((), _DELETED) if found is None else ([one for one in found if not one.get("damaged")], "")
 
     def _fitting(self, saved: Sequence[Saved], of: Launched, done: int) -> Sequence[Saved]:
         """Those after at most so many epochs, as the script counts: by its steps where those are a number of epochs, and by what had been
