@@ -247,6 +247,22 @@ def test_where_the_code_stands_in_git_is_recorded(shell: Shell, client: Client) 
     assert client.missing([dirty["diff"]]) == []
 
 
+def test_passwords_in_requirements_and_settings_of_packages_are_refused(shell: Shell) -> None:
+    shell.write("hello.py", "print('hello')")
+    bad = "six\n-e git+https://me:hunter2@host.example/o/r#egg=r\n"
+    for name, words in (("pyproject.toml", ()), ("sub/requirements-dev.txt", ()), ("r.txt", ("--requirements", "r.txt"))):
+        file = shell.write(name, bad)
+        refused = shell.hop("run", *words, "hello.py")
+        assert refused.code == 2 and f"{name}: line 2 holds a password or token for git+https://host.example" in refused.talk
+        assert "hunter2" not in refused.talk and "--secret TOKEN" in refused.talk
+        file.unlink()
+    shell.write("pyproject.toml", bad)
+    shell.write(".hopignore", "pyproject.toml\n")
+    shell.write(".netrc", "machine host.example login me password hunter2\n")
+    shell.write("hello.py", "import os; print(sorted(os.listdir()))")
+    assert shell.hop("run", "hello.py").text == "['.hopignore', 'hello.py', 'sub']\n"
+
+
 def test_a_file_that_cannot_be_packed_is_named(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
     (shell.folder / "out").symlink_to("/etc/passwd")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.domain.urls import credentials, with_credentials, without_credentials
+from hopyard.domain.urls import credentials, secrets_in, with_credentials, without_credentials
 
 LOCK = """--index-url http://owner:PA%20SS@127.0.0.1:18999/simple/
 --extra-index-url https://TOKEN@index.example/simple
@@ -38,3 +38,55 @@ def test_a_lock_loses_its_credentials_and_gets_them_back() -> None:
 )
 def test_only_credentials_go(text: str, told: str) -> None:
     assert without_credentials(text) == told
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://me:hunter2@host/simple",
+        "--index-url https://me:hunter2@host/simple",
+        "HTTPS://me:hunter2@host/simple",
+        "--extra-index-url=https://me:hunter2@host:8443/simple",
+        "git+https://me:hunter2@host/o/r.git@v1#egg=r",
+        "-e git+https://ghp_0123456789abcdef@host/o/r",
+        "r @ git+https://ghp_0123456789abcdef:@host/o/r",
+        "r @ git+https://ghp_0123456789abcdef:x-oauth-basic@host/o/r",
+        "git+ssh://me:hunter2@host/o/r",
+        "svn+https://me:p%40ss@host/o",
+        "https://me:p@ss@host/simple",
+        'extra-index-url = ["https://me:hunter2@host/simple"]',
+        "url = 'https://me:hunter2@host/simple'",
+        "ftp://me:hunter2@host/x",
+        "https://host/simple?private_token=hunter2hunter2",
+        'dep = { url = "https://host/x.whl?a=1&access_token=hunter2hunter2" }',
+    ],
+)
+def test_passwords_and_tokens_are_found_however_they_are_written(address: str) -> None:
+    (found,) = secrets_in(f"six\n{address}\n")
+    assert found[0] == 2 and "host" in found[1]
+    assert not any(secret in found[1] + without_credentials(address) for secret in ("hunter2", "ghp_", "p%40ss", "p@ss"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://me:${TOKEN}@host/simple",
+        "git+https://${TOKEN}@host/o/r",
+        "git+https://${USER}:${TOKEN}@host/o/r",
+        "https://me:<password>@host",
+        "https://me:***@host",
+        "git+ssh://git@host/o/r",
+        "https://me@host/simple",
+        "https://host/simple?token=${TOKEN}",
+        "https://host/a:b@c",
+        "write to me@example.org, see https://host",
+    ],
+)
+def test_names_of_secrets_and_plain_user_names_are_no_secrets(address: str) -> None:
+    assert list(secrets_in(address)) == []
+
+
+@pytest.mark.parametrize("mark", ["?", "#", "\\"])
+def test_what_ends_the_host_of_an_address_is_in_no_user_name(mark: str) -> None:
+    """A program that puts user names into addresses would send another user's packages to be fetched from there."""
+    assert credentials([f"https://evil.example{mark}x@pypi.example/simple"]) == {}

@@ -26,6 +26,7 @@ from hopyard.domain.run import Environment
 from hopyard.private_files import make_folder
 from hopyard.replica import environment
 from hopyard.replica.environment import packages_of
+from hopyard.replica.failure import PrepareFailed
 from hopyard.replica.mounts import Protection, View, find_protection
 from replica.conftest import Play
 
@@ -50,7 +51,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))  # what people have set for pip counts for uv, too
     monkeypatch.setenv("UV_NO_INDEX", "1")
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
 
 
 def poison(environment: Path) -> None:
@@ -172,7 +172,7 @@ def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
         lock = Digest(bench.sink.locks["a.1"]["lock"])
         assert b"probe==1.5" in bench.sink.blobs[lock]
         shutil.rmtree(bench.home.envs)
-        shutil.rmtree(tmp_path / "uv", ignore_errors=True)
+        shutil.rmtree(bench.home.envs.parent / "uv")
         bench.environment = dataclasses.replace(bench.environment, lock=lock)  # as a fork
         await bench.launch("b.1", SHOWS)
         assert [ended.reason for ended in await bench.exits("b.1")] == ["finished"]
@@ -186,6 +186,28 @@ def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
 
     try:
         play(scenario)
+    finally:
+        index.shutdown()
+        index.server_close()
+
+
+def test_a_secret_that_requirements_name_reaches_the_index_and_no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    index, home = Index(tmp_path / "wheels"), tmp_path / "home"
+    address = index.address.replace("INDEXPASSWORD", "${INDEX_TOKEN}")
+    blobs = {Digest("1" * 64): f"--index-url {address}\nprobe\n".encode(), Digest("2" * 64): f"--index-url {address}\nprobe==99\n".encode()}
+    # A secret may be called anything: what uv itself would obey is not handed to it by that name.
+    secrets = {"INDEX_TOKEN": "INDEXPASSWORD", "UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
+    environments = environment.Environments(home / "cache" / "envs", blobs.__getitem__, lambda _: None, secrets=secrets, user="bob")
+    try:
+        with ExitStack() as stack:
+            found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            assert found.lock is not None and b"probe==1.5" in found.lock and b"INDEXPASSWORD" not in found.lock
+            with pytest.raises(PrepareFailed) as failed:
+                environments.ready(Environment(requirements=Digest("2" * 64)), stack, cwd=tmp_path)
+        assert "INDEXPASSWORD" not in failed.value.exit.reason
+        assert not [file for file in (home / "cache" / "envs").rglob("*") if file.is_file() and not file.is_symlink() and b"INDEXPASSWORD" in file.read_bytes()]
     finally:
         index.shutdown()
         index.server_close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hopyard.cli.console import bytes_text, say
 from hopyard.datasets.ignore import CODE, leaves_out
 from hopyard.domain.text import shown
+from hopyard.domain.urls import without_credentials
 
 if TYPE_CHECKING:
     import subprocess
@@ -107,7 +108,7 @@ class GitProbe:
         if dirty and len(diff) > _MAX_DIFF_BYTES:
             say(f"note: uncommitted changes of {bytes_text(len(diff))} are too large to be kept as a diff; the code itself is kept whole")
             diff = b""
-        return state, diff if dirty else b""
+        return state, without_credentials(diff.decode("latin-1")).encode("latin-1") if dirty else b""
 
     def _diff_without(self, left_out: Sequence[str]) -> bytes:
         from subprocess import TimeoutExpired

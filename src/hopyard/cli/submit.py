@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from hopyard.config.home import Home
 from hopyard.config.runspec import RunRequest
 from hopyard.datasets.pack import CODE, pack
 from hopyard.domain.ids import new_run_id
-from hopyard.domain.urls import credentials
+from hopyard.domain.urls import secrets_in
 from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
 from hopyard.sdk.client import Client
 from hopyard.sdk.connect import connect
@@ -25,6 +26,12 @@ from hopyard.sdk.connect import connect
 if TYPE_CHECKING:
     from hopyard.datasets.tree import PackedTree
 
+_LARGEST_SETTINGS = 4 * 1024 * 1024
+_SETTINGS = re.compile(
+    r"(requirements|constraints|environment|conda|meta).*\.(txt|in|ya?ml)|.*requirements\.(txt|in)|pyproject\.toml|setup\.(cfg|py)|uv\.(toml|lock)"
+    r"|pip\.(conf|ini)|Pipfile(\.lock)?|poetry\.(toml|lock)|pdm\.(toml|lock)|pylock.*\.toml|\.condarc|\.npmrc|\.yarnrc(\.yml)?|\.gitmodules|Dockerfile.*",
+    re.IGNORECASE,
+)
 _LARGE_BYTES, _MANY_FILES = 200 * 1024 * 1024, 20_000
 _ROUNDS = 5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
 
@@ -46,6 +53,7 @@ def submit(
             home = Home.default().create()
             tree = pack(folder, rules=CODE, cache=home.pack_cache, without=home.root, progress=bar)
         console.say_homes(tree.homes)
+        _check_settings_files(tree)
         if not bar.warned:
             _warn_of_size(tree.size_bytes, tree.files)
         client = connect()
@@ -93,10 +101,28 @@ def _environment(request: RunRequest, interpreter: str | None, extras: dict[str,
         data = request.requirements.read_bytes()
     except OSError as broken:
         raise SpecError(f"--requirements: {request.requirements} cannot be read: {broken.strerror}") from broken
-    for address in credentials([data.decode(errors="replace")]):
-        console.say(f"note: {request.requirements} holds a user name or password for {address}, and every user of the server can read that file")
-        console.say("hint: leave it out there, and set UV_DEFAULT_INDEX or UV_INDEX where the server is started")
+    _refuse_secrets(str(request.requirements), data)
     return {"interpreter": interpreter or "", "requirements": _keep(data, extras), "python": request.python}
+
+
+def _check_settings_files(tree: PackedTree) -> None:
+    """Raises SpecError for a file of the code that names packages, or settings of programs that fetch them, with a password in an address."""
+    import json
+
+    for path, size, *_ in json.loads(tree.encoded)["files"]:
+        if size <= _LARGEST_SETTINGS and _SETTINGS.fullmatch(path.rpartition("/")[2]):
+            _refuse_secrets(path, (tree.root / path).read_bytes())
+
+
+def _refuse_secrets(name: str, data: bytes) -> None:
+    """Raises SpecError: everybody may read the code and the requirements of a run, for as long as it is kept."""
+    for line, address in secrets_in(data.decode(errors="replace")):
+        hints = (
+            "name it instead: `https://user:${TOKEN}@…` in the file, `hop secret set TOKEN` once, and `hop run --secret TOKEN`",
+            "or leave it out and set UV_DEFAULT_INDEX or UV_INDEX where the server is started",
+            f"or, where no run needs it, name {name} in .hopignore",
+        )
+        raise SpecError(f"{name}: line {line} holds a password or token for {address}, and every user of the server could read it", hints=hints)
 
 
 def _git(probe: GitProbe, extras: dict[str, bytes]) -> dict[str, Any] | None:

@@ -45,6 +45,8 @@ CODE = Rules(
         {
             *(".git", ".hg", ".svn", ".hopyard", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"),
             *(".ruff_cache", ".ipynb_checkpoints", ".tox", ".nox", ".idea", ".DS_Store"),
+            # What holds passwords and keys: everybody may read the code of a run.
+            *(".netrc", "_netrc", ".git-credentials", ".pypirc", ".dockercfg", ".pgpass", "id_rsa", "id_ecdsa", "id_ed25519"),
         }
     ),
     (".pyc", ".pyo"),

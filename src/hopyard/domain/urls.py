@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-_HTTP = re.compile(r"(https?://)([^/\s]*)@([^/\s@\"',]+)")
-_PLAIN = re.compile(r"(https?://)([^/\s@\"',]+)")
+_HTTP = re.compile(r"(https?://)([^/\s?#\\]*)@([^/\s@\"',]+)", re.IGNORECASE)
+_PLAIN = re.compile(r"(https?://)([^/\s@\"',]+)", re.IGNORECASE)
 _PASSWORD = re.compile(r"(\w://[^/\s:@]*):[^/\s]*@")  # of other schemes: `ssh://git@host` needs its user, and a user alone is no secret
+_ANY = re.compile(r"([a-z][a-z0-9+.-]*://)([^/\s\"<>`]*)@([^/\s@\"',<>`]+)", re.IGNORECASE)
+_IN_QUERY = re.compile(r"([?&][a-z_-]*(?:token|password|passwd|secret|api_?key|signature)=)([^&\s\"'#$*<{]+)", re.IGNORECASE)
+# What stands for a value that is put in later: ${NAME}, $NAME, ***, <token>, {token}, %(token)s.
+_PLACEHOLDER = re.compile(r"(?:\$\{\w+\}|\$\w+|\*+|<[^>]*>|\{[^}]*\}|%\(\w+\)s)+")
+_TOKEN_CHARACTERS = 16  # a user name of so many, without a password, is a token
 
 
 def without_credentials(text: str) -> str:
-    """The text, with no user name or password in any address of a web server, and no password in any other address."""
-    return _PASSWORD.sub(r"\1@", _HTTP.sub(r"\1\3", text))
+    """The text, with no user name or password in any address of a web server, no password in any other address, and no token in a query."""
+    return _IN_QUERY.sub(r"\1***", _PASSWORD.sub(r"\1@", _HTTP.sub(r"\1\3", text)))
+
+
+def secrets_in(text: str) -> Iterator[tuple[int, str]]:
+    """The lines (from 1) with an address that holds a password or token, and the beginning of that address without it. What stands for a
+    value, as `${TOKEN}` does, is none."""
+    for at, line in enumerate(text.split("\n"), 1):
+        for scheme, userinfo, host in _ANY.findall(line):
+            user, _, password = userinfo.partition(":")
+            value = password or user  # `TOKEN:@host` is written, too
+            if value and not _PLACEHOLDER.fullmatch(value) and (password or len(value) >= _TOKEN_CHARACTERS):
+                yield at, scheme + host
+        for found in _IN_QUERY.finditer(line):
+            yield at, line[: found.start()].split()[-1].rpartition("@")[2].strip("\"'")
 
 
 def credentials(texts: Iterable[str]) -> dict[str, str]:

@@ -22,9 +22,10 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from blake3 import blake3
 
@@ -40,6 +41,7 @@ from hopyard.replica.mounts import View, enter, find_protection
 # Files of its own, none that uv's cache and other environments have, too.
 _APART = ("--link-mode", "copy")
 KEEP = 16  # environments beyond this many go, the least recently used first, unless a run uses them
+_SECRET = "HOPYARD_SECRET_"
 _READY, _LOCKS = ".ready", "locks"
 _TOLD_LINES = 12
 _FROM_PIP = {"UV_FIND_LINKS": "PIP_FIND_LINKS", "UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL"}
@@ -60,13 +62,14 @@ class Interpreter:
 class Environments:
     """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now, for people. hold: told
     what is in place now: the digest of what was asked for, and a file that is there as long as it is. note: for the run's log.
-    user: whose run it is. view: what uv, and the programs that it starts, see of the home; None is all."""
+    secrets: for `${NAME}` in addresses of the requirements. user: whose run it is. view: what uv, and the programs that it starts, see of the home; None is all."""
 
     root: Path
     fetch: Callable[[Digest], bytes]
     say: Callable[[str], None]
     hold: Callable[[Digest, Path], None] = lambda _digest, _path: None
     note: Callable[[str], None] = lambda _text: None
+    secrets: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
     view: View | None = None
 
@@ -209,9 +212,16 @@ class Environments:
         kept = kept / "users" / self.user if is_own else kept / "common"
         make_folder(kept)
         writable = [folder for folder in (kept, into) if folder is not None]
-        return _said_by_uv(
-            partial(self._run, held=held, given=given, cwd=cwd, writable=writable), argv, doing=doing, given=given, cache=kept
-        )
+        # Under names of their own: a secret such as UV_INDEX, or LD_PRELOAD, is the run's, and not for the program that builds for all users.
+        names = {f"${{{name}}}".encode(): f"${{{_SECRET}{name}}}".encode() for name in self.secrets}
+        for plain, own in names.items():
+            given = given.replace(plain, own)
+        secrets = {_SECRET + name: value for name, value in self.secrets.items()}
+        run = partial(self._run, held=held, given=given, cwd=cwd, writable=writable)
+        said = _said_by_uv(run, argv, doing=doing, given=given, cache=kept, secrets=secrets)
+        for plain, own in names.items():
+            said = said.replace(own, plain)
+        return said
 
     def _run(
         self,
@@ -334,11 +344,12 @@ def _said_by_uv(
     doing: str,
     given: bytes = b"",
     cache: Path | None = None,
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
-    """What uv prints. run: starts a program with an environment. cache: uv's. Raises PrepareFailed."""
+    """What uv prints. run: starts a program with an environment, which holds `secrets`. cache: uv's. Raises PrepareFailed."""
     import uv  # late: only runs with requirements need it
 
-    env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "UV_PYTHON")} | _index_settings()
+    env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "UV_PYTHON")} | _index_settings() | dict(secrets)
     if cache is not None:
         env["UV_CACHE_DIR"] = str(cache)
     try:
@@ -347,7 +358,7 @@ def _said_by_uv(
         raise NodeFault(f"{doing}: uv could not be started: {failed}") from failed
     if done.returncode:
         said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        words = _hide("\n".join(said[-_TOLD_LINES:]), [*env.values(), given.decode(errors="replace")]).removeprefix("error: ")
+        words = _hide("\n".join(said[-_TOLD_LINES:]), [*env.values(), given.decode(errors="replace")], secrets.values()).removeprefix("error: ")
         reason = f"{doing}: " + (words.replace("in `-` at", "in the file at") if given else words)
         raise NodeFault(reason) if _of_the_node(done.returncode, words) else PrepareFailed(reason)
     return done.stdout
@@ -365,8 +376,10 @@ def _of_the_node(code: int, words: str) -> bool:
     return code < 0 or _TROUBLE.search(words) is not None
 
 
-def _hide(words: str, known: Iterable[str]) -> str:
+def _hide(words: str, known: Iterable[str], secrets: Iterable[str]) -> str:
     """What uv said, without the user names and passwords of package indexes: everybody may read why a run failed."""
+    for secret in filter(None, secrets):
+        words = words.replace(secret, "***")
     words = without_credentials(words)
     for userinfo in credentials(known).values():
         for part in (userinfo, userinfo.partition(":")[2]):

@@ -140,6 +140,7 @@ class Preparation:
             self.say,
             self._hold,
             self.folder.note,
+            secrets=launch.secrets,
             user=launch.run_name.partition("/")[0],
             view=view_of_home(self.spec, self.folder),
         )
@@ -213,6 +214,7 @@ def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:
     if not home.socket_file.exists():  # the server proves itself on its port
         seen.add(home.identity_file)
     hidden = [Path(entry.path) for entry in os.scandir(home.root) if Path(entry.path) not in seen]
+    hidden += [home.trees.parent / "uv", home.pack_cache]  # what others fetched, and packed
     return View(
         read_only=list(dict.fromkeys(path.resolve() for path in (home.root, home.trees.parent))),
         hidden=[path.resolve() for path in hidden if path.exists()],
