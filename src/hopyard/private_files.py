@@ -45,6 +45,26 @@ def open_file(path: str | Path, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
+def open_inside(folder: Path, path: str, flags: int) -> int:
+    """A descriptor of a file or folder below `folder`, in which other programs may put links in the place of anything: it is what lies at
+    that path, reached through no link. `folder` itself stands in a folder of ours. Raises OSError; FileNotFoundError where it is not there,
+    which holds for what only a link leads to, and for pipes and devices."""
+    wanted = os.path.normpath(f"{os.path.realpath(folder.parent)}/{folder.name}/{path}")
+    missing = FileNotFoundError(errno.ENOENT, "only a link, a pipe or a device is in its place", wanted)
+    try:
+        descriptor = open_file(wanted, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a named pipe must not hold us up
+    except OSError as failed:
+        raise missing if failed.errno in (errno.ELOOP, errno.ENXIO) else failed from None
+    try:
+        about = os.fstat(descriptor)
+        if os.readlink(f"/proc/self/fd/{descriptor}") == wanted and (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
+            return descriptor
+        raise missing
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def write_atomically(path: Path, data: bytes, *, durable: bool = False, below: str | Path = "") -> None:
     """Replaces `path` by `data` so that a reader sees the old or the new content, never a part. Makes the folder where it is missing; below:
     as of `make_folder`."""

@@ -50,11 +50,11 @@ def walk(root: Path, rules: Rules, *, without: Path | None = None) -> Walked:
     if not stat.S_ISDIR(top.st_mode):
         raise SpecError(f"`{root}` is neither a file nor a folder")
     found = Walked([], [], [], [])
-    left_out = _below(root, without)
+    left_out, real = _below(root, without), os.path.realpath(root)
     pending = [("", str(root), Ignored.at_root(rules, root))]
     while pending:
         prefix, folder, ignored = pending.pop()
-        _look_into(root, prefix, folder, ignored, rules, left_out, found, pending)
+        _look_into(root, real, prefix, folder, ignored, rules, left_out, found, pending)
     found.files.sort()
     found.links.sort()
     found.folders.sort()
@@ -72,6 +72,7 @@ def _below(root: Path, folder: Path | None) -> str:
 
 def _look_into(
     root: Path,
+    top: str,
     prefix: str,
     folder: str,
     ignored: Ignored,
@@ -83,8 +84,7 @@ def _look_into(
     files, links, folders, homes = found
     kept = False
     try:
-        with os.scandir(folder) as listing:
-            entries = list(listing)
+        entries = _entries(top, prefix, folder)
         names = {entry.name for entry in entries if entry.name in rules.files}
         if not rules.exact and is_home(entry.name for entry in entries):
             homes.append(prefix[:-1] or os.curdir)
@@ -109,12 +109,12 @@ def _look_into(
             if rules.exact or not (name.isascii() and name.isprintable() and "\\" not in name):
                 _checked(path)
             if is_folder:
-                pending.append((path + "/", entry.path, ignored))
+                pending.append((path + "/", f"{folder}/{name}", ignored))
             elif entry.is_symlink():
-                if not rules.exact and is_sdk_link(entry.path):
+                if not rules.exact and is_sdk_link(f"{folder}/{name}"):
                     homes.append(path)
                     continue
-                links.append((path, _target(root, path, entry.path)))
+                links.append((path, _target(root, path, f"{folder}/{name}")))
             else:
                 about = entry.stat(follow_symlinks=False)
                 if not stat.S_ISREG(about.st_mode):
@@ -130,6 +130,23 @@ def _look_into(
         raise changed(str(bad.filename)) from bad
     if not kept and prefix:
         folders.append(prefix[:-1])
+
+
+def _entries(top: str, prefix: str, folder: str) -> list[os.DirEntry[str]]:
+    """What lies in a folder of the tree, with what the kernel knows of it. A folder that another program replaces by a link meanwhile is
+    not looked into: it would lead out of the tree. top: the real path of the tree. Raises OSError, SpecError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (os.O_NOFOLLOW if prefix else 0))
+    try:
+        if prefix and os.readlink(f"/proc/self/fd/{descriptor}") != os.path.join(top, prefix[:-1]):
+            raise changed(prefix[:-1])
+        with os.scandir(descriptor) as listing:
+            entries = list(listing)
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                entry.stat(follow_symlinks=False)  # kept by the entry; later there is no descriptor
+        return entries
+    finally:
+        os.close(descriptor)
 
 
 def changed(path: str) -> SpecError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from hopyard.errors import (
     ServerUnavailable,
     StorageFull,
 )
+from hopyard.private_files import open_inside
 from hopyard.replica.diary import say
 from hopyard.replica.events import EventLog
 from hopyard.replica.folder import Folder
@@ -147,9 +149,14 @@ class Checkpoints:
 
     def _send(self, event: dict[str, Any]) -> None:
         step, folder = int(event["step"]), self._folder_of(event)
-        if not folder.is_dir():
+        try:
+            descriptor = open_inside(self.folder.root, f"{self.folder.checkpoints.name}/{folder.name}", os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError):
             return  # saved again at the same step, or removed by the script: there is nothing to keep
-        tree = push_folder(self.server.client, folder)
+        try:
+            tree = push_folder(self.server.client, descriptor)
+        finally:
+            os.close(descriptor)
         launch = self.spec.launch
         body = {
             "run": launch.run,

@@ -28,7 +28,7 @@ from hopyard.domain.replica import (
     StopOrder,
 )
 from hopyard.errors import IntegrityError, is_disk_full
-from hopyard.private_files import make_folder, open_file, overwrite, write_atomically
+from hopyard.private_files import make_folder, open_file, open_inside, overwrite, write_atomically
 from hopyard.replica.tree import is_gone, is_same
 from hopyard.sdk.safepoint import LEFT_FILE
 
@@ -167,7 +167,7 @@ class Folder:
         Not on a disk that is nearly full: half a record would spoil the script's next one, and it could not be taken back,
         because it may have been shipped already.
         """
-        descriptor = open_file(self.streams / stream, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        descriptor = open_inside(self.root, f"streams/{stream}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             disk = os.fstatvfs(descriptor)
             if disk.f_bavail * disk.f_frsize < _SPARE_BYTES:

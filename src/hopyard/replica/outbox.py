@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hopyard.datasets.ignore import CODE, EVERYTHING
@@ -12,7 +13,7 @@ from hopyard.datasets.pack import pack
 from hopyard.datasets.transfer import push
 from hopyard.datasets.tree import PackedTree
 from hopyard.domain.manifest import is_path
-from hopyard.private_files import make_folder
+from hopyard.private_files import FOLDER_MODE, open_inside
 from hopyard.sdk.client import Client
 
 _STAGE = "outputs"
@@ -23,25 +24,52 @@ Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 Stamps = Mapping[str, Stamp]
 
 
-def push_folder(client: Client, folder: Path) -> PackedTree:
-    """Pack a folder and see that the server holds all of it. Raises SpecError when it changes meanwhile, ServerUnavailable."""
-    tree = pack(folder, rules=EVERYTHING)
+def push_folder(client: Client, folder: int) -> PackedTree:
+    """Pack a folder, given by its descriptor, and see that the server holds all of it. Raises SpecError when it changes meanwhile, ServerUnavailable."""
+    tree = pack(Path(f"/proc/self/fd/{folder}"), rules=EVERYTHING)
     push(tree, client)
     return tree
 
 
 def push_files(client: Client, root: Path, work: Path, paths: list[str]) -> PackedTree:
-    """Send these files of `work` as a tree. They are staged below `root` as hard links, to be packed like any other tree."""
-    stage = root / _STAGE
-    shutil.rmtree(stage, ignore_errors=True)
+    """Send these files of `work` as a tree. They are staged below `root` as hard links, to be packed like any other tree.
+
+    Other replicas of the run may still write to both: each folder is reached through no link, and written to by its descriptor."""
+    name = f"{_STAGE}-{os.urandom(8).hex()}"
+    (root / name).mkdir(FOLDER_MODE)
     try:
-        for path in paths:
-            target = stage / path
-            make_folder(target.parent, below=root)
-            os.link(work / path, target, follow_symlinks=False)
-        return push_folder(client, stage)
+        with _opened(root, name) as stage:
+            for path in paths:
+                above, _, last = path.rpartition("/")
+                with _opened(root, f"{work.name}/{above}") as source, _made(stage, above) as target:
+                    os.link(last, last, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+            return push_folder(client, stage)
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(root / name, ignore_errors=True)
+
+
+@contextmanager
+def _opened(root: Path, path: str) -> Iterator[int]:
+    descriptor = open_inside(root, path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _made(folder: int, path: str) -> Iterator[int]:
+    """A folder below another one, made where it is missing."""
+    descriptor = os.dup(folder)
+    try:
+        for name in filter(None, path.split("/")):
+            with suppress(FileExistsError):
+                os.mkdir(name, FOLDER_MODE, dir_fd=descriptor)
+            above, descriptor = descriptor, os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            os.close(above)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def stamps(work: Path) -> Stamps:

@@ -19,6 +19,7 @@ from hopyard.domain.ids import AttemptId
 from hopyard.domain.points import MAX_RECORD_BYTES, whole_bytes
 from hopyard.domain.replica import STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound, RunOver, ServerUnavailable
+from hopyard.private_files import open_inside
 from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
 from hopyard.replica.output_limit import OutputLimit
@@ -256,7 +257,7 @@ class Shipper:
         for name, stream in self._streams.items():
             if stream.descriptor < 0:
                 with suppress(FileNotFoundError):
-                    stream.descriptor = os.open(f"{self._files}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                    stream.descriptor = open_inside(self._folder.root, f"streams/{name}", os.O_RDONLY)
         # A stream that begins in the same tick of the clock as this look would leave the stamp as it is: a young one is not believed.
         self._looked_at_ns = changed_ns if time.time_ns() - changed_ns > _RACY_NS else -1
 
