@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.errors import Conflict, NotFound, SpecError, StorageFull, is_disk_full
+from hopyard.file_locks import try_lock
 from hopyard.private_files import make_folder, open_file, write_atomically
 
 
@@ -119,14 +119,10 @@ def _is_backup(folder: Path) -> bool:
 def _sweeping_held_off(home: Home) -> Iterator[None]:
     """No blob goes within. Raises Conflict while blobs are swept, or another backup is made."""
     make_folder(home.sweep_lock.parent)
-    descriptor = open_file(home.sweep_lock, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with try_lock(home.sweep_lock) as free:
+        if not free:
+            raise Conflict("blobs are being swept, or another backup is being made", hints=("try again in a minute",))
         yield
-    except BlockingIOError:
-        raise Conflict("blobs are being swept, or another backup is being made", hints=("try again in a minute",)) from None
-    finally:
-        os.close(descriptor)
 
 
 def _size(path: Path) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hopyard.config.home import HOME_VARIABLE, Home
 from hopyard.errors import AuthError, HopyardError, ServerUnavailable, SpecError, UsageError
+from hopyard.file_locks import is_locked
 from hopyard.private_files import make_folder, open_file
 from hopyard.sdk.client import Client
 from hopyard.sdk.home_link import Stranger, client_of, dial, peer_of, port_of
@@ -262,7 +263,7 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
                 return found
             seen = home.server_log.stat().st_size if home.server_log.exists() else 0
             child = _spawn(home, command or (sys.executable, "-m", _SERVER_MODULE, "--home", str(home.root)))
-            contended = _lock_is_held(home.server_lock)  # asked while the child cannot have come so far
+            contended = is_held(home)  # asked while the child cannot have come so far
             server = _wait_for(home, child, deadline, patience)
             if server is not None:
                 return server
@@ -275,7 +276,7 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
             # It left. Either it failed, or somebody killed it, or the home still belongs to another server: one that is ending, or
             # just beginning.
             killed += child.returncode < 0
-            another = child.returncode == 0 or contended or _lock_is_held(home.server_lock)
+            another = child.returncode == 0 or contended or is_held(home)
             if not (another or (child.returncode < 0 and killed < _KILLED_AT_MOST)) or time.monotonic() > deadline:
                 raise _still_there(home, timeout_s) if another else _not_started(home, seen, child.returncode)
             time.sleep(_POLL_S * 10)
@@ -283,7 +284,9 @@ def start_server(home: Home, *, command: Sequence[str] | None = None, timeout_s:
 
 def is_held(home: Home) -> bool:
     """Whether a server of the home lives, also one that does not answer."""
-    return _lock_is_held(home.server_lock)
+    with suppress(OSError):
+        return is_locked(home.server_lock)
+    return False
 
 
 def _holder(home: Home) -> int:
@@ -405,20 +408,6 @@ def _tail(home: Home, since: int) -> tuple[str, ...]:
     lines = _log_lines(home, since)
     said = ("its log ends with:\n" + "\n".join(lines[-_TAIL_LINES:]),) if lines else ()
     return (*said, f"the whole log is {home.server_log}")
-
-
-def _lock_is_held(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------

@@ -6,13 +6,11 @@ is taken once.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +20,8 @@ from hopyard.domain.attempt import ExitKind
 from hopyard.domain.ids import slug
 from hopyard.domain.replica import STREAMS
 from hopyard.errors import Conflict, HopyardError, IntegrityError, NotFound, SpecError
-from hopyard.private_files import open_file, write_atomically
+from hopyard.file_locks import is_locked, try_lock
+from hopyard.private_files import write_atomically
 from hopyard.sdk.client import Client
 from hopyard.sdk.offline import LOCK_FILE, RUN_FILE
 
@@ -76,16 +75,8 @@ def _is_recording(folder: Path) -> bool:
     """Whether a script records there, or is about to."""
     if time.time() - folder.stat().st_mtime < _BEGINS_WITHIN_S:
         return True
-    try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):
+        return is_locked(folder / LOCK_FILE)
     return False
 
 
@@ -116,16 +107,11 @@ def ship(folder: Path, client: Client, *, keep: bool = False, tell: Tell = _sile
 def _hold(folder: Path) -> Iterator[None]:
     if not (folder / RUN_FILE).is_file():
         raise NotFound(f"{folder} holds no run that was recorded offline", hints=(f"such a folder has a {RUN_FILE}",))
-    descriptor = open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with try_lock(folder / LOCK_FILE) as free:
+        if not free:
             hint = "sync it when its script has ended"
-            raise StillRunning(f"{folder.name} is still being recorded, or sent by somebody else", hints=(hint,)) from None
+            raise StillRunning(f"{folder.name} is still being recorded, or another `hop sync` sends it", hints=(hint,))
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ What cannot be read for want of descriptors or the like raises: taken for missin
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.file_locks import is_locked
 from hopyard.private_files import make_folder, open_file
 
 T = TypeVar("T")
@@ -47,18 +47,8 @@ class ReplicaFolder:
         return (self.root / STATUS_FILE).exists()
 
     def is_held(self) -> bool:
-        """Whether a living replica holds the lock. Takes it shared for a moment; a replica that starts tries more than once."""
-        try:
-            descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-        except _NOT_THERE:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        """Whether a living replica holds the lock."""
+        return is_locked(self.root / LOCK_FILE)
 
     def request_stop(self, order: StopOrder) -> None:
         """Leave the order and wake the replica. With one that is there already: see `StopOrder.followed_by`."""

@@ -15,10 +15,11 @@ from blake3 import blake3
 
 from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import IntegrityError, NotFound
+from hopyard.file_locks import try_lock
 from hopyard.interfaces.blobs import Scrubbed
 from hopyard.stores.blobs.index import ALONE
 from hopyard.stores.blobs.shelf import Shelf
-from hopyard.stores.blobs.sweep import SWEEP_LOCK, sweep, sweep_lock
+from hopyard.stores.blobs.sweep import SWEEP_LOCK, sweep
 
 _BATCH_BYTES = 8 * 1024 * 1024  # read in one go by `get_many`
 _BATCH_BLOBS = 1024
@@ -104,8 +105,8 @@ class FolderBlobs:
 
     def _sweep(self, in_use: Iterable[bytes], before: int) -> int:
         shelf = self._open()
-        with sweep_lock(self._root / SWEEP_LOCK) as mine:
-            return sweep(shelf, in_use, before=before) if mine else 0
+        with try_lock(self._root / SWEEP_LOCK) as free:
+            return sweep(shelf, in_use, before=before) if free else 0
 
     def _usage(self) -> tuple[int, int]:
         return self._open().index.usage()

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 from hopyard.errors import IntegrityError, NotFound
-from hopyard.private_files import open_file
 from hopyard.stores.blobs.index import Row
 from hopyard.stores.blobs.shelf import Shelf
 
-SWEEP_LOCK = "sweep.lock"  # as in `config.home`
+SWEEP_LOCK = "sweep.lock"  # as in `config.home`: `hopyard.backup` holds it while it copies blobs
 _AT_ONCE = 2000  # blobs removed in one transaction; other calls go on in between
 _SMALL_BYTES = 4 * 1024 * 1024  # packs below this are joined …
 _SMALL_PACKS = 32  # … once there are this many
 _JOINED_BYTES = 32 * 1024 * 1024  # about how large a rewritten pack becomes
-
-
-@contextmanager
-def sweep_lock(path: Path) -> Iterator[bool]:
-    """Whether blobs may be removed within: not while another process holds the lock to copy them (`hopyard.backup`)."""
-    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
 
 
 def sweep(shelf: Shelf, in_use: Iterable[bytes], *, before: int) -> int:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from hopyard.file_locks import is_locked, try_lock
 from hopyard.private_files import make_folder, open_file
 
 
@@ -45,7 +46,7 @@ class Folder:
         with os.scandir(self.path) as listing:
             slots = [one.name for one in listing if one.name.startswith("slot-")]
         for owner in {name.split("-")[1] for name in slots} - {self.owner}:
-            if _is_held(f"{self.path}/owner-{owner}"):
+            if is_locked(f"{self.path}/owner-{owner}"):
                 continue
             for path in (self.path / name for name in slots if name.split("-")[1] == owner):
                 with suppress(FileNotFoundError):
@@ -75,14 +76,9 @@ def sweep(parent: Path) -> None:
 
 
 def _remove_unheld(path: Path) -> None:
-    fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
-    except BlockingIOError:
-        pass  # it lives
-    finally:
-        os.close(fd)
+    with try_lock(path / "lock", os.O_RDWR | os.O_NOFOLLOW) as free:
+        if free:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _held_folder(path: Path) -> int:
@@ -110,17 +106,3 @@ def _new_owner(folder: Path) -> tuple[str, int]:
     fd = open_file(folder / f"owner-{token}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
     fcntl.flock(fd, fcntl.LOCK_EX)
     return token, fd
-
-
-def _is_held(lock: str) -> bool:
-    try:
-        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
