@@ -168,7 +168,7 @@ def test_a_fault_of_the_program_is_one_line_and_names_a_private_file(capfd: pyte
     assert (told.code, told.out) == (1, "")
     assert told.err == (
         "error: a fault of hop itself: KeyError: 'no\\x1b[31m such\\nthing'\n"
-        f"hint: where it happened is told in {file}; it helps those who mend it\n"
+        f"hint: the details are in {file}: attach them to a report of the fault\n"
     )
     assert 'raise KeyError("no' in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
@@ -178,7 +178,7 @@ def test_a_fault_of_the_program_is_one_line_and_names_a_private_file(capfd: pyte
         told = hop(capfd, "ps")
     assert told.code == 1
     assert "Traceback" in told.err
-    assert told.err.endswith("hint: where it happened is told above; it helps those who mend it\n")
+    assert told.err.endswith("hint: the details are above: attach them to a report of the fault\n")
 
 
 def test_shell_completion() -> None:

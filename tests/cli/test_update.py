@@ -40,14 +40,14 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
 
 def test_what_is_not_told_is_asked_for(shell: Shell) -> None:
     for words, what in (
-        (("update",), "which runs are meant is not told"),
-        (("update", "1", "--from-queue", "a"), "runs are named as well"),
+        (("update",), "no run is named"),
+        (("update", "1", "--from-queue", "a"), "runs are named, too"),
         (("update", "1"), "nothing is to be changed"),
         (("update", "no/such/1", "--hold"), "no/such/1"),
         (("hold", "1"), "hop update RUN"),
         (("update", "1", "--hold", "--release"), "--release is given as well"),
         (("update", "--from-queue", "nope", "--hold"), "there is no queue `nope`"),
-        (("audit", "--since", "1h", "--until", "2h"), "nothing lies between"),
+        (("audit", "--since", "1h", "--until", "2h"), "is empty"),
     ):
         refused = shell.hop(*words)
         assert refused.code != 0 and what in refused.talk, refused

@@ -76,7 +76,7 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
         ("quotas: {max_output: 1G}", "quotas.max_output: it is a key of another section", "below `runs:`"),
         ("runs: {cpus: 4}", "runs.cpus: it is a key of another section", "below `node:`"),
         ("runs: {max_metrics: 5K}", "runs.max_metrics: `5K` is too little", "1M or more"),
-        ("max_output: 1G", "max_output: it stands outside of its section", "below `runs:`"),
+        ("max_output: 1G", "max_output: it is outside its section", "below `runs:`"),
         ("scheduler: {grace: 5s}", "scheduler: there is no key `grace`", ""),
     ],
 )

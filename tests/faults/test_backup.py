@@ -126,7 +126,7 @@ def test_backup_and_restore_refuse_what_would_lose_something(world: World, other
     (foreign / "thesis.tex").write_text("x")
     for target, said in (
         (foreign, "holds other files"),
-        (world.home.root / "below", "lie in each other"),
+        (world.home.root / "below", "are inside each other"),
         (foreign / "thesis.tex", "is not a folder"),
     ):
         refused = world.hop("backup", str(target))

@@ -180,7 +180,7 @@ def test_a_socket_that_another_user_serves_gets_nothing(tmp_path: Path) -> None:
         assert serving.stdin is not None and serving.stdout is not None
         serving.stdout.readline()
         (other / "s").rename(home.socket_file)
-        with pytest.raises(Stranger, match=r"is served by 54321 \(uid 54321\), who does not own the home"):
+        with pytest.raises(Stranger, match=r"is served by 54321 \(uid 54321\), not by the owner of the home"):
             dial(home, 5)
         serving.stdin.close()
 

@@ -53,7 +53,7 @@ def test_a_frozen_replica_whose_script_has_ended_is_lost(play: Play, monkeypatch
         state = await bench.running("a.1")
         os.kill(state.pid, signal.SIGSTOP)
         deadline = asyncio.get_running_loop().time() + 60
-        while (seen := status_of(await bench.engine.observe(), "a.1")) is None or seen.replicas[0].detail != "its replica is stopped, and tells nothing":
+        while (seen := status_of(await bench.engine.observe(), "a.1")) is None or seen.replicas[0].detail != "its replica is stopped, and reports nothing":
             assert asyncio.get_running_loop().time() < deadline, seen
         os.kill(state.child_pid, signal.SIGKILL)
         (ended,) = await bench.exits("a.1")

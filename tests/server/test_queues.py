@@ -183,7 +183,7 @@ def test_a_limit_below_what_is_used_is_a_warning(tmp_path: Path) -> None:
         tree = {"queues": {"default": {"maximum": {"gpus": 1}, "user_limit": {"gpus": 1}}}}
         tried = await put(stage, tree, dry_run=1)
         assert tried["warnings"] == [
-            "default: at most 1 gpus, and its runs use 2 gpus now: they go on, and none starts until less is used",
+            "default: at most 1 gpus, and its runs use 2 gpus now: these continue, and no other starts until less is used",
             "default: at most 1 gpus for one user, and alice uses 2 gpus now",
         ]
         assert (await put(stage, tree))["warnings"] == tried["warnings"]

@@ -95,7 +95,7 @@ def _remove_others(folder: Path, wanted: set[Path]) -> None:
 def _check_target(home: Home, folder: Path) -> None:
     root, target = home.root.resolve(), folder.resolve()
     if target == root or root in target.parents or target in root.parents:
-        raise SpecError(f"{folder} and the home {home.root} lie in each other", hints=("choose a folder elsewhere, best on another disk",))
+        raise SpecError(f"{folder} and the home {home.root} are inside each other", hints=("choose a folder elsewhere, best on another disk",))
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder} is not a folder")
     if folder.is_dir():

@@ -43,7 +43,7 @@ def audit(
     begin = None if since is None else parse_past(since, now, what="--since")
     end = None if until is None else parse_past(until, now, what="--until", ahead=True)
     if begin is not None and end is not None and begin >= end:
-        raise SpecError("--until: nothing lies between `--since` and `--until`", hints=("--since is the earlier one",))
+        raise SpecError("--until: the span from `--since` to `--until` is empty", hints=("--since is the earlier one",))
     query |= {name: at.isoformat() for name, at in (("since", begin), ("until", end)) if at is not None}
     rows: list[dict[str, Any]] = list(connect().pages("/audit", "records", cursor="before", most=limit, **query))
     if as_json:

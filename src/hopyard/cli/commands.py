@@ -42,7 +42,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("node", SERVER, "node:node", "List machines; take them out of service and back."),
     Entry("pool", SERVER, "pool:pool", "List pools of machines and what is in use of them."),
     Entry("usage", SERVER, "usage:usage", "Sum what runs held of the machines, by user, queue or project."),
-    Entry("audit", SERVER, "audit:audit", "Tell who changed what, when and from where."),
+    Entry("audit", SERVER, "audit:audit", "List changes: by which user, when and from where."),
     Entry("user", SERVER, "user:user", "Let others use this server: give them tokens, and take them back."),
     Entry("up", SERVER, "server:up", "Start the server of this machine."),
     Entry("down", SERVER, "server:down", "End the server of this machine."),

@@ -85,7 +85,7 @@ def check_home(home: Home) -> Iterator[Finding]:
         yield Finding("home", "ok", f"{home.root}, readable by its owner only")
     above = home.root.parent.stat()
     if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
-        yield Finding("parent", "warn", f"everybody may rename and replace what lies in {home.root.parent}, this home too", f"chmod +t {home.root.parent}, or move the home")
+        yield Finding("parent", "warn", f"every user may rename and replace the contents of {home.root.parent}, this home included", f"chmod +t {home.root.parent}, or move the home")
     if os.geteuid() == 0:
         yield Finding("user", "warn", AS_ROOT, ROOT_HINT)
 
@@ -218,7 +218,7 @@ def check_privacy(home: Home) -> Iterator[Finding]:
     from hopyard.config.settings import read_settings
     from hopyard.replica.mounts import Protection, find_protection
 
-    hint = "runs of one home belong together: let users who do not trust each other have servers of their own (docs/replica.md)"
+    hint = "runs of one home can reach each other: give users that do not trust each other separate servers (docs/replica.md)"
     if not read_settings(home.settings_file).runs.namespaces:
         yield Finding("privacy", "warn", "`runs: {namespaces: false}`: runs can read and change the whole home, tokens and caches included", hint)
         return
@@ -326,7 +326,7 @@ def check_caches(home: Home) -> Iterator[Finding]:
     changed = [str(manifest) for manifest, whole in trees if not whole]
     changed += [marker.parent.name for marker in home.envs.glob("*/.ready") if not is_whole(marker.parent)]
     if changed:
-        yield Finding("caches", "warn", f"changed since they were made: {', '.join(name[:12] for name in changed)}", "nothing to do: the next run that uses one has it made anew")
+        yield Finding("caches", "warn", f"changed since they were made: {', '.join(name[:12] for name in changed)}", "nothing to do: the next run that uses one makes it again")
     else:
         yield Finding("caches", "ok", f"{len(trees)} trees are what their digests say, and no environment was changed")
 

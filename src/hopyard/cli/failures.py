@@ -45,11 +45,11 @@ def hints_of(broken: OSError) -> list[str]:
     except OSError:
         return ["the folder in which you are was deleted: go to another one with `cd`"]
     if broken.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ["you may not read or write there: name another place, or have its owner let you"]
+        return ["this user may not read or write there: name another place, or ask its owner for access"]
     if broken.errno in (errno.ENOSPC, errno.EDQUOT):
         return ["free some space, or name a place on another disk"]
     if broken.errno in (errno.ENOENT, errno.ENOTDIR):
-        return ["look whether that path, and the folder in which it lies, are there and can be written: `ls -ld`"]
+        return ["check that the path and its folder exist and can be written: `ls -ld`"]
     return []
 
 
@@ -64,7 +64,7 @@ def report_fault(fault: Exception) -> int:
         sys.stderr.write(details)
         place = "above"
     said = "".join(traceback.format_exception_only(fault)).strip().partition("\n")[0]
-    tell(f"a fault of hop itself: {said}", hints=(f"where it happened is told {place}; it helps those who mend it",))
+    tell(f"a fault of hop itself: {said}", hints=(f"the details are {place}: attach them to a report of the fault",))
     return FAILED
 
 

@@ -39,7 +39,7 @@ class Unit:
 def service(ctx: click.Context) -> None:
     """Let systemd start the server of this machine at boot, and again when it crashes.
 
-    Without that, the first `hop` command after a reboot starts it, and until then nothing goes on.
+    Without that, the first `hop` command after a reboot starts it, and until then nothing starts.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -47,11 +47,11 @@ def service(ctx: click.Context) -> None:
 
 @service.command("install")
 @_system_option
-@click.option("--run-as", metavar="USER", help="With --system: whose server it is.  [default: the user of sudo, else root]")
+@click.option("--run-as", metavar="USER", help="With --system: the owner of the server.  [default: the user of sudo, else root]")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and change nothing.")
-@click.option("--force", is_flag=True, help="Replace a unit of another home or of somebody's own making.")
+@click.option("--force", is_flag=True, help="Replace a unit of another home, or one that `hop service` did not write.")
 def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> None:
-    """Write the unit and start it. A server that runs already is replaced; its runs go on."""
+    """Write the unit and start it. A server that runs already is replaced; its runs continue."""
     from hopyard.sdk.connect import check_own_server
 
     if run_as is not None and not system:
@@ -82,12 +82,12 @@ def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> 
 
 @service.command("uninstall")
 @_system_option
-@click.option("--run-as", metavar="USER", help="With --system: whose server it is.")
+@click.option("--run-as", metavar="USER", help="With --system: the owner of the server.")
 def uninstall(system: bool, run_as: str | None) -> None:
-    """End the unit and remove it. Live runs go on; the next `hop` command starts a server that takes them back."""
+    """End the unit and remove it. Live runs continue; the next `hop` command starts a server that adopts them."""
     unit = _unit(system, _user(run_as) if system else None)
     if not unit.file.exists():
-        raise NotFound(f"there is no unit {unit.file}", hints=("`hop service status` tells what there is",))
+        raise NotFound(f"there is no unit {unit.file}", hints=("`hop service status` shows the units",))
     _check_ours(unit)
     reachable = _reachable(unit)
     if reachable:
@@ -100,10 +100,10 @@ def uninstall(system: bool, run_as: str | None) -> None:
 
 @service.command("status")
 @_system_option
-@click.option("--run-as", metavar="USER", help="With --system: whose server it is.")
+@click.option("--run-as", metavar="USER", help="With --system: the owner of the server.")
 @json_option
 def status(system: bool, run_as: str | None, as_json: bool) -> int:
-    """Tell whether there is a unit and what systemd makes of it. The exit code is 1 unless it is active."""
+    """Show whether there is a unit, and its state in systemd. The exit code is 1 unless it is active."""
     unit = _unit(system, _user(run_as) if system else None)
     told = {"unit": unit.name, "file": str(unit.file), "home": str(unit.home.root), "installed": unit.file.exists(), "state": "unknown", "enabled": False}
     if unit.file.exists() and _reachable(unit):

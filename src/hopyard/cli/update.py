@@ -30,7 +30,7 @@ NO_LIMIT = "none"
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name of your own for the run; an empty one removes it.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag that it gets, or that changes (repeatable).")
 @click.option("--untag", multiple=True, metavar="K", help="A tag that it loses (repeatable).")
-@click.option("--note", metavar="TEXT", help="A note for those who look at the run; an empty one removes it.")
+@click.option("--note", metavar="TEXT", help="A note on the run, shown to all users; an empty one removes it.")
 @click.option("--from-queue", metavar="QUEUE", help="In place of RUN: all runs that wait in this queue, of all users.")
 @json_option
 def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **options: Any) -> None:
@@ -41,7 +41,7 @@ def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **optio
     from hopyard.sdk.connect import connect
 
     if bool(refs) == (from_queue is not None):
-        raise SpecError("which runs are meant is not told" if not refs else "--from-queue: runs are named as well", hints=("name runs, or all that wait in a queue: `--from-queue QUEUE`",))
+        raise SpecError("no run is named" if not refs else "--from-queue: runs are named, too", hints=("name runs, or all that wait in a queue: `--from-queue QUEUE`",))
     changes = _changes(options)
     client = connect()
     if from_queue is not None:

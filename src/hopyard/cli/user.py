@@ -78,5 +78,5 @@ def remove(name: str, stop_runs: bool, as_json: bool) -> None:
     else:
         console.say(f"{name} is no user any more")
         if gone["live_runs"]:
-            what = "asked to end" if stop_runs else "live runs that go on, each with a token of its own until it ends (`hop stop` ends them)"
+            what = "asked to end" if stop_runs else "live runs that continue, each with its own token until it ends (`hop stop` ends them)"
             console.say(f"{what}: {', '.join(gone['live_runs'][:_SHOWN])}{' …' if len(gone['live_runs']) > _SHOWN else ''}")

@@ -268,7 +268,7 @@ def check_owner(path: Path, uid: int) -> None:
     me = os.geteuid()
     if uid != me:
         hint = f"run this as {user_name(uid)}, or choose another home: HOPYARD_HOME=FOLDER; to hand the home over: `chown -R {me} FOLDER` as root"
-        planted = "where it is not yours, look at it and remove it: its owner may have left it there to be obeyed"
+        planted = "where it is not yours, look at it and remove it: its owner may have put it there for this server to read"
         raise SpecError(f"{path} belongs to {user_name(uid)} (uid {uid}), and this is {user_name(me)} (uid {me})", hints=(hint, planted))
 
 

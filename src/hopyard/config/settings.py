@@ -143,7 +143,7 @@ def _check_places(top: Section) -> None:
     places = {key: name for name, keys in _KEYS.items() for key in keys}
     for key in top.values:
         if key in places and key not in _KEYS:
-            raise top.fail(key, "it stands outside of its section", f"it belongs below `{places[key]}:`")
+            raise top.fail(key, "it is outside its section", f"it belongs below `{places[key]}:`")
     for name, keys in _KEYS.items():
         given = top.section(name)
         for key in given.values:

@@ -154,7 +154,7 @@ class Environments:
             if is_whole(folder):
                 return  # another run built it while we waited
             if (folder / _READY).exists() and _seen(folder).exists():
-                self.note(f"environment {folder.name[:8]} had been changed on this node since it was built: it is built anew")
+                self.note(f"environment {folder.name[:8]} had been changed on this node since it was built: it is built again")
             self.say(f"building environment {folder.name[:8]}")
             remove_tree(folder)  # also what a build that was killed left
             make_folder(folder)

@@ -41,7 +41,7 @@ def tree_cache(spec: ReplicaSpec, folder: Folder) -> TreeCache:
     names = {ref.manifest: f"dataset {ref.name}" for ref in launch.datasets} | {launch.code: "the code"}
 
     def changed(manifest: Digest) -> None:
-        folder.note(f"{names.get(manifest, 'a checkpoint')} had been changed on this node since it was put there: it is fetched anew")
+        folder.note(f"{names.get(manifest, 'a checkpoint')} had been changed on this node since it was put there: it is fetched again")
 
     return TreeCache(Home(Path(spec.node.home)).trees, changed=changed)
 

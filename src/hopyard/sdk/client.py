@@ -85,7 +85,7 @@ class Client:
         self._hint = hint
         host, port = _place(url)
         if not (token.isascii() and token.isprintable()):
-            raise errors.AuthError("the token holds characters that no token has", hints=("copy it anew: a token is `hop_` and letters, digits, `-` and `_`",))
+            raise errors.AuthError("the token has characters that are not allowed in a token", hints=("copy it again: a token is `hop_` and letters, digits, `-` and `_`",))
         self.url, self.token = url.rstrip("/"), token
         self._authority, self._timeout = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", timeout_s
         self._dial = dial or partial(_dial, host, port)

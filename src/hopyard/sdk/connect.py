@@ -40,7 +40,7 @@ _TAIL_LINES = 12
 _KILLED_AT_MOST = 3  # servers, while they start, before that is told
 _SERVER_MODULE = "hopyard.app"
 _UNKNOWN_URL = "http://127.0.0.1:1"  # until the server has told its own; no request goes there
-_STRANGER_HINTS = ("no token was sent; find out whose program it is and end it, then `hop up`",)
+_STRANGER_HINTS = ("no token was sent; find the program that does it and end it, then `hop up`",)
 _started: list[Popen[bytes]] = []  # kept so that nothing complains about a child that is meant to outlive us
 
 
@@ -302,7 +302,7 @@ def _refuse_unreachable(home: Home) -> None:
     server = _read(home)
     said = home.read_server() or {}
     if server is not None and "place" not in said and not _holder(home) and _is_server(server.pid, home):
-        hint = "`hop down --keep-runs` and `hop up` bring it up to date; its runs go on"
+        hint = "`hop down --keep-runs` and `hop up` bring it up to date; its runs continue"
         raise ServerUnavailable(f"the server (pid {server.pid}) is of an older version, hopyard {server.version}", hints=(hint,))
 
 

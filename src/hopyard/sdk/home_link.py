@@ -80,7 +80,7 @@ def dial(home: Home, timeout_s: float) -> socket.socket:
     peer = peer_of(sock)
     if peer.uid != owner:
         sock.close()
-        raise Stranger(f"{home.socket_file} is served by {user_name(peer.uid)} (uid {peer.uid}), who does not own the home")
+        raise Stranger(f"{home.socket_file} is served by {user_name(peer.uid)} (uid {peer.uid}), not by the owner of the home")
     return sock
 
 

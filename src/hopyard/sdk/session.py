@@ -268,9 +268,9 @@ class Session:
                 self.save(None, {})
             step = None if self._unsaved else self._last_step
             told = "nothing could be saved" if step is None else f"the checkpoint of step {step} is saved"
-            why, then = "making room", "this run goes on when there is room again"
+            why, then = "making room", "this run resumes when there is room again"
             if agreed.at_limit:
-                why, then = "the time limit is reached", "`hop fork RUN --checkpoint newest` goes on from the newest checkpoint"
+                why, then = "the time limit is reached", "`hop fork RUN --checkpoint newest` resumes from the newest checkpoint"
             say(f"{why}: {told}; {then}", once="room")
             agreed.leave(step)
         else:

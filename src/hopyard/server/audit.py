@@ -110,7 +110,7 @@ async def record_stops(store: AuditStore, request: Request, caller: Caller, runs
     try:
         await asyncio.gather(*map(store.record, records))
     except HopyardError as full:
-        log.warning("who stopped %s was not recorded: %s", ", ".join(str(run.name) for run in runs), full.message)
+        log.warning("the user that stopped %s was not recorded: %s", ", ".join(str(run.name) for run in runs), full.message)
 
 
 def _origin(request: Request) -> str:

@@ -36,7 +36,7 @@ _NO_TOKEN = "this server asks for a token"
 _REVOKED_HINT = "it may have been revoked, or be another server's"
 RUN_HINT = (
     "a run's own token, which commands inside a run have, reads that run, its logs and its checkpoints, and starts and ends the trials of a study; "
-    "for more set HOPYARD_URL and HOPYARD_TOKEN to those of a user"
+    "for anything else set HOPYARD_URL and HOPYARD_TOKEN to those of a user"
 )
 _TOKEN_HINT = "send `Authorization: Bearer TOKEN`; the owner's is in the file `token` of the server's home folder, others get theirs from the owner: `hop user add NAME`"
 log = logging.getLogger("hopyard.server")

@@ -26,10 +26,10 @@ _MEANING = {
     414: "the address is too long",
     421: "the server does not answer to this name of a host",
     422: "the request or its bytes are not as described",
-    429: "the user asks for more than the server grants; `Retry-After` tells when to come again",
+    429: "the user asks for more than the server grants; `Retry-After` says when to retry",
     431: "the headers are too large",
     500: "the server failed",
-    503: "not now; `Retry-After` tells when to come again",
+    503: "not now; `Retry-After` says when to retry",
     507: "no space left, or none of what the user may fill",
 }
 _ALWAYS = (400, 408, 414, 421, 431, 503)  # for what is wrong with a request before it is looked at: its HTTP, its time, its name of the server

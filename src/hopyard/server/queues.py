@@ -114,7 +114,7 @@ def below_use(snapshot: Snapshot) -> list[str]:
     for use in overview(snapshot):
         name = use.queue.name
         found += [
-            f"{name}: at most {_amount(resource, most)}, and its runs use {_amount(resource, use.used.get(resource, 0))} now: they go on, and none starts until less is used"
+            f"{name}: at most {_amount(resource, most)}, and its runs use {_amount(resource, use.used.get(resource, 0))} now: these continue, and no other starts until less is used"
             for resource, most in sorted(use.most.items())
             if use.used.get(resource, 0) > most
         ]

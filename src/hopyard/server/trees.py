@@ -116,7 +116,7 @@ class Trees:
         wanted = tree.blob_sizes
         for digest, found in zip(wanted, await self._blobs.sizes(list(wanted)), strict=True):
             if found is not None and found != wanted[digest]:  # one that went meanwhile is told when it is used
-                raise SpecError(f"{what}: its manifest says that blob {digest[:12]} has {wanted[digest]} bytes, it has {found}", hints=("pack it anew",))
+                raise SpecError(f"{what}: its manifest says that blob {digest[:12]} has {wanted[digest]} bytes, it has {found}", hints=("pack it again",))
 
     async def there(self, digests: Iterable[Digest], *, what: str, at_most: int | None = None) -> None:
         """Raises MissingBlobs unless these single blobs are here, SpecError for one of more than `at_most` bytes."""

@@ -360,7 +360,7 @@ class LocalEngine:
         since = self._stopped_since.setdefault(folder.root, time.monotonic())
         if state.child_pid and process_state(state.child_pid) in ("", "Z", "X") and time.monotonic() - since > FROZEN_AFTER_S:
             folder.signal(signal.SIGKILL)
-        return "its replica is stopped, and tells nothing"
+        return "its replica is stopped, and reports nothing"
 
     def _given_up(self, state: ReplicaState | None) -> Exit:
         if state is not None and state.exit is not None:

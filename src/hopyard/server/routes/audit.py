@@ -62,7 +62,7 @@ def audit_endpoints(parts: Parts, actions: Collection[str]) -> Sequence[Endpoint
         """
         query, user = ask.query, ask.caller.require_user()
         if user != parts.queues.owner and query.user not in (None, user):
-            raise Forbidden(f"only {parts.queues.owner}, who owns this server, sees what others did", hints=("leave `user` out for what you did",))
+            raise Forbidden(f"only {parts.queues.owner}, who owns this server, sees the changes of other users", hints=("leave `user` out to see your own",))
         where = AuditFilter(
             user=query.user if user == parts.queues.owner else user,
             action=query.action,

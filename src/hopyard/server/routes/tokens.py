@@ -22,7 +22,7 @@ _MOST = 1000  # tokens of one user
 
 
 class TokensQuery(PageQuery):
-    user: Annotated[str, Meta(pattern=NAME, max_length=128, description="whose; the caller's own when absent")] | None = None
+    user: Annotated[str, Meta(pattern=NAME, max_length=128, description="of this user; the caller's own when absent")] | None = None
     everybody: Annotated[int, Meta(ge=0, le=1, description="1: all users' tokens, for the owner")] = 0
 
 

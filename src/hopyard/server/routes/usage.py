@@ -57,7 +57,7 @@ def usage_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         until = min(query.until or now, now)
         since = query.since or until - SPAN
         if since >= until:
-            raise SpecError("since: it does not lie before `until`", hints=("give an earlier --from or a later --to",))
+            raise SpecError("since: it is not before `until`", hints=("give an earlier --from or a later --to",))
         spans = pieces(since, until, query.per)
         if len(spans) > MOST_PIECES:
             raise SpecError(f"per: the span has more than {MOST_PIECES} such pieces", hints=("choose a shorter span, or longer pieces",))
