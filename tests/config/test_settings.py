@@ -67,7 +67,7 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
         ("server: {url: https://hop.example.org}", "server.url: `https://hop.example.org` is not the address", "http://hop2"),
         ("server: {hosts: [\"http://x\"]}", "server.hosts: `http://x` at 0 is not the name of a host", "without a port"),
         ("server: {limits: {connections: 1}}", "server.limits.connections: `1` is not a whole number from 16", ""),
-        ("server: {limits: {body_memory: 1M}}", "server.limits.body_memory: `1M` is out of range", "default is generous"),
+        ("server: {limits: {body_memory: 1M}}", "server.limits.body_memory: `1M` is out of range", "allowed: 64M to 4T"),
         ("server: {limits: {request: 1}}", "server.limits: there is no key `request`", "did you mean `requests_per_s`?"),
         ("server: {port: 70000}", "server.port: `70000` is not a whole number from 0 to 65535", ""),
         ("retention: {checkpoints: -1}", "retention.checkpoints: `-1`", ""),

@@ -61,5 +61,6 @@ def _within(given: Section, key: str, parse: Callable[[str], float], default: fl
     if found is None:
         return default
     if not low <= found <= high:
-        raise given.fail(key, f"{shown(given.values[key])} is out of range", "leave the line out: the default is generous")
+        first, last = (units.format_time(end) if parse is units.parse_time else units.format_memory(int(end)) for end in (low, high))
+        raise given.fail(key, f"{shown(given.values[key])} is out of range", f"allowed: {first} to {last}; without the line the default is generous")
     return found

@@ -32,6 +32,7 @@ MAX_SPEC_BYTES = 256 * 1024  # of what a spec says itself: commands, variables, 
 MAX_STUDY_BYTES = 1024 * 1024  # of a study without its trial
 MAX_NOTE_BYTES = 16 * 1024 * 1024  # of requirements, lock and diff each, which count to no quota
 
+
 async def accept(
     parts: Parts,
     spec: RunSpec,
