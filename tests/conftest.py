@@ -13,7 +13,7 @@ import pytest
 from tests import exploring
 
 # A test that needs a home sets one below its tmp_path; one that forgets fails at once instead of using the developer's.
-os.environ["HOPYARD_HOME"] = "/dev/null/set-HOPYARD_HOME-below-tmp_path"
+os.environ["HOPYARD_HOME"] = "/proc/set-HOPYARD_HOME-below-tmp_path"
 exploring.load_profile()
 # What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -144,8 +144,9 @@ def test_a_folder_of_the_home_may_lie_on_another_disk_and_is_closed_there(tmp_pa
     assert (mode(disk), mode(disk / "packs")) == (0o700, 0o755)
 
 
-def test_a_home_that_is_no_folder_or_not_there_is_nothing_to_check(tmp_path: Path) -> None:
+def test_a_home_that_can_be_no_folder_is_refused_and_one_that_is_not_there_is_not(tmp_path: Path) -> None:
     Home(tmp_path / "none").check()
     (tmp_path / "file").touch()
-    Home(tmp_path / "file").check()
-    Home(tmp_path / "file" / "below").check()
+    for root, said in ((tmp_path / "file", "is a file, not a folder"), (tmp_path / "file" / "below", "cannot be a folder")):
+        with pytest.raises(SpecError, match=said):
+            Home(root).check()
