@@ -20,6 +20,7 @@ ELSEWHERE = {
     "datasets/cache.py": "copies of trees, in the 0700 folder of a replica",
     "engines/local/cgroups.py": "cgroups",
     "replica/limits.py": "cgroups",
+    "replica/outbox.py": "copies of files, by descriptors, in the 0700 folder of a replica that must not be made again",
     "replica/mounts.py": "mount points, in the memory of a namespace",
     "on_spark/barrier.py": "folders of a Spark task",
     "on_spark/study.py": "folders of a Spark task",
