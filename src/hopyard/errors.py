@@ -153,3 +153,14 @@ class LaunchFailed(EngineError):
 def is_disk_full(error: BaseException) -> bool:
     """Whether it says that a disk, or a quota on it, has no space left."""
     return isinstance(error, StorageFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
+
+
+# ENOENT: what is packed is changed by a process that still lives, and listed anew at the next try.
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EIO, errno.ENOENT})
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether it comes of trouble of this machine that may pass: no descriptors, memory or space left, a device that fails, a file that
+    changed meanwhile."""
+    failed = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(failed, OSError) and failed.errno in _PASSING

@@ -57,6 +57,22 @@ def test_a_server_that_fails_for_a_while_gets_every_checkpoint_and_file_later(wo
     assert run["artifact"] and run["unstored"] == []
 
 
+def test_a_replica_without_descriptors_sends_checkpoints_and_files_later(world: World) -> None:
+    world.write("saves.py", SAVES)
+    name = world.detach("saves.py", "--", str(world.root / "go"))
+    run = world.reaches(name, "running")
+    world.says(run, "begun")
+    log, pid = world.replica(run) / "replica.log", world.state(run)["pid"]
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))  # whatever it has open
+    (world.root / "go").touch()
+    world.says(run, "end")
+    until(lambda: "Too many open files" in log.read_text(), "a failed try to send")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    run = world.reaches(name, "succeeded")
+    assert [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [6, 7, 8]
+    assert run["artifact"] and run["unstored"] == []
+
+
 def test_runs_wait_while_the_disk_is_low_and_start_by_themselves_afterwards(small: World, disk: Path) -> None:
     small.write("main.py", "print('hello')\n")
     small.ok("run", "main.py")

@@ -24,6 +24,7 @@ from hopyard.errors import (
     ServerFault,
     ServerUnavailable,
     StorageFull,
+    is_passing,
 )
 from hopyard.private_files import open_inside
 from hopyard.replica.diary import say
@@ -44,13 +45,14 @@ AGAIN = (ServerUnavailable, StorageFull, MissingBlobs, NotLeader, NotFound, Inte
 @dataclass(slots=True)
 class Patience:
     """How long one thing is tried to be stored: as long as the server is away or has no space, unless the run is to end; for
-    `FAULTS_S` while the server fails at it by a fault of its own, or for something that is not there."""
+    `FAULTS_S` while the server fails at it by a fault of its own, for something that is not there, or for trouble of this node."""
 
     _failing_since: float | None = None
 
     def is_over(self, failed: Exception, *, unwanted: bool) -> bool:
         """Whether it is given up after this failure. unwanted: the run was asked to end."""
-        if not isinstance(failed, (ServerFault, NotFound, IntegrityError)):
+        own_trouble = not isinstance(failed, AGAIN) and is_passing(failed)
+        if not own_trouble and not isinstance(failed, (ServerFault, NotFound, IntegrityError)):
             self._failing_since = None
             return isinstance(failed, StorageFull) and unwanted
         now = time.monotonic()
@@ -118,19 +120,20 @@ class Checkpoints:
             try:
                 self._send(event)
                 return
-            except (*AGAIN, OSError) as failed:
-                say(f"checkpoint waits: {failed}")
-                if not self.folder.is_there():
-                    return
-                if patience.is_over(failed, unwanted=self._is_unwanted()):
-                    self._skip(event, failed)
-                    return
-                if not self.server.look_again():
-                    with self._change:
-                        self._change.wait(RETRY_S)
-            except Conflict:
-                return  # a later attempt goes on from what was there
-            except (HopyardError, KeyError, ValueError, TypeError) as failed:
+            except (HopyardError, OSError, KeyError, ValueError, TypeError) as failed:
+                if isinstance(failed, AGAIN) or is_passing(failed):
+                    say(f"checkpoint waits: {failed}")
+                    if not self.folder.is_there():
+                        return
+                    if patience.is_over(failed, unwanted=self._is_unwanted()):
+                        self._skip(event, failed)
+                        return
+                    if not self.server.look_again():
+                        with self._change:
+                            self._change.wait(RETRY_S)
+                    continue
+                if isinstance(failed, Conflict):
+                    return  # a later attempt goes on from what was there
                 if any(later.get("folder") == event.get("folder") for later in list(self._waiting)):
                     return  # it changed because the script saved the same step anew, which is sent next
                 self._skip(event, failed)

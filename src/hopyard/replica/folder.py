@@ -133,7 +133,9 @@ class Folder:
             return _read_stop((self.root / STOP_FILE).read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError):
+        except OSError:  # without descriptors a file can be seen, and not read
+            return StopOrder(10.0) if (self.root / STOP_FILE).exists() else None
+        except msgspec.MsgspecError:
             return StopOrder(10.0)  # the file is the order; only its details are lost
 
     def request_stop(self, order: StopOrder) -> None:

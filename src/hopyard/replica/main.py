@@ -18,7 +18,7 @@ from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import as_told, for_runs
 from hopyard.domain.study import GOES_ON
-from hopyard.errors import BlobsElsewhere, Conflict, HopyardError, IntegrityError, MissingBlobs, NotFound
+from hopyard.errors import BlobsElsewhere, Conflict, HopyardError, IntegrityError, MissingBlobs, NotFound, is_passing
 from hopyard.private_files import open_file
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
@@ -301,20 +301,21 @@ class Replica:
                     tree = push_files(client, self._folder.root, self._folder.work, paths)
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
                 return
-            except AGAIN as failed:
-                say(f"the run's files wait: {failed}")
-                if not self._folder.is_there():
-                    return
-                if patience.is_over(failed, unwanted=self._asked_to_end()):
+            except (HopyardError, OSError) as failed:
+                if isinstance(failed, AGAIN) or is_passing(failed):
+                    say(f"the run's files wait: {failed}")
+                    if not self._folder.is_there():
+                        return
+                    if patience.is_over(failed, unwanted=self._asked_to_end()):
+                        self._forgo_outputs(failed)
+                        return
+                    if not self._server.look_again():
+                        time.sleep(RETRY_S)
+                elif isinstance(failed, Conflict):
+                    return  # a later attempt makes its own
+                else:
                     self._forgo_outputs(failed)
                     return
-                if not self._server.look_again():
-                    time.sleep(RETRY_S)
-            except Conflict:
-                return  # a later attempt makes its own
-            except (HopyardError, OSError) as failed:
-                self._forgo_outputs(failed)
-                return
 
     def _forgo_outputs(self, why: Exception) -> None:
         self._left_behind.keep("what the run made in its folder", self._folder.work, why)

@@ -144,7 +144,14 @@ class Shipper:
         pause, heard_at, retry, pace = soon, 0.0, _RETRY_S[0], Pace(SYNC_EVERY_S, SYNC_BURST)
         while not self._done.is_set():
             now = time.monotonic()
-            pending, closing = self._pending(), self._closing
+            closing = self._closing
+            try:
+                pending = self._pending()
+            except OSError as failed:  # no descriptors: what the streams have is looked at again later
+                self._failed(failed)
+                self._wake.wait(_RETRY_S[1])
+                self._wake.clear()
+                continue
             early = pace.wait_s(now)
             if early > 0 and not closing and pending < SYNC_BYTES:
                 self._wake.wait(early)  # whatever comes meanwhile has to wait for that, so nobody need look for it

@@ -1,0 +1,159 @@
+"""Anything is killed, frozen or starved at random for a while: afterwards every run has ended, with each line, metric and checkpoint once."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.exploring import seeded, seeds
+
+from .test_node_trouble import without_descriptors
+from .world import World, chance, is_gone, kill, submit, until
+
+# Reads its data, trains, saves every 5 turns. Each rank says and logs each turn, so what is lost or doubled is seen.
+TRAINS = """
+import os, time
+import hopyard as hop
+
+p = hop.params(steps=40, gate="")
+rank = os.environ.get("RANK", "0")
+rows = (hop.dataset_path("rows") / "a.txt").read_text()
+state = {"sum": 0}
+hop.bind(state=state)
+for step in hop.loop(range(p.steps), every=5):
+    while step == 35 and not os.path.exists(p.gate): time.sleep(0.01)
+    time.sleep(0.03)
+    state["sum"] += step
+    hop.log({f"sum{rank}": state["sum"]}, step=step)
+    print("step", step, state["sum"], len(rows), flush=True)
+hop.summary(total=state["sum"])
+open(f"made{rank}.txt", "w").write("made")
+"""
+STEPS = 40
+EVENTS = 14
+ROWS = "many rows"
+
+
+def signals(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.Error):
+        process.send_signal(number)
+
+
+def roles(world: World) -> dict[str, list[psutil.Process]]:
+    """The processes of a home by what they are; scripts are left out: who kills a script fails its run."""
+    found: dict[str, list[psutil.Process]] = {"server": [], "spawner": [], "replica": [], "script": []}
+    scripts = {int(pid) for pid in _scripts(world)}
+    server = (world.home.read_server() or {}).get("pid")
+    for process in world.processes():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if process.pid == server:
+                found["server"].append(process)
+            elif process.pid in scripts:
+                found["script"].append(process)
+            elif process.pid in _replicas(world):
+                found["replica"].append(process)
+            elif "hopyard.replica.spawner" in words:
+                found["spawner"].append(process)
+    return found
+
+
+def _states(world: World) -> list[Any]:
+    states = []
+    with suppress(FileNotFoundError):  # a folder that was removed while it was looked through
+        for path in world.home.attempts.glob("*/*/status.json"):
+            with suppress(OSError, ValueError):
+                states.append(json.loads(path.read_bytes()))
+    return states
+
+
+def _scripts(world: World) -> set[int]:
+    return {state["child_pid"] for state in _states(world) if state["child_pid"]}
+
+
+def _replicas(world: World) -> set[int]:
+    return {state["pid"] for state in _states(world)}
+
+
+def disturb(world: World, moment: random.Random) -> str:
+    """One event; what it was."""
+    there = roles(world)
+    what = moment.choice(["kill", "kill", "kill", "freeze", "freeze", "starve", "power", "backup"])
+    kind = moment.choice(["server", "spawner", "replica", "script"] if what == "freeze" else ["server", "spawner", "replica"])
+    if what == "power":
+        world.kill_everything()
+        return "everything killed"
+    if what == "backup":
+        world.hop("backup", str(world.root / "backup"))
+        return "backup"
+    if not there[kind]:
+        return f"no {kind}"
+    victim = moment.choice(there[kind])
+    if what == "kill":
+        kill(victim.pid)
+    elif what == "freeze":
+        signals(victim, signal.SIGSTOP)
+        time.sleep(moment.random() * 2)
+        signals(victim, signal.SIGCONT)
+    else:
+        with suppress(OSError, psutil.Error, ProcessLookupError), without_descriptors(victim.pid, spare=moment.randrange(3)):
+            time.sleep(moment.random())
+    return f"{what} {kind}"
+
+
+def check_run(world: World, run: Any, ranks: int) -> None:
+    sums = [sum(range(step + 1)) for step in range(STEPS)]
+    for rank in range(ranks):
+        lines = world.log(run, rank=rank).splitlines()
+        assert lines == [f"step {step} {sums[step]} {len(ROWS)}" for step in range(STEPS)], (run["name"], rank)
+        assert world.series(run, f"sum{rank}") == (list(range(STEPS)), sums), (run["name"], rank)
+    assert run["summary"] == {"total": sums[-1]}
+    kept = [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
+    assert len(set(kept)) == len(kept) and max(kept) == STEPS, kept
+    attempts = world.get(f"/runs/{run['id']}/attempts")["attempts"]
+    assert [one["number"] for one in attempts] == list(range(1, len(attempts) + 1))
+    *before, last = attempts
+    assert last["phase"] == "succeeded" and all(one["phase"] in ("lost", "failed", "stopped") for one in before), attempts
+    resumed = [one["resumed_from_step"] or 0 for one in attempts]
+    assert resumed == sorted(resumed), "no attempt begins before what the one before it began with"
+    assert run["unstored"] == [] and run["artifact"]
+
+
+@seeded
+@pytest.mark.parametrize("seed", seeds(101))
+def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, seed: int) -> None:
+    moment = chance(seed)
+    world.write("train.py", TRAINS)
+    world.write("data/a.txt", ROWS)
+    world.ok("dataset", "push", "rows", "data")
+    gate = world.root / "gate"
+    first = world.run(world.detach("-d", "rows", "-p", f"gate={gate}", "train.py"))
+    spec = {"code": first["spec"]["code"], "datasets": [{"name": "rows"}], "params": {"gate": str(gate)}, "max_attempts": 1000}
+    trains = ["python", "-u", "train.py"]
+    runs = [(submit(world, trains, **spec), 1), (submit(world, trains, replicas=2, **spec), 2), (submit(world, trains, replicas=2, **spec), 2)]
+    stopped = submit(world, ["python", "-c", "import time; time.sleep(600)"], max_attempts=1000)
+    world.ok("stop", first["name"])
+    for at in range(EVENTS):
+        print(f"{time.monotonic():.1f}", disturb(world, moment), flush=True)
+        if at == EVENTS // 2:
+            world.ask(lambda client: client.post(f"/runs/{stopped['id']}/stop", {}))
+        time.sleep(moment.random() * 0.5)
+    gate.touch()
+    world.ok("up")
+    assert world.reaches(stopped["name"], "cancelled")
+    for run, ranks in runs:
+        check_run(world, world.reaches(run["name"], "succeeded"), ranks)
+    until(lambda: not list(world.home.attempts.iterdir()), "the removal of the attempts' folders")
+    until(lambda: all(node["used"]["cpu_milli"] == 0 for node in world.get("/nodes")["nodes"]), "all being free")
+    left = roles(world)
+    assert not left["replica"] and not left["script"], left
+    kept = world.home.kept
+    assert not kept.exists() or not any(kept.iterdir()), "nothing was left behind, as no run says that there is"
+    assert all(is_gone(pid) for pid in _scripts(world))

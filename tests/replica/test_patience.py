@@ -1,0 +1,41 @@
+"""How long something is tried to be stored."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from hopyard.errors import IntegrityError, ServerUnavailable, SpecError, StorageFull, is_passing
+from hopyard.replica import checkpoints
+from hopyard.replica.checkpoints import Patience
+
+
+def caused(error: Exception, cause: OSError) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def test_trouble_of_the_node_passes_also_where_it_is_said_as_an_error_of_the_file() -> None:
+    for number in (errno.EMFILE, errno.ENOMEM, errno.EIO):
+        assert is_passing(OSError(number, "it failed"))
+        assert is_passing(caused(SpecError("`a` cannot be read"), OSError(number, "it failed")))
+    assert not is_passing(OSError(errno.EACCES, "it may not be read"))
+    assert not is_passing(SpecError("`a` changed"))
+
+
+@pytest.mark.parametrize(
+    ("failed", "is_bounded"),
+    [
+        (OSError(errno.EMFILE, "no descriptors"), True),
+        (IntegrityError("damaged"), True),
+        (ServerUnavailable("away"), False),
+        (caused(ServerUnavailable("away"), FileNotFoundError(errno.ENOENT, "no socket")), False),
+        (caused(StorageFull("full"), OSError(errno.ENOSPC, "full")), False),
+    ],
+)
+def test_a_server_that_is_away_or_full_is_waited_for_and_trouble_of_the_node_for_a_while(
+    failed: Exception, is_bounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "FAULTS_S", -1.0)
+    assert Patience().is_over(failed, unwanted=False) is is_bounded
