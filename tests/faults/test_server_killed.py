@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,18 @@ def test_a_server_that_is_killed_while_it_starts_is_started_again(world: World) 
     answered = world.home.server_file.exists() and world.server_pid() in dead
     done = world.finish(waiting)
     assert (done.code == 0 and done.json == []) or (answered and done.talk.splitlines()[-2].startswith("error: ")), done
+
+
+def test_the_time_of_a_run_does_not_count_the_absence_of_the_server(world: World) -> None:
+    gate = world.root / "gate"
+    world.write("waits.py", "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n")
+    run = world.reaches(world.detach("waits.py", "--", str(gate)), "running")
+    world.kill_server()
+    gate.touch()
+    state = until(lambda: (found := world.state(run))["exit"] and found, "the end of the script")
+    until(lambda: time.time() > state["ended_at"] + 3, "an outage of three seconds")
+    world.ok("up")
+    ended = world.reaches(run["id"], "succeeded")
+    late_s = datetime.fromisoformat(ended["ended_at"]).timestamp() - state["ended_at"]
+    assert 0 <= late_s + 0.01 < 1.5
+    assert ended["served_s"] == pytest.approx(state["ended_at"] - state["started_at"], abs=1.5)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 from hopyard.domain.ids import AttemptId
@@ -66,13 +67,16 @@ class ReplicaPhase(StrEnum):
 class ReplicaStatus:
     """What one replica says of itself. `exit` is set exactly when `phase` is EXITED.
 
-    detail: while preparing, what it is doing ("building environment 3f2a…").
+    detail: while preparing, what it is doing ("building environment 3f2a…"). began_at, ended_at: when its script did, as the replica saw it,
+    by the clock of the server; None where that is not known. Two statuses that differ in these only are equal.
     """
 
     rank: int
     phase: ReplicaPhase
     detail: str = ""
     exit: Exit | None = None
+    began_at: datetime | None = field(default=None, compare=False)
+    ended_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import IntEnum
 
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus, summarise
@@ -57,6 +59,16 @@ class After:
     refused: int = 0
 
     @property
+    def began_at(self) -> datetime | None:
+        """When the scripts of all replicas had begun; None where a replica did not say."""
+        return _last([one.began_at for one in self.replicas])
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the scripts of all replicas had ended, which may be long before the news of it; None where a replica did not say."""
+        return None if self.exit is None else _last([one.ended_at for one in self.replicas])
+
+    @property
     def put_back(self) -> str:
         """Why its run waits for `pause_s`, and for which time in a row; "" where it need not."""
         if self.exit is None or not self.pause_s:
@@ -71,6 +83,11 @@ class After:
     def asks_to_end(self, before: AttemptPhase) -> bool:
         """Whether it is by this change that the attempt, in this phase before, is asked to end."""
         return self.phase is AttemptPhase.STOPPING and before is not AttemptPhase.STOPPING
+
+
+def _last(times: Sequence[datetime | None]) -> datetime | None:
+    known = [at for at in times if at is not None]
+    return max(known) if known and len(known) == len(times) else None
 
 
 def lost(reason: str) -> Exit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.launch import ReplicaLaunch
@@ -69,7 +70,7 @@ class ReplicaState:
 
     pid: the replica program. child_pid: the user's process, 0 before it started. child_started: when the kernel says that it
     started, in clock ticks since boot; with `boot` (the kernel's boot id) it tells a process from a later one of the same number.
-    started_at: unix seconds. shipped: the server has everything, nothing is left to do.
+    started_at: unix seconds; of the user's process once there is one. ended_at: when that ended, 0 before. shipped: the server has everything, nothing is left to do.
     """
 
     phase: ReplicaPhase
@@ -81,6 +82,12 @@ class ReplicaState:
     started_at: float = 0.0
     exit: Exit | None = None
     shipped: bool = False
+    ended_at: float = 0.0
+
+    def times(self) -> tuple[datetime | None, datetime | None]:
+        """When the user's process began and ended, by the clock of this machine; None where it did not."""
+        began = datetime.fromtimestamp(self.started_at, UTC) if self.child_pid else None
+        return began, datetime.fromtimestamp(self.ended_at, UTC) if self.child_pid and self.ended_at else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class Replica:
             self._state, phase=ReplicaPhase.RUNNING, detail="", child_pid=started.pid, child_started=started_ticks(started.pid), started_at=time.time()
         )
         self._write(self._state)
-        self._shipper.say(ReplicaStatus(spec.launch.rank, ReplicaPhase.RUNNING))
+        self._shipper.say(self._status(ReplicaPhase.RUNNING))
         self._shipper.start()
         return self._supervise(started.pid, groups)
 
@@ -252,27 +252,34 @@ class Replica:
         if state is not None and state.exit is not None:
             return state.exit
         self._folder.create()
-        return Exit(ExitKind.LOST, 1, f"lost: its replica died on node {self._spec.node.id}")
+        died = f"its replica died on node {self._spec.node.id}"
+        order = self._folder.read_stop()
+        if order is not None and order.kind is ExitKind.PREEMPTED:  # a frozen one, say, which was killed when its grace was over
+            return Exit(ExitKind.PREEMPTED, 137, f"{order.reason}: {died} before it had saved and left")
+        return Exit(ExitKind.LOST, 1, f"lost: {died}")
 
     def _report(self, ended: Exit) -> None:
         """Streams, checkpoints, outputs, then the exit: so the news of the end comes after all that led to it."""
-        rank = self._spec.launch.rank
-        self._state = replace(self._state, phase=ReplicaPhase.EXITED, detail="", exit=ended, shipped=False)
+        ended_at = self._state.ended_at or time.time()
+        self._state = replace(self._state, phase=ReplicaPhase.EXITED, detail="", exit=ended, shipped=False, ended_at=ended_at)
         if not self._write(self._state):
             threading.Thread(target=self._write_again, args=(self._state,), name="exit", daemon=True).start()
         told = ReplicaPhase.PREPARING if ended.kind in (ExitKind.PREPARE_FAILED, ExitKind.NODE_FAULT) else ReplicaPhase.RUNNING
         if told is ReplicaPhase.RUNNING:
-            self._shipper.say(ReplicaStatus(rank, told, "sending the rest of its output"))
+            self._shipper.say(self._status(told, "sending the rest of its output"))
         self._checkpoints.finish()
         self._send_outputs()
         self._tell_of_dropped_output()
         self._left_behind.tell()
         self._tell_of_loss(ended)
-        self._shipper.close(ReplicaStatus(rank, ReplicaPhase.EXITED, "", ended))
+        self._shipper.close(self._status(ReplicaPhase.EXITED, exit=ended))
         with self._exit_lock:
             self._state = replace(self._state, shipped=True)
         while self._folder.is_there() and not self._write(self._state):
             time.sleep(RETRY_S)
+
+    def _status(self, phase: ReplicaPhase, detail: str = "", exit: Exit | None = None) -> ReplicaStatus:
+        return ReplicaStatus(self._spec.launch.rank, phase, detail, exit, *self._state.times())
 
     def _write_again(self, state: ReplicaState) -> None:
         """How the script ended, until it is written down: a replica that dies before all is sent must not make it run again."""

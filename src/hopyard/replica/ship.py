@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
@@ -353,5 +354,12 @@ def status_body(status: ReplicaStatus) -> dict[str, object]:
         "rank": status.rank,
         "phase": status.phase.value,
         "detail": status.detail,
+        "began_s": _ago_s(status.began_at),
+        "ended_s": _ago_s(status.ended_at),
         "exit": None if ended is None else {"kind": ended.kind.value, "code": ended.code, "reason": ended.reason},
     }
+
+
+def _ago_s(at: datetime | None) -> float | None:
+    """Seconds from then until now, which the server need not have the same clock for."""
+    return None if at is None else max(time.time() - at.timestamp(), 0.0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopyard.domain.attempt import ExitKind
+from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Observation
 from hopyard.domain.durations import KEPT, history_keys
 from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
@@ -67,6 +67,43 @@ class LearningCases:
         assert (await stores.cluster.snapshot(now=at(202))).durations["all"] == (26.0,)
         found = await stores.runs.get(run)
         assert (found.served_s, found.preemptions) == (26.0, 1)
+
+    @pytest.mark.parametrize(
+        ("began", "ended", "times", "served_s"),
+        [
+            (2, 32, (2, 32), 30.0),
+            (-100, 1000, (0, 70), 70.0),  # its clock is wrong: neither before its placement nor after now
+            (50, 20, (40, 40), 0.0),
+            (None, None, (40, 70), 30.0),  # it did not say
+        ],
+    )
+    async def test_late_news_does_not_prolong_an_attempt(
+        self, stores: ClusterStores, began: int | None, ended: int | None, times: tuple[int, int], served_s: float
+    ) -> None:
+        """The server, or its database, was away when the script began and when it ended."""
+        run, attempt = await started(stores)
+        began_at, ended_at = (None if seconds is None else at(seconds) for seconds in (began, ended))
+        begun = AttemptStatus(attempt, (ReplicaStatus(0, ReplicaPhase.RUNNING, began_at=began_at),))
+        await stores.cluster.record_status(begun, now=at(40))
+        over = Exit(ExitKind.EXIT_CODE, 0, "finished")
+        gone = AttemptStatus(attempt, (ReplicaStatus(0, ReplicaPhase.EXITED, "", over, began_at, ended_at),))
+        await stores.cluster.record_status(gone, now=at(70))
+        found = await stores.runs.get(run)
+        assert found.attempt is not None
+        for one in (found, found.attempt):
+            assert (one.started_at, one.ended_at) == (at(times[0]), at(times[1]))
+        assert found.served_s == served_s
+        (use,) = await stores.usage.usage(at(0), at(1000), now=at(500))
+        assert use.held_s == 70.0, "what it held was free only then"
+
+    async def test_a_gang_ends_with_its_last_replica_whichever_is_heard_first(self, stores: ClusterStores) -> None:
+        run, attempt = await started(stores, replicas=2)
+        over = Exit(ExitKind.EXIT_CODE, 0, "finished")
+        for rank, ended in ((1, 35), (0, 5)):  # nothing was heard of either before
+            status = ReplicaStatus(rank, ReplicaPhase.EXITED, "", over, at(rank + 1), at(ended))
+            await stores.cluster.record_status(AttemptStatus(attempt, (status,)), now=at(70))
+        found = await stores.runs.get(run)
+        assert (found.started_at, found.ended_at, found.served_s) == (at(2), at(35), 33.0)
 
     async def test_a_run_that_was_stopped_tells_nothing(self, stores: ClusterStores) -> None:
         run, attempt = await started(stores)

@@ -29,7 +29,7 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import for_replicas
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
-from hopyard.engines.local.folder import ReplicaFolder, process_state, replica_folders
+from hopyard.engines.local.folder import ReplicaFolder, is_frozen, process_state, replica_folders
 from hopyard.engines.local.health import Checks, Health
 from hopyard.engines.local.held import Held
 from hopyard.engines.local.node import NodeSettings, find_node
@@ -339,7 +339,7 @@ class LocalEngine:
             self._health.doubt_gpus()
         if state is not None and state.shipped and state.exit is not None:
             self._adoptions.pop(folder.root, None)
-            return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, state.detail, state.exit)
+            return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, state.detail, state.exit, *state.times())
         if not held:
             adoption = self._adoptions.setdefault(folder.root, _Adoption())
             if adoption.tried >= ADOPTIONS:
@@ -349,10 +349,10 @@ class LocalEngine:
             return ReplicaStatus(folder.rank, ReplicaPhase.PREPARING, "starting")
         if state.phase is ReplicaPhase.EXITED:
             return ReplicaStatus(folder.rank, ReplicaPhase.RUNNING, "sending the rest of its output")
-        if held and process_state(state.pid) == "T":
+        if held and is_frozen(state.pid):
             return ReplicaStatus(folder.rank, state.phase, self._of_frozen(folder, state))
         self._stopped_since.pop(folder.root, None)
-        return ReplicaStatus(folder.rank, state.phase, state.detail)
+        return ReplicaStatus(folder.rank, state.phase, state.detail, None, *state.times())
 
     def _of_frozen(self, folder: ReplicaFolder, state: ReplicaState) -> str:
         """What is said of a replica that is stopped. Where its script has ended meanwhile, it can tell nothing of that any more: it is

@@ -123,6 +123,29 @@ def process_state(pid: int) -> str:
         return ""
 
 
+def is_frozen(pid: int, *, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Whether a process is stopped by a signal, or by a freeze of its cgroup or of one above, which the kernel does not show as its state."""
+    if process_state(pid) == "T":
+        return True
+    for line in _lines(proc / str(pid) / "cgroup"):
+        _, _, of_group = line.partition(":")
+        controllers, _, path = of_group.partition(":")
+        inside = path.lstrip("/")
+        if controllers == "" and any("frozen 1" in _lines(root / inside / "cgroup.events") for root in (groups, groups / "unified")):
+            return True
+        if controllers == "freezer" and _lines(groups / "freezer" / inside / "freezer.state") == ["FROZEN"]:
+            return True
+    return False
+
+
+def _lines(file: Path) -> list[str]:
+    """Nothing where the file cannot be read, as in a container that does not show the cgroups of its host."""
+    try:
+        return file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
 def replica_folders(attempt: Path) -> list[ReplicaFolder]:
     """The replicas of an attempt that are on this machine, by rank."""
     try:

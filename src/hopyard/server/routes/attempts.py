@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -114,7 +114,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             if await parts.ingest.offline(attempt, rank) or not parts.controller.ends(attempt):
                 raise
             offsets, full = await parts.streams.lengths(attempt, rank), True
-        status = _status(head)
+        status = _status(head, parts.now())
         if status.phase is ReplicaPhase.EXITED:
             await parts.ingest.settle(attempt, rank)
         stop = await _hear(parts, attempt, status)
@@ -220,14 +220,15 @@ def parse_sync(data: bytes) -> tuple[SyncIn, list[Segment]]:
     return head, segments
 
 
-def _status(head: SyncIn) -> ReplicaStatus:
+def _status(head: SyncIn, now: datetime) -> ReplicaStatus:
     """What the replica says. One that has exited and still ships counts as running: its end comes after its streams."""
     given = head.status
     if (given.exit is not None) != (given.phase is ReplicaPhase.EXITED):
         raise SpecError("status.exit: it is given exactly when the phase is `exited`")
+    began_at, ended_at = (None if ago_s is None else now - timedelta(seconds=ago_s) for ago_s in (given.began_s, given.ended_s))
     if given.phase is ReplicaPhase.EXITED and not head.final:
-        return ReplicaStatus(given.rank, ReplicaPhase.RUNNING, given.detail)
-    return ReplicaStatus(given.rank, given.phase, given.detail, given.exit)
+        return ReplicaStatus(given.rank, ReplicaPhase.RUNNING, given.detail, began_at=began_at)
+    return ReplicaStatus(given.rank, given.phase, given.detail, given.exit, began_at, ended_at)
 
 
 async def _hear(parts: Parts, attempt: AttemptId, status: ReplicaStatus) -> bool:

@@ -62,8 +62,8 @@ class Changes:
             self._state.show_running(attempt)
             self.seen_by_policy = True
         else:
-            attempt.ended_at, attempt.exit = self._now, after.exit
-            self._state.hide_running(attempt)
+            attempt.ended_at, attempt.exit = self._told(after.ended_at, since=started_at or attempt.placed_at), after.exit
+            self._state.hide_running(attempt, self._now)
             self._account(run, attempt)
             self._ended.append(Ended(run.id, attempt.id))
         self._follow(run, after, started_at)
@@ -94,22 +94,29 @@ class Changes:
             self._requeued.append(run.id)
             self._state.wait(run.gang)
         else:
-            run.ended_at, run.exit = self._now, after.exit
+            run.ended_at, run.exit = run.attempts[-1].ended_at, after.exit
             self._learn(run)
 
     def _started_at(self, attempt: AttemptRow, after: After) -> datetime | None:
         if attempt.started_at is not None or attempt.phase is not AttemptPhase.STARTING:
             return attempt.started_at
         if after.phase is AttemptPhase.RUNNING:
-            return self._now
-        # It ran and ended between two words of its replica: when it began is not known better than by its placement.
-        return attempt.placed_at if after.exit is not None and after.exit.kind in _RAN else None
+            return self._told(after.began_at, since=attempt.placed_at)
+        if after.exit is None or (after.began_at is None and after.exit.kind not in _RAN):
+            return None
+        # It ran and ended between two words of its replica: where the replica does not say when it began, only its placement is known.
+        return attempt.placed_at if after.began_at is None else self._told(after.began_at, since=attempt.placed_at)
+
+    def _told(self, at: datetime | None, *, since: datetime) -> datetime:
+        """A time of which a replica told; now where it did not. Clocks of other machines may be wrong."""
+        return self._now if at is None else min(max(at, since), self._now)
 
     def _account(self, run: RunRow, attempt: AttemptRow) -> None:
         """How long it was served, and what it held from its placement until now, are its user's past."""
         state, gang = self._state, run.gang
         if attempt.started_at is not None:
-            run.gang = replace(gang, served_s=gang.served_s + max((self._now - attempt.started_at).total_seconds(), 0.0))
+            ran_s = ((attempt.ended_at or self._now) - attempt.started_at).total_seconds()
+            run.gang = replace(gang, served_s=gang.served_s + max(ran_s, 0.0))
         key = (gang.queue, gang.user)
         share, held_s = dominant_share(attempt.amounts, state.totals.get()), (self._now - attempt.placed_at).total_seconds()
         state.used[key] = used_after(state.used.get(key), share, held_s, self._now, state.tree.half_life_s)

@@ -158,14 +158,14 @@ class State:
             asked_at=row.asked_at,
         )
 
-    def hide_running(self, row: AttemptRow) -> None:
-        """It is over: what it held is free again."""
+    def hide_running(self, row: AttemptRow, now: datetime) -> None:
+        """It is over: what it held until now is free again."""
         del self.live[row.id], self.running[row.id]
         self.holdings.hold(row.placement, -1)
         gang = row.placement.gang
         self.charges.charge(gang.queue, gang.user, row.amounts, -1)
         if row.ended_at is not None:
-            self.held.append(Held(row.placed_at, row.ended_at, row.amounts, *self.holder_of(row)))
+            self.held.append(Held(row.placed_at, now, row.amounts, *self.holder_of(row)))
 
     def holder_of(self, row: AttemptRow) -> tuple[str, str, str]:
         """The user, queue and project that an attempt is counted for."""

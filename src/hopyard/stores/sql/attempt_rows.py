@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, update
@@ -15,7 +16,7 @@ from hopyard.domain.queue import Used
 from hopyard.domain.run import moved
 from hopyard.domain.setbacks import Setback
 from hopyard.interfaces.cluster_store import Ended, Recorded
-from hopyard.stores.sql.codec import encode_exit, encode_replicas, from_us
+from hopyard.stores.sql.codec import encode_exit, encode_replicas, from_us, to_us
 from hopyard.stores.sql.history_rows import UsedKey, write_durations, write_used
 from hopyard.stores.sql.hot import Hot
 from hopyard.stores.sql.live import Live
@@ -57,18 +58,19 @@ class Changes:
         started_at = self._started_at(found, after)
         asked_at = self._now if after.asks_to_end(found.phase) else found.asked_at
         ended = after.exit is not None
+        ended_at = self._ended_at(found, after, started_at)
         values |= {
             "phase": str(after.phase),
             "replicas": encode_replicas(after.replicas),
             "started_at": started_at,
             "asked_at": asked_at,
             "live": int(not ended),
-            "ended_at": self._now if ended else None,
+            "ended_at": ended_at if ended else None,
             "exit": encode_exit(after.exit),
             "touched": self.stamp.now,
         }
         self.stamp.touch("attempts", visible=ended or after.phase is not found.phase)
-        self._follow(found, after, started_at)
+        self._follow(found, after, started_at, ended_at)
         found.phase, found.replicas, found.started_at, found.asked_at, found.idle = after.phase, after.replicas, started_at, asked_at, None
         self._live.changed(found.id, requeued=after.requeued)
         if ended:
@@ -97,7 +99,7 @@ class Changes:
         if statement.change(self._conn, list(rows.values())) != len(rows):
             raise OutOfStep
 
-    def _follow(self, found: LiveAttempt, after: After, started_at: int | None) -> None:
+    def _follow(self, found: LiveAttempt, after: After, started_at: int | None, ended_at: int) -> None:
         """The run follows its attempt."""
         moves = after.run_phase is not found.run_phase
         if not moves and after.exit is None:
@@ -109,16 +111,16 @@ class Changes:
         if found.run_started_at is None and (after.phase is AttemptPhase.RUNNING or after.run_phase.final):
             found.run_started_at = values["started_at"] = started_at
         if after.exit is not None:
-            self._end(found, after, started_at, values)
+            self._end(found, after, started_at, ended_at, values)
         if moves:
             self._changed.append(found.run)
         found.run_phase = after.run_phase
 
-    def _end(self, found: LiveAttempt, after: After, started_at: int | None, values: dict[str, Any]) -> None:
+    def _end(self, found: LiveAttempt, after: After, started_at: int | None, ended_at: int, values: dict[str, Any]) -> None:
         """Its run waits again, or is over: a policy sees another run than before."""
         served_us = round(found.gang.served_s * _SECOND)
         if started_at is not None:
-            served_us += max(self._now - started_at, 0)
+            served_us += max(ended_at - started_at, 0)
         final = after.run_phase.final
         values |= {
             "served_us": served_us,
@@ -127,7 +129,7 @@ class Changes:
             "not_before": self._now + round(after.pause_s * _SECOND) if after.pause_s else None,
             "put_back": after.put_back,
             "preemptions": found.gang.preemptions + (after.setback is Setback.MADE_ROOM),
-            "ended_at": self._now if final else None,
+            "ended_at": ended_at if final else None,
             "exit": encode_exit(after.exit) if final else None,
             "touched": self.stamp.now,
         }
@@ -156,6 +158,16 @@ class Changes:
         if found.started_at is not None or found.phase is not AttemptPhase.STARTING:
             return found.started_at
         if after.phase is AttemptPhase.RUNNING:
-            return self._now
-        # It ran and ended between two words of its replica: when it began is not known better than by its placement.
-        return found.placed_at if after.exit is not None and after.exit.kind in _RAN else None
+            return self._told(after.began_at, since=found.placed_at)
+        if after.exit is None or (after.began_at is None and after.exit.kind not in _RAN):
+            return None
+        # It ran and ended between two words of its replica: where the replica does not say when it began, only its placement is known.
+        return found.placed_at if after.began_at is None else self._told(after.began_at, since=found.placed_at)
+
+    def _ended_at(self, found: LiveAttempt, after: After, started_at: int | None) -> int:
+        """Where the news was late, since the server or its database was away, that is before now."""
+        return self._told(after.ended_at, since=found.placed_at if started_at is None else started_at)
+
+    def _told(self, at: datetime | None, *, since: int) -> int:
+        """A time of which a replica told; now where it did not. Clocks of other machines may be wrong."""
+        return self._now if at is None else min(max(to_us(at), since), self._now)
