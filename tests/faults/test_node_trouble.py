@@ -11,7 +11,7 @@ import psutil
 
 from .test_bad_input import damage
 from .test_full_disk import filled
-from .world import World, kill, until
+from .world import World, is_gone, kill, until
 
 # Saves at each turn, and leaves a file.
 SAVES = """
@@ -58,19 +58,22 @@ def test_a_server_that_fails_for_a_while_gets_every_checkpoint_and_file_later(wo
 
 
 def test_a_replica_without_descriptors_sends_checkpoints_and_files_later(world: World) -> None:
-    world.write("saves.py", SAVES)
+    """The script is not taken for one that failed or never began, and what it started ends with it."""
+    world.write("saves.py", SAVES + "import subprocess\nopen('child', 'w').write(str(subprocess.Popen(['sleep', '600']).pid))\n")
     name = world.detach("saves.py", "--", str(world.root / "go"))
     run = world.reaches(name, "running")
     world.says(run, "begun")
     log, pid = world.replica(run) / "replica.log", world.state(run)["pid"]
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))  # whatever it has open
     (world.root / "go").touch()
-    world.says(run, "end")
-    until(lambda: "Too many open files" in log.read_text(), "a failed try to send")
+    child = world.replica(run) / "work" / "child"
+    pid_of_child = int(until(lambda: child.exists() and child.read_text(), "the child of the script"))
+    until(lambda: "processes cannot be looked for: " in log.read_text(), "a script whose processes cannot be found")
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     run = world.reaches(name, "succeeded")
     assert [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [6, 7, 8]
-    assert run["artifact"] and run["unstored"] == []
+    assert run["artifact"] and run["unstored"] == [] and run["attempt"]["number"] == 1
+    assert is_gone(pid_of_child)
 
 
 def test_runs_wait_while_the_disk_is_low_and_start_by_themselves_afterwards(small: World, disk: Path) -> None:

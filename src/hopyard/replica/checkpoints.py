@@ -97,7 +97,13 @@ class Checkpoints:
 
     def finish(self) -> None:
         """Returns when the server has every checkpoint that was announced, however long that takes."""
-        self.poll()
+        while self.folder.is_there():
+            try:
+                self.poll()
+                break
+            except OSError as failed:  # no descriptors: what was announced is read later
+                say(f"events cannot be read: {failed}")
+                time.sleep(RETRY_S)
         with self._change:
             self._closing = True
             self._change.notify()

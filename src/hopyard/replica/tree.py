@@ -12,9 +12,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopyard.errors import is_passing
+from hopyard.replica.diary import say
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 _MARK = b"HOPYARD_REPLICA_DIR="
+_LOOK_AGAIN_S = 0.05
 _STARTED = 19  # which of the fields from the state on is the last one that matters
 
 
@@ -54,15 +58,30 @@ def _stat(pid: int, fields: Sequence[bytes]) -> Stat:
 
 
 def all_stats() -> list[Stat]:
-    found = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+    found = (read_stat(int(name)) for name in _names())
     return [stat for stat in found if stat is not None]
+
+
+def _names() -> list[str]:
+    """Of all processes. Waited for where there are no descriptors: none that is to end may be overlooked."""
+    told = False
+    while True:
+        try:
+            return [name for name in os.listdir("/proc") if name.isdecimal()]
+        except OSError as failed:
+            if not is_passing(failed):
+                raise
+            if not told:
+                say(f"processes cannot be looked for: {failed}")
+            told = True
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def descendants(root: int) -> list[Stat]:
     """Every living process below `root`, without it. Zombies are dead."""
     children: dict[bytes, list[tuple[str, list[bytes]]]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and (fields := _fields(name)) is not None:
+    for name in _names():
+        if (fields := _fields(name)) is not None:
             children.setdefault(fields[1], []).append((name, fields))
     found: list[Stat] = []
     todo = [b"%d" % root]
