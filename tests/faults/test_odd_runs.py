@@ -177,6 +177,10 @@ def test_a_run_that_logs_in_a_tight_loop_is_bounded_and_keeps_its_last_values(wo
     assert (shown["latest"]["loss"][0], shown["latest"]["late"], shown["summary"]["acc"]) == (299_999, [11_999, 11_999.0], 11_999)
     curve = world.ok("plot", run["name"], "loss", "--json").json[run["name"]]["loss"]
     assert (curve["steps"][-1], curve["count"] > 31_000) == (299_999, True)
+    # Where the newest values find no place, the run ends all the same, and is bounded.
+    world.write("blocks.py", "import os\nopen(os.environ['HOPYARD_REPLICA_DIR'] + '/reports', 'w').close()\n" + LOGS_WITHOUT_END)
+    blocked = world.reaches(world.detach("--max-metrics", "1M", "blocks.py"), "succeeded")
+    assert (world.home.streams / blocked["id"] / f"{blocked['id']}.1" / "0" / "metrics").stat().st_size <= 2**20
     limit = "metrics of replica 0 passed the limit of 1M"
     for command in (("info", run["name"]), ("plot", run["name"]), ("ps", "-a")):
         said = world.ok(*command)

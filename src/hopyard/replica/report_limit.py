@@ -182,7 +182,7 @@ class _Limited:
 class ReportLimit:
     """Of all streams of reports of a replica. limit_bytes: of each; 0 is none. folder: where what is kept of them lies.
 
-    All but `server_offset` and `passed` belong to one thread. A study's journal is not limited: it is what the next driver goes on from.
+    All but `server_offset` belongs to one thread. A study's journal is not limited: it is what the next driver goes on from.
     """
 
     def __init__(self, limit_bytes: int, folder: Path) -> None:
@@ -192,10 +192,6 @@ class ReportLimit:
     def applies(self, name: str, size: int) -> bool:
         """Whether this stream, whose file has grown to `size`, is sent as it is no longer."""
         return bool(self.limit_bytes) and name in _DIGESTS and (size > self.limit_bytes or name in self._limited)
-
-    @property
-    def passed(self) -> tuple[str, ...]:
-        return tuple(self._limited)
 
     def look(self, name: str, path: str, descriptor: int, size: int, *, acknowledged: int, now: float, ended: bool) -> int:
         """Read what is new in a stream that `applies`; how long the server's copy is to be. Raises OSError where what is kept cannot be
@@ -224,10 +220,10 @@ class ReportLimit:
         """At most `count` bytes of what the server gets, from its byte `at` on."""
         limited = self._limited.get(name)
         if limited is None:
-            return os.pread(descriptor, count, at)
+            return b""  # there was no room to begin
         if at < limited.cut:
             return os.pread(descriptor, min(count, limited.cut - at), at)
-        return os.pread(limited.kept, min(count, limited.kept_bytes - (at - limited.cut)), at - limited.cut)
+        return os.pread(limited.kept, max(0, min(count, limited.kept_bytes - (at - limited.cut))), at - limited.cut)
 
     def server_offset(self, name: str, offset: int) -> int:
         """Where the server's copy of a stream ends that is cut at byte `offset` of its file."""

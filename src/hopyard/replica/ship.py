@@ -145,6 +145,7 @@ class Shipper:
         pause, heard_at, retry, pace = soon, 0.0, _RETRY_S[0], Pace(SYNC_EVERY_S, SYNC_BURST)
         while not self._done.is_set():
             now = time.monotonic()
+            # First: only what is pending once it closes tells whether a sync can be the last. What limits keep for the end comes then.
             closing = self._closing
             try:
                 pending = self._pending()
@@ -237,9 +238,13 @@ class Shipper:
     def _report(self, name: str, stream: _Stream, size: int, *, ended: bool) -> int:
         if stream.size != size and name == "events":
             return stream.acknowledged  # nobody has read its checkpoints yet
-        length = self._reports.look(
-            name, f"{self._files}/{name}", stream.descriptor, size, acknowledged=stream.acknowledged, now=time.monotonic(), ended=ended
-        )
+        try:
+            length = self._reports.look(
+                name, f"{self._files}/{name}", stream.descriptor, size, acknowledged=stream.acknowledged, now=time.monotonic(), ended=ended
+            )
+        except OSError as failed:
+            say(f"newest values of {name} are not kept: {failed.strerror}")
+            return stream.acknowledged
         if name not in self._limited:
             self._limited.add(name)
             self._on_limited(name)
