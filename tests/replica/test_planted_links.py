@@ -8,6 +8,7 @@ import pytest
 
 from engines.bench import LocalBench
 from hopyard.private_files import open_inside
+from hopyard.replica.folder import Folder
 from replica.conftest import Play
 
 _PLANTS = """
@@ -39,6 +40,19 @@ def test_a_replica_follows_no_link_of_its_script(play: Play) -> None:
         assert not (bench.home.root / "missing").exists()
 
     play(scenario)
+
+
+def test_nothing_is_written_to_where_a_link_in_the_place_of_the_folder_leads(tmp_path: Path) -> None:
+    folder, other = Folder(tmp_path / "a.1" / "0"), tmp_path / "other"
+    for place in (folder.root, other):
+        place.mkdir(parents=True)
+        (place / "spec.json").write_text("{}")
+    folder.write_token("own")
+    folder.root.rename(tmp_path / "away")
+    folder.root.symlink_to(other)
+    folder.write_token("renewed")
+    assert not folder.is_there()
+    assert sorted(path.name for path in other.iterdir()) == ["spec.json"]
 
 
 @pytest.mark.parametrize("swapped", ["0", "0/streams", "0/streams/events"])

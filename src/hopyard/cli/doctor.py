@@ -15,7 +15,7 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.home import AS_ROOT, ROOT_HINT, Home, check_owner
+from hopyard.config.home import AS_ROOT, ROOT_HINT, Home, check_owner, user_name
 from hopyard.errors import HopyardError, ServerUnavailable
 from hopyard.private_files import OTHERS
 
@@ -83,11 +83,39 @@ def check_home(home: Home) -> Iterator[Finding]:
         yield Finding("home", "fail", f"{path} can be read by others", f"chmod {closed} {path}")
     else:
         yield Finding("home", "ok", f"{home.root}, readable by its owner only")
-    above = home.root.parent.stat()
-    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
-        yield Finding("parent", "warn", f"every user may rename and replace the contents of {home.root.parent}, this home included", f"chmod +t {home.root.parent}, or move the home")
+    for above in home.root.resolve().parents:
+        who = _may_replace(above.stat())
+        if who:
+            yield Finding("parent", "warn", f"{who} may rename and replace the contents of {above}, this home included", f"chmod +t {above}, or move the home")
     if os.geteuid() == 0:
         yield Finding("user", "warn", AS_ROOT, ROOT_HINT)
+
+
+def _may_replace(folder: os.stat_result) -> str:
+    """Who else may rename entries of a folder; "" where only this user and root do."""
+    if folder.st_uid not in (0, os.geteuid()):
+        return user_name(folder.st_uid)
+    if folder.st_mode & stat.S_ISVTX:
+        return ""
+    if folder.st_mode & stat.S_IWOTH:
+        return "every user"
+    return f"the group {folder.st_gid}" if folder.st_mode & stat.S_IWGRP and _has_others(folder.st_gid) else ""
+
+
+def _has_others(gid: int) -> bool:
+    """Whether a group is more than this user's own."""
+    import grp
+    import pwd
+
+    me = os.geteuid()
+    if gid == 0:
+        return False
+    try:
+        members = set(grp.getgrgid(gid).gr_mem)
+    except KeyError:
+        return True
+    members |= {user.pw_name for user in pwd.getpwall() if user.pw_gid == gid}
+    return bool(members - {user_name(me)})
 
 
 def check_disk(home: Home) -> Iterator[Finding]:

@@ -60,6 +60,7 @@ def submit(
         git = _git(probe, extras)
     finally:
         probe.close()
+    _note_readable(request)
     body = (spec or request.spec)(code=tree.digest, git=git, environment=environment)
     return post(client, {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}, tree, extras)
 
@@ -103,6 +104,13 @@ def _environment(request: RunRequest, interpreter: str | None, extras: dict[str,
         raise SpecError(f"--requirements: {request.requirements} cannot be read: {broken.strerror}") from broken
     _refuse_secrets(str(request.requirements), data)
     return {"interpreter": interpreter or "", "requirements": _keep(data, extras), "python": request.python}
+
+
+def _note_readable(request: RunRequest) -> None:
+    """What only its user can know whether others may: commands and the file that describes a run are for all to read."""
+    if any(True for role in request.roles for word in role.command for _ in secrets_in(word)):
+        console.say("note: the command holds a password or token, and every user of the server can read commands")
+        console.say("hint: `hop secret set NAME` once, `hop run --secret NAME`, and read it from the environment in the script")
 
 
 def _check_settings_files(tree: PackedTree) -> None:

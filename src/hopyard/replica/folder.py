@@ -88,8 +88,9 @@ class Folder:
         return self.root / "restore"
 
     def is_there(self) -> bool:
-        """False once somebody removed it, with its home: then nobody is left who would ask for what it held."""
-        return (self.root / SPEC_FILE).is_file()
+        """False once somebody removed it, with its home: then nobody is left who would ask for what it held. So it is where its script put
+        a link in its place: nothing is written to where that leads."""
+        return not self.root.is_symlink() and (self.root / SPEC_FILE).is_file()
 
     def create(self) -> None:
         for folder in (self.streams, self.work, self.checkpoints):
@@ -161,7 +162,8 @@ class Folder:
             return None
 
     def write_token(self, token: str) -> None:
-        write_atomically(self.root / TOKEN_FILE, token.encode(), below=self.root)
+        if self.is_there():
+            write_atomically(self.root / TOKEN_FILE, token.encode(), below=self.root)
 
     def append(self, stream: str, record: bytes) -> None:
         """Add whole records to a stream that others may append to as well: one write, at the end. Raises OSError.

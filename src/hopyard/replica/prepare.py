@@ -204,13 +204,6 @@ def _failure(failed: HopyardError, what: str = "") -> PrepareFailed:
     return PrepareFailed(reason) if isinstance(failed, _OF_THE_RUN) else NodeFault(reason)
 
 
-def _writable(gang: Path) -> list[Path]:
-    """The gang's folder. What its replicas work with there is bound by itself, so that no link can take its place."""
-    replicas = [path for path in gang.iterdir() if path.is_dir() and not path.is_symlink()]
-    inner = [path for replica in replicas for path in (replica / "work", replica / "streams", replica / "checkpoints") if path.is_dir() and not path.is_symlink()]
-    return [gang, *replicas, *inner]
-
-
 def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:
     """What the run's process sees of the home: caches and the way to the server, and its own folder, the only one that it may write to."""
     if not spec.node.namespaces:
@@ -225,5 +218,5 @@ def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:
     return View(
         read_only=list(dict.fromkeys(path.resolve() for path in (home.root, home.trees.parent))),
         hidden=[path.resolve() for path in hidden if path.exists()],
-        writable=_writable(Path(spec.node.gang_folder or folder.root).resolve()),
+        writable=[Path(spec.node.gang_folder or folder.root).resolve()],  # one mount: states of models are linked, not copied, from folder to folder
     )
