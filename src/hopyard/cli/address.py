@@ -20,10 +20,9 @@ def get_run(client: Client, ref: str) -> Run:
     Raises NotFound with close names, SpecError for a number of several projects."""
     own = os.environ.get("HOPYARD_RUN_ID")
     if own and client.token.startswith(RUN_TOKEN) and ref in (own, os.environ.get("HOPYARD_RUN")):
-        ref, path = "", f"/runs/{own}"  # a run's own token may look up no other
+        run: Run = client.get(f"/runs/{own}")  # a run's own token may look up no other
     else:
-        path = "/runs/resolve"
-    run: Run = client.get(path, ref=ref or None, project=_project_here() if ref.strip().isdecimal() else None)
+        run = client.get("/runs/resolve", ref=ref, project=_project_here() if ref.strip().isdecimal() else None)
     return run
 
 

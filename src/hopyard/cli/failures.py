@@ -50,7 +50,9 @@ def hints_of(broken: OSError) -> list[str]:
         return ["free some space, or name a place on another disk"]
     if broken.errno in (errno.ENOENT, errno.ENOTDIR):
         return ["check that the path and its folder exist and can be written: `ls -ld`"]
-    return []
+    if broken.errno == errno.ENAMETOOLONG:
+        return ["shorten the name: no part of a path has more than 255 bytes"]
+    return ["run `hop doctor`, which checks this machine"]
 
 
 def report_fault(fault: Exception) -> int:

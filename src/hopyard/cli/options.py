@@ -48,6 +48,8 @@ class PngFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         file = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not file.name:
+            raise SpecError("--png: it names no file", hints=("for example --png plot.png",))
         if file.suffix.lower() != ".png":
             raise SpecError(f"--png: {file} does not end in .png", hints=(f"it is a PNG that is written: {file.with_suffix('.png')}",))
         if not file.parent.is_dir():  # told before anything takes time

@@ -88,7 +88,7 @@ def _value(name: str, file: Path | None) -> str:
             data = sys.stdin.buffer.read() if file is None else file.read_bytes()
             value = data.decode()
         except OSError as bad:
-            raise SpecError(f"--from-file: {file} cannot be read: {bad.strerror}") from bad
+            raise SpecError(f"--from-file: {file} cannot be read: {bad.strerror}", hints=("name a file that is there and yours to read",)) from bad
         except UnicodeDecodeError as bad:
             raise SpecError(f"the value of {name} is not UTF-8 text", hints=("a variable holds text: encode it, for example with base64",)) from bad
         if file is None:

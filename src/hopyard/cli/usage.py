@@ -9,6 +9,7 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
+from hopyard.domain.suggest import hints_for
 from hopyard.errors import UsageError
 
 KEYS, PERIODS = ("user", "queue", "project"), ("day", "week", "month")
@@ -58,7 +59,7 @@ def _split(by: str) -> tuple[list[str], str | None]:
     words = [word.strip().lower() for word in by.split(",") if word.strip()]
     for word in words:
         if word not in (*KEYS, *PERIODS):
-            raise UsageError(f"--by: `{word}` is none of {', '.join((*KEYS, *PERIODS))}")
+            raise UsageError(f"--by: `{word}` is nothing to sum by", hints=hints_for(word, (*KEYS, *PERIODS)))
     periods = [word for word in words if word in PERIODS]
     if len(periods) > 1:
         raise UsageError(f"--by: {' and '.join(periods)} exclude each other")

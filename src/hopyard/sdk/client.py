@@ -109,10 +109,13 @@ class Client:
         """Send a request and yield the answer with its body unread. Raises what the server's error says, or
         ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`. A server that has too much
         to do is asked again when it said, for a minute in all."""
-        target = API + (path if path.isascii() and path.isprintable() and " " not in path else quote(path, safe="/?&=%"))
-        if query:
-            given = {k: v for k, v in query.items() if v is not None}
-            target += "?" + urlencode(given, quote_via=quote, doseq=True) if given else ""
+        try:
+            target = API + (path if path.isascii() and path.isprintable() and " " not in path else quote(path, safe="/?&=%"))
+            if query:
+                given = {k: v for k, v in query.items() if v is not None}
+                target += "?" + urlencode(given, quote_via=quote, doseq=True) if given else ""
+        except UnicodeEncodeError as bad:
+            raise _not_utf8(bad) from bad
         headers = {"Authorization": f"Bearer {self.token}"}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -168,7 +171,10 @@ class Client:
 
     def call(self, method: str, path: str, *, json_body: Any = None, query: Query | None = None, timeout_s: float | None = None) -> Any:
         """A request with JSON in and out; None for an empty answer."""
-        body = None if json_body is None else json.dumps(json_body).encode()
+        try:
+            body = None if json_body is None else json.dumps(json_body, ensure_ascii=False).encode()
+        except UnicodeEncodeError as bad:
+            raise _not_utf8(bad) from bad
         with self.open(method, path, query=query, body=body, content_type="application/json", timeout_s=timeout_s) as response:
             data = response.read()
         try:
@@ -267,6 +273,12 @@ class Client:
         if not self._near:
             return [None] * len(digests)
         return list(self.post("/blobs/locate", {"manifest": manifest, "digests": list(digests)})["paths"])
+
+
+def _not_utf8(bad: UnicodeEncodeError) -> errors.SpecError:
+    """The error of a text with bytes of another encoding, as Python hands them on from a command line or a file's name."""
+    near = bad.object[max(0, bad.start - 40) : bad.end + 20]
+    return errors.SpecError(f"`{near}` is not UTF-8", hints=("type it anew in UTF-8; the server takes no other text",))
 
 
 def _pause_s(raw: Answer) -> float | None:

@@ -31,7 +31,7 @@ from hopyard.server.answers import Malformed, answer, error_answer, log, plain_e
 from hopyard.server.audit import Auditor
 from hopyard.server.auth import Caller, Tokens
 from hopyard.server.bodies import GIVE_UP, LONG_BYTES, BodyMemory, Lease
-from hopyard.server.fields import SECRET_NAME
+from hopyard.server.fields import RULES, SECRET_NAME
 from hopyard.server.rates import Kind, Rates
 
 Q = TypeVar("Q")
@@ -341,6 +341,16 @@ def _announced(request: Request) -> int:
     return int(said) if said.isdecimal() and len(said) <= 18 else 0
 
 
+_DESCRIBED = ("GET /api/v1/openapi.json describes what is taken",)
+_HINTS = {
+    "` of length <=": "shorten it",
+    "` of length >=": "it may not be empty: give it a value, or leave it out",
+    "missing required field": "add it",
+    "` <=": "give a smaller one",
+    "` >=": "give a larger one",
+}
+
+
 def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     """Raises Malformed, naming the path of what is wrong."""
     try:
@@ -349,13 +359,25 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
             return whole_numbers.convert(data, decoder.type, bad)
         except msgspec.ValidationError as still:
-            raise Malformed(readable(str(still))) from still
+            raise _malformed(still) from still
         except (msgspec.DecodeError, ValueError, RecursionError) as worse:  # further on than the first thing that was wrong
-            raise Malformed(f"the body is not JSON: {worse}") from worse
+            raise Malformed(f"the body is not JSON: {worse}", hints=_DESCRIBED) from worse
     except RecursionError:
-        raise Malformed("the body is nested too deeply") from None
+        raise Malformed("the body is nested too deeply", hints=_DESCRIBED) from None
     except (msgspec.DecodeError, ValueError) as bad:
-        raise Malformed(f"the body is not JSON: {bad}") from bad
+        raise Malformed(f"the body is not JSON: {bad}", hints=_DESCRIBED) from bad
+
+
+def _malformed(bad: msgspec.ValidationError) -> Malformed:
+    """The error with the path of what is wrong, and a rule where msgspec tells the pattern only."""
+    text = readable(str(bad))
+    for pattern, (what, rule) in RULES.items():
+        told = f"expected `str` matching regex {pattern!r}"
+        if text.endswith(told):
+            return Malformed(f"{text.removesuffix(told)}it is not {what}", hints=(rule,))
+    hint = next((hint for part, hint in _HINTS.items() if part in text), None)
+    return Malformed(text, hints=_DESCRIBED if hint is None else (hint,))
+
 
 
 def parse_query(request: Request, shape: type[Q]) -> Q:
@@ -377,7 +399,7 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
     try:
         return msgspec.convert(given, shape, strict=False)
     except msgspec.ValidationError as bad:
-        raise Malformed(readable(str(bad))) from bad
+        raise _malformed(bad) from bad
 
 
 def _parameters(shape: Any) -> Mapping[str, bool]:

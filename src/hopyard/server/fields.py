@@ -8,8 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from hopyard.domain.ids import DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
-from hopyard.domain.text import CONTROLS, LINE_PATTERN
+from hopyard.domain.ids import DIGEST_PATTERN, NAME_PATTERN, NAME_RULE, RUN_ID_PATTERN, RUN_ID_RULE
+from hopyard.domain.text import CONTROLS, LINE_PATTERN, LINE_RULE
 
 
 def entire(pattern: str) -> str:
@@ -23,6 +23,14 @@ LINE = entire(LINE_PATTERN)
 DIGEST = entire(DIGEST_PATTERN)
 RUN_ID = entire(RUN_ID_PATTERN)
 SECRET_NAME = r"[A-Za-z_][A-Za-z0-9_]*"  # it becomes the name of a variable
+# What a person is told of a pattern, which few can read: what it is a text of, and how that is written.
+RULES = {
+    NAME: ("a name", f"a name is made of {NAME_RULE}"),
+    TEXT: ("a text without zero bytes", "leave the zero byte out"),
+    LINE: ("a line that shows all that is in it", f"write {LINE_RULE}"),
+    DIGEST: ("a digest", "a digest is 64 hexadecimal digits"),
+    RUN_ID: ("the id of a run", f"an id is {RUN_ID_RULE}"),
+}
 MAX_NAMES = 1000  # parameters, tags … of one run
 MAX_SECONDS = 10 * 365 * 86400.0
 
