@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
 from hopyard.config.studyjson import study_json, study_of_json
-from hopyard.domain.attempt import ReplicaStatus
+from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.gang import Closeness, Topology, Where
 from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, Run, RunSpec
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.replica.ship import status_body
 from hopyard.server.describe import description
 from hopyard.server.study_wire import MopIn, PartitionPlanIn, SearcherIn, StudyIn, to_study
 from hopyard.server.wire import (
@@ -46,7 +48,6 @@ PAIRS = [
     (MopIn, MopSpec),
     (PartitionPlanIn, PartitionPlan),
     (SearcherIn, SearcherSpec),
-    (ReplicaStatusIn, ReplicaStatus),
 ]
 
 
@@ -54,6 +55,17 @@ PAIRS = [
 def test_fields_are_those_of_the_record(wire: type[msgspec.Struct], record: type) -> None:
     there = {field.name: field.required for field in msgspec.structs.fields(wire)}
     assert there == {field.name: field.required for field in msgspec.inspect.type_info(record).fields}  # type: ignore[union-attr]
+
+
+def test_a_replica_says_how_long_ago_its_script_began_and_ended() -> None:
+    """The record has times, by the clock of the server."""
+    there = {field.name for field in msgspec.structs.fields(ReplicaStatusIn)}
+    assert there == {field.name.replace("_at", "_s") for field in msgspec.inspect.type_info(ReplicaStatus).fields}  # type: ignore[union-attr]
+    began_at, ended_at = (datetime.now(UTC) - timedelta(seconds=ago_s) for ago_s in (40, 10))
+    over = Exit(ExitKind.EXIT_CODE, 0, "finished")
+    body = status_body(ReplicaStatus(0, ReplicaPhase.EXITED, "", over, began_at, ended_at))
+    told = msgspec.convert(body, ReplicaStatusIn)
+    assert (told.began_s, told.ended_s) == (pytest.approx(40, abs=9), pytest.approx(10, abs=9))
 
 
 def test_a_run_goes_out_with_all_its_fields() -> None:
