@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from hopyard.datasets.cache import remove_tree
 from tests.exploring import seeded, seeds
 
 from .test_node_trouble import without_descriptors
@@ -143,6 +144,8 @@ def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, see
     for at in range(EVENTS):
         print(f"{time.monotonic():.1f}", disturb(world, moment), flush=True)
         if at == EVENTS // 2:
+            world.ok("up")
+            world.ok("backup", str(world.root / "backup"))
             world.ask(lambda client: client.post(f"/runs/{stopped['id']}/stop", {}))
         time.sleep(moment.random() * 0.5)
     gate.touch()
@@ -157,3 +160,24 @@ def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, see
     kept = world.home.kept
     assert not kept.exists() or not any(kept.iterdir()), "nothing was left behind, as no run says that there is"
     assert all(is_gone(pid) for pid in _scripts(world))
+    check_copy(world, runs, stopped)
+
+
+def check_copy(world: World, runs: list[tuple[Any, int]], stopped: Any) -> None:
+    """A home that is restored from the middle of it, while the original lives, holds back; then it comes to the same end."""
+    root = world.root / "other"
+    root.mkdir()
+    other = World(root, settings="")
+    try:
+        other.ok("restore", str(world.root / "backup"))
+        (node,) = other.get("/nodes")["nodes"]
+        assert node["cordoned"] and not roles(other)["replica"]
+        assert all(other.run(run["name"])["phase"] in ("queued", "succeeded") for run, _ in runs)
+        if other.run(stopped["name"])["phase"] == "queued":
+            other.ok("stop", stopped["name"])
+        other.ok("node", "uncordon", node["id"])
+        for run, ranks in runs:
+            check_run(other, other.reaches(run["name"], "succeeded"), ranks)
+    finally:
+        other.end()
+        remove_tree(other.home.trees)
