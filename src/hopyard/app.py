@@ -54,11 +54,11 @@ from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.private_files import OTHERS, make_folder, open_file, overwrite, write_atomically
 from hopyard.scheduler.cycle.planner import Planner
-from hopyard.sdk.home_link import BACKLOG, HOST, listen, port_of
+from hopyard.sdk.home_link import HOST, listen, port_of
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
 from hopyard.server.auth import hash_token, new_user_token
-from hopyard.server.connections import Connections
+from hopyard.server.connections import Connections, backlog_for
 from hopyard.server.local import OwnersOnly, listener_of
 from hopyard.server.parts import Parts
 from hopyard.server.protocol import Hosts, protocol_factory
@@ -177,7 +177,7 @@ def _listen(port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((HOST, port))
-        found.listen(BACKLOG)
+        found.listen(backlog_for(count_allowed()))
         found.setblocking(False)
     except BaseException:
         found.close()
@@ -189,12 +189,12 @@ class HttpServer(uvicorn.Server):
     """uvicorn without its ten wake-ups a second and its own idea of signals."""
 
     def __init__(self, app: ASGIApp, parts: Parts, end: asyncio.Event, *, settings: ServerSettings, leave: Callable[[], None]) -> None:
-        connections = Connections(settings.limits, descriptors=count_allowed())
+        connections, local = (Connections(settings.limits, descriptors=count_allowed(), local=local) for local in (False, True))
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="none",
-                http=protocol_factory(connections, Hosts(settings.hosts)),
+                http=protocol_factory(connections, local, Hosts(settings.hosts)),
                 headers=[("X-Content-Type-Options", "nosniff")],
                 ws="none",
                 lifespan="off",
@@ -206,7 +206,7 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 timeout_keep_alive=math.ceil(settings.limits.idle_timeout_s),
                 timeout_graceful_shutdown=GRACEFUL_S,
-                backlog=BACKLOG,
+                backlog=backlog_for(count_allowed()),
             )
         )
         self._parts, self._end, self._leave = parts, end, leave
@@ -255,6 +255,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
     async with AsyncExitStack() as closing:
         database = Database.open(settings.database or home.database, make_room=lambda: reserves.release(home.root))
         closing.push_async_callback(database.close)
+        database.warm()
         blobs, streams = FolderBlobs(home.blobs), FolderStreams(home.streams)
         closing.push_async_callback(blobs.close)
         closing.push_async_callback(streams.close)
@@ -468,7 +469,7 @@ class Presence:
     async def tell(self, add_local: Callable[[socket.socket], Awaitable[None]]) -> None:
         """From now on the server can be found."""
         if not self._stamps or _stamp(self._home.socket_file) != self._stamps[1]:
-            listening = listen(self._home)
+            listening = listen(self._home, backlog=backlog_for(count_allowed()))
             if listening is None:
                 log.warning("%s cannot be made; processes of this machine use the port", self._home.socket_file)
             else:

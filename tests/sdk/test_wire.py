@@ -156,13 +156,26 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        b"", b"HTTP/1.1 2", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 abc\r\n\r\n", OK + b"Content-Length: 5\r\n\r\n[1", OK + b"Content-Length: x\r\n\r\n",
+        b"HTTP/1.1 2", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 abc\r\n\r\n", OK + b"Content-Length: 5\r\n\r\n[1", OK + b"Content-Length: x\r\n\r\n",
         OK + b"no colon\r\n\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\n[1", OK + b"a: " + b"x" * 70_000,
         OK + b"".join(b"h%d: x\r\n" % n for n in range(1000)) + b"\r\n", OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\n[1]\r\n",
     ],
 )  # fmt: skip
 def test_broken_answers_are_an_error_that_says_so(answer: bytes) -> None:
     with serving(answering(answer), answering(answer)) as client, pytest.raises(ServerUnavailable):
+        client.get("/x")
+
+
+def test_a_new_connection_that_breaks_is_tried_again_unless_the_request_may_be_done() -> None:
+    def breaks(connection: socket.socket) -> None:
+        request(connection)
+
+    answer = answering(OK + b"Content-Length: 3\r\n\r\n[1]")
+    with serving(breaks, breaks, answer) as client:
+        assert client.get("/x") == [1]
+    with serving(breaks, answer) as client, pytest.raises(ServerUnavailable):
+        client.post("/x", {"a": 1})
+    with serving(*[breaks] * 7) as client, pytest.raises(ServerUnavailable):
         client.get("/x")
 
 

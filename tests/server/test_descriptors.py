@@ -6,11 +6,23 @@ import asyncio
 import os
 import resource
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import pytest
+from sqlalchemy import text
+
+from hopyard.config.home import Home
+from hopyard.config.limits import LimitSettings
+from hopyard.errors import ServerUnavailable
+from hopyard.sdk.home_link import HOST, client_of, port_of
+from hopyard.server.connections import Connections, backlog_for
 from hopyard.server.local import OwnersOnly
+from hopyard.stores.sql.database import READERS, Database
 from tests.server.stage import Stage, play
 
 
@@ -47,6 +59,70 @@ def test_a_connection_that_was_accepted_is_served() -> None:
                 ours.close()
 
     assert asyncio.run(scene()) == b"hello"
+
+
+SERVER = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)); from hopyard.app import main; sys.exit(main())"
+
+
+def test_a_flood_of_connections_leaves_descriptors_for_the_rest(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.create()
+    with open(tmp_path / "log", "wb") as log:
+        server = subprocess.Popen([sys.executable, "-c", SERVER, "--home", str(home.root)], stderr=log)
+    with ExitStack() as flood:
+        flood.callback(server.wait)
+        flood.callback(server.terminate)
+        within(60, home.socket_file.exists)
+        url = (home.read_server() or {})["url"]
+        client = client_of(home, home.read_token() or "", url=url)
+        assert client.wait_ready(timeout_s=30)
+        for number in range(300):
+            with suppress(OSError):
+                sock = flood.enter_context(socket.create_connection((HOST, port_of(url)), 0.1))
+                sock.sendall(b"GET /api/v1/health HTTP/1.1\r\n")
+            if number % 3 == 0:
+                sock = flood.enter_context(socket.socket(socket.AF_UNIX))
+                sock.settimeout(0.2)
+                with suppress(OSError):
+                    sock.connect(str(home.socket_file))
+        assert len(list(Path(f"/proc/{server.pid}/fd").iterdir())) < 400
+        for _ in range(10):
+            client.close()  # a connection of its own for each
+            run = client.post("/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}})
+            assert client.get("/runs")["runs"][0]["id"] == run["id"]
+        within(60, lambda: client.get(f"/runs/{run['id']}")["phase"] == "succeeded")
+        client.close()
+
+
+def within(seconds: float, met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.02)
+
+
+def test_a_database_that_cannot_be_opened_is_put_off(tmp_path: Path) -> None:
+    async def scene() -> None:
+        database = Database.open(tmp_path / "hopyard.db")
+        try:
+            with no_descriptor_left(), pytest.raises(ServerUnavailable) as refused:
+                await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar())
+            assert refused.value.retry_after_s
+            assert await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar()) == 1
+            database.warm()
+            with no_descriptor_left():
+                for _ in range(READERS):
+                    assert await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar()) == 1
+        finally:
+            await database.close()
+
+    asyncio.run(scene())
+
+
+def test_limits_of_connections_leave_descriptors() -> None:
+    for descriptors in (512, 1024, 4096, 20_000):
+        kinds = [Connections(LimitSettings(), descriptors=descriptors, local=local).most for local in (False, True)]
+        assert sum(kinds) + 64 + 2 * (64 + backlog_for(descriptors)) < descriptors - 50, descriptors
 
 
 def test_a_request_that_needs_one_is_put_off(tmp_path: Path) -> None:

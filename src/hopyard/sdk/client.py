@@ -25,6 +25,8 @@ PAGE = 1000  # rows that a listing sends at most
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _FRAME = struct.Struct("<32sQ")
 _PATIENCE_S = 60.0  # with a server that has too much to do
+_REFUSALS, _REFUSED_S = 6, 0.02  # how often a new connection may break, and the first pause after it
+_IDEMPOTENT = frozenset({"GET", "HEAD", "PUT"})
 _STALE = (Gone, BrokenPipeError, ConnectionResetError)
 _BY_CODE: dict[str, type[HopyardError]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HopyardError)
@@ -150,7 +152,7 @@ class Client:
     def _send(
         self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool
     ) -> tuple[Connection, Answer]:
-        fresh = False
+        fresh, refusals = False, 0
         while True:
             connection: Connection | None = getattr(self._local, "connection", None)
             if connection is None or connection.sock is None:
@@ -162,8 +164,14 @@ class Client:
                 connection.request(method, target, body=body, headers=headers)
                 return connection, connection.getresponse()
             except _STALE as gone:
+                harmless = connection.cut_short or method in _IDEMPOTENT  # else the server may have done it
                 connection.close()
-                if fresh or not retry or not (body is None or isinstance(body, bytes)):
+                again = retry and (body is None or isinstance(body, bytes))
+                if fresh and again and harmless and refusals < _REFUSALS:  # it had too many connections at that moment
+                    time.sleep(_REFUSED_S * 2**refusals)
+                    refusals += 1
+                    continue
+                if fresh or not again:
                     raise ServerUnavailable(f"the server at {self.url} broke the connection: {gone}") from gone
             except OSError as broken:
                 connection.close()

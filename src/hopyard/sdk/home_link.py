@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -24,9 +25,9 @@ from hopyard.sdk.client import API, Client
 from hopyard.sdk.wire import Connection
 
 HOST = "127.0.0.1"
-BACKLOG = 2048
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _PATH_BYTES = 100  # of the 108 that the kernel takes in the address of a socket
+_FULL_S = 0.02  # between two tries to connect
 _ANSWER_BYTES = 4096
 
 
@@ -51,7 +52,7 @@ def peer_of(sock: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
-def listen(home: Home) -> socket.socket | None:
+def listen(home: Home, *, backlog: int = 128) -> socket.socket | None:
     """A listening, non-blocking socket in the home, in place of an earlier server's; None where the file system has no sockets.
 
     Only for the process that holds `server.lock`.
@@ -62,7 +63,7 @@ def listen(home: Home) -> socket.socket | None:
         with _short(home) as address:
             sock.bind(address)
         home.socket_file.chmod(0o777 & ~OTHERS)
-        sock.listen(BACKLOG)
+        sock.listen(backlog)
         sock.setblocking(False)
     except OSError:
         sock.close()
@@ -100,10 +101,18 @@ def port_of(url: object) -> int:
 
 def _dial_socket(home: Home, timeout_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    give_up_at = time.monotonic() + timeout_s
     try:
         sock.settimeout(timeout_s)
         with _short(home) as address:
-            sock.connect(address)
+            while True:
+                try:
+                    sock.connect(address)
+                    break
+                except BlockingIOError:  # more connections wait than the server lets wait: the kernel does not queue for us here
+                    if time.monotonic() > give_up_at:
+                        raise
+                    time.sleep(_FULL_S)
     except BaseException:
         sock.close()
         raise

@@ -43,7 +43,7 @@ class Connection:
         self._dial, self._authority, self._timeout = dial, authority, timeout
         self.sock: socket.socket | None = None
         self._file: BufferedReader | None = None
-        self._cut_short = False
+        self.cut_short = False  # the last request was not sent whole
 
     def connect(self) -> None:
         self.sock = self._dial(self._timeout)
@@ -74,9 +74,9 @@ class Connection:
             raise ValueError("a line break in an address or header")
         try:
             self._send(self.sock, lines, method, body)
-            self._cut_short = False
+            self.cut_short = False
         except (BrokenPipeError, ConnectionResetError):
-            self._cut_short = True  # the server may have refused before it had read everything: its answer says why
+            self.cut_short = True  # the server may have refused before it had read everything: its answer says why
 
     def _send(self, sock: socket.socket, lines: list[str], method: str, body: bytes | Iterable[bytes] | None) -> None:
         if body is not None and not isinstance(body, bytes):
@@ -104,7 +104,7 @@ class Connection:
             version, status, headers = _read_head(file)
             if status >= 200:
                 break
-        closes = self._cut_short or version == "HTTP/1.0" or (headers.get("Connection") or "").lower() == "close"
+        closes = self.cut_short or version == "HTTP/1.0" or (headers.get("Connection") or "").lower() == "close"
         return Answer(self, file, status, headers, closes=closes)
 
 

@@ -20,7 +20,17 @@ RETRY_AFTER_S = 1
 _REFUSED_AT_ONCE = 64  # connections that are kept open only to tell their clients to come back
 _OWN_RESERVE = 64  # connections over the limit that the server's own Unix user may have
 _TELL_EVERY_S = 60.0
+_MOST_BACKLOG = 2048
 _DESCRIPTORS_KEPT = 256  # for the database, streams, blobs and engines
+
+
+def _room(descriptors: int) -> int:
+    return max(128, descriptors - _DESCRIPTORS_KEPT)
+
+
+def backlog_for(descriptors: int) -> int:
+    """How many connections may wait to be accepted: all of them may be accepted at once, before any is refused."""
+    return min(_MOST_BACKLOG, _room(descriptors) // 16)
 
 
 class Held(Protocol):
@@ -41,17 +51,19 @@ class Peer:
 
 
 class Connections:
-    """Counts the TCP connections of one server. A new connection over the limit takes the place of one without a request in
+    """Counts the connections of one server. A new connection over the limit takes the place of one without a request in
     progress: the oldest of its own peer, or of the peer that has most of them. Where all are busy the new one is refused.
 
-    descriptors: how many files this process may have open.
+    descriptors: how many files this process may have open. local: those by the Unix socket of the home in place of those over TCP; all of them
+    are the owner's processes, and neither kind takes the place of the other.
     """
 
-    def __init__(self, limits: LimitSettings, *, descriptors: int) -> None:
-        room = max(16, (descriptors - _DESCRIPTORS_KEPT) * 3 // 4)
+    def __init__(self, limits: LimitSettings, *, descriptors: int, local: bool = False) -> None:
+        eighths = 1 if local else 5  # the rest is left for those that are refused, and for all else that opens files
+        room = max(16, _room(descriptors) * eighths // 8)
         self.limits = limits
         self.most = min(limits.connections, room)
-        self.most_per_peer = min(limits.connections_per_peer, self.most)
+        self.most_per_peer = self.most if local else min(limits.connections_per_peer, self.most)
         self.total = 0
         self._peers: dict[str, Peer] = {}
         self._refused = 0

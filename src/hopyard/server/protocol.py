@@ -66,14 +66,14 @@ def _is_address(name: bytes) -> bool:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. connections: what all of them share."""
+    """One connection. connections, local: what all of them share over TCP, and by the Unix socket of the home."""
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None,
-        *, connections: Connections, hosts: Hosts, names: PeerNames,
+        *, connections: Connections, local: Connections, hosts: Hosts, names: PeerNames,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._all, self._hosts, self._names = connections, hosts, names
+        self._all, self._local, self._hosts, self._names = connections, local, hosts, names
         self._peer: Peer | None = None
         self._counted = False  # among the refused
         self._from = ""  # a Unix user of this machine, or an address
@@ -91,16 +91,16 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._deadline = self.loop.time() + self._all.limits.header_timeout_s
         if self.client is None:  # it came by the Unix socket, which only the owner's processes can open
-            self._from = unix_peer(transport)
+            self._all, self._from = self._local, unix_peer(transport)
         else:
             self._from = self._names.of(self.client, self.server)
-            self._peer = self._all.admit(self, self._from)
-            if self._peer is None:
-                if not self._all.refuse():
-                    transport.abort()
-                    return
-                self._counted = True
-                self.app = _too_many_connections
+        self._peer = self._all.admit(self, self._from)
+        if self._peer is None:
+            if not self._all.refuse():
+                transport.abort()
+                return
+            self._counted = True
+            self.app = _too_many_connections
         self._all.watch(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -221,6 +221,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadline = self._body_since + self._window_s
         if self._peer is not None:
             self._peer.waiting.pop(self, None)
+        if self.client is not None:
             host = next((value for name, value in self.headers if name == b"host"), b"")
             if not self._hosts.allow(host):
                 self._refuse(
@@ -276,11 +277,11 @@ async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> N
     await refused(scope, receive, send)
 
 
-def protocol_factory(connections: Connections, hosts: Hosts) -> Any:
+def protocol_factory(connections: Connections, local: Connections, hosts: Hosts) -> Any:
     """What uvicorn takes as its `http` class."""
     names = PeerNames()
 
     def make(config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> LimitedProtocol:
-        return LimitedProtocol(config, server_state, app_state, _loop, connections=connections, hosts=hosts, names=names)
+        return LimitedProtocol(config, server_state, app_state, _loop, connections=connections, local=local, hosts=hosts, names=names)
 
     return make

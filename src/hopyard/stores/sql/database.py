@@ -29,6 +29,7 @@ A = TypeVar("A")
 
 READERS = 3
 BUSY_TIMEOUT_MS = 10_000
+_WARM_S = 5.0
 # PostgreSQL has no lock on the whole database as SQLite has, so every writing transaction takes this one: a write then
 # looks and decides without anything moving under it, also when several servers share the database.
 ADVISORY_LOCK = 0x686F70  # "hop"
@@ -78,6 +79,19 @@ class Database:
                 if told is error:
                     raise
                 raise told from error
+
+    def warm(self) -> None:
+        """Open the connections of all readers now: later there may be no descriptors for them. Raises nothing: what fails is tried anew when
+        it is used."""
+        together = threading.Barrier(READERS, timeout=_WARM_S)
+
+        def open_one() -> None:
+            with suppress(DBAPIError, threading.BrokenBarrierError):
+                together.wait()  # so that each thread opens its own
+                self._connection()
+
+        for opening in [self._readers.submit(open_one) for _ in range(READERS)]:
+            opening.result()
 
     @property
     def dialect(self) -> str:
@@ -176,12 +190,17 @@ class Database:
             raise told from error
 
     def _read_once(self, read: Callable[[Connection], T]) -> T:
+        connection = self._connection()
+        with connection.begin():
+            return read(connection)
+
+    def _connection(self) -> Connection:
+        """Of this thread."""
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._read_engine.connect()
             self._opened.append(connection)
-        with connection.begin():
-            return read(connection)
+        return connection
 
 
 def _address(url: str | Path) -> URL:

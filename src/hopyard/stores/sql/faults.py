@@ -14,6 +14,7 @@ _UNWRITABLE = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZ
 _DISK_FULL = "53100"  # PostgreSQL's state
 
 
+_OPENING = "the server has no descriptors left, or the disk of its home is in trouble; its log says more"
 _MAKE_SPACE = ("free space on the disk that holds it, or raise the quota; nothing was half-written",)
 
 
@@ -37,6 +38,8 @@ def _translate_driver(error: DBAPIError) -> BaseException:
         return errors.StorageFull(
             f"the database cannot be written: {said}", hints=(*_MAKE_SPACE, "or see whether the disk fails")
         )
+    if code & 0xFF == sqlite3.SQLITE_CANTOPEN:  # nothing was begun
+        return errors.ServerUnavailable(f"the database cannot be opened: {said}", hints=(_OPENING,), retry_after_s=1.0)
     if code & 0xFF in _DAMAGED:
         return errors.IntegrityError(f"the database is damaged: {said}", hints=("move it aside and restore a copy of it",))
     if isinstance(error, DataError):
