@@ -208,6 +208,30 @@ def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 20_000,
+        (HEALTH + b"\r\n") * 1000,
+    ],
+)
+def test_a_body_in_crumbs_and_requests_in_heaps_are_refused(tmp_path: Path, request_text: bytes) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        reader, writer = await link(port)
+        writer.write(request_text)
+        async with asyncio.timeout(30):
+            data = b""
+            with suppress(ConnectionError):
+                while part := await reader.read(65536):
+                    data += part
+        assert data.count(b"HTTP/1.1 200") < 50
+        assert b"HTTP/1.1 40" in data
+        writer.close()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+
+    serve(tmp_path, scene)
+
+
 def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> None:
     async def scene(stage: Stage, port: int) -> None:
         size = 40 * 2**20

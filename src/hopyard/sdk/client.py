@@ -164,7 +164,7 @@ class Client:
                 connection.request(method, target, body=body, headers=headers)
                 return connection, connection.getresponse()
             except _STALE as gone:
-                harmless = connection.cut_short or method in _IDEMPOTENT  # else the server may have done it
+                harmless = connection.sock is not None and (connection.cut_short or method in _IDEMPOTENT)  # else the server may have done it
                 connection.close()
                 again = retry and (body is None or isinstance(body, bytes))
                 if fresh and again and harmless and refusals < _REFUSALS:  # it had too many connections at that moment

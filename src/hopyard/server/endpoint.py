@@ -259,7 +259,8 @@ class Resource:
         body: Any = _NOTHING
         lease.user = caller.user
         if decoder is not None:
-            body = decode_json(await read_body(request, endpoint.limit, lease), decoder)
+            data = await read_body(request, endpoint.limit, lease)
+            body = await asyncio.to_thread(decode_json, data, decoder) if len(data) > _LARGE_BYTES else decode_json(data, decoder)
         ask = Ask(request, caller, path, query, body, lease)
         result = await (self._change(endpoint, ask) if endpoint.changes else endpoint.call(ask))
         response = result if isinstance(result, Response) else answer(result, endpoint.status)
@@ -306,6 +307,7 @@ class Resource:
                 caller.require_attempt(path["attempt"])
 
 
+_LARGE_BYTES = 256 * 1024  # of a body that is decoded in a thread: what is wrong in one may take seconds to find
 _PIECE_BYTES = 64 * 1024  # of an answer, handed to the transport at once
 _NOBODY = Caller("")
 _NOTHING = Nothing()

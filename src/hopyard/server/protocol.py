@@ -30,6 +30,8 @@ _WINDOW_S = 20.0  # in which a body must go on by `_WINDOW_BYTES`
 _WINDOW_BYTES = 64 * 1024
 _STALLED_WRITE_S = 60.0  # the rest of an answer of which nothing was read for so long is given up
 _LINGER_S, _LINGER_BYTES = 2.0, 4 * 1024 * 1024  # for what a refused client still sends
+_PIPELINED = 16  # requests of one connection that may wait for the answer to an earlier one
+_PIECES, _PIECE_BYTES = 4096, 64  # a body of more pieces than this must bring so many bytes in each, on average
 _NEVER = float("inf")
 _LOCAL = frozenset({b"localhost", b""})
 _HOST = re.compile(rb"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::\d*)?")
@@ -81,6 +83,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = self._in_body = False
         self._head_bytes = self._arrived = self._heads = 0  # of the head's headers; of what came of it; heads that began
         self._body_bytes, self._body_since = 0, 0.0
+        self._pieces = self._piece_bytes = 0  # of the body, as its sender cut it
         self._deadline = _NEVER
         self._unread, self._unread_since = 0, 0.0
         self._full_since: float | None = None  # since when the client has not read enough for more to be written
@@ -218,6 +221,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body = False, True
         self._body_bytes, self._body_since = 0, self.loop.time()
+        self._pieces = self._piece_bytes = 0
+        if len(self.pipeline) >= _PIPELINED:
+            self._refuse(400, "usage", f"more than {_PIPELINED} requests wait for earlier ones of this connection", "wait for answers")
+            raise _Refused
         self._deadline = self._body_since + self._window_s
         if self._peer is not None:
             self._peer.waiting.pop(self, None)
@@ -233,6 +240,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._pieces += 1
+        self._piece_bytes += len(body)
+        if self._pieces > _PIECES and self._piece_bytes < self._pieces * _PIECE_BYTES:  # each costs as much as a large one
+            self._refuse(400, "usage", "the chunks of the body are too small", "send it in larger ones, or with its length")
+            raise _Refused
         super().on_body(body)
 
     def on_message_complete(self) -> None:
