@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,22 @@ def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Pat
         assert latest is not None and third in {gang.id for gang in latest[0].pending}
 
     play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
+
+
+def test_a_server_that_decides_after_an_idle_one_opens_its_nodes(tmp_path: Path) -> None:
+    """The other server has recorded that they are not ready while it decided, and nothing lives that would make this one look."""
+
+    async def scene(world: World) -> None:
+        world.start()
+        await world.until(partial(world.final, await world.submit(gpus=1)))
+        await world.advance(timedelta(seconds=30))
+        assert await world.cluster.lead("another", now=world.clock.now(), ttl=TTL) is not None
+        await world.cluster.record(world.engine.name, Observation((), ()), now=world.clock.now(), launched=())
+        assert ready_in(await world.cluster.snapshot(now=world.clock.now())) == set()
+        await world.advance(timedelta(seconds=30))
+        await world.until(partial(world.final, await world.submit(gpus=4)), within=timedelta(minutes=1))
+
+    play_alone(tmp_path, scene, lambda _attempt, _rank: Fate(run=timedelta(seconds=2)))
 
 
 async def has_started(world: World, run: RunId) -> bool:

@@ -299,10 +299,13 @@ class Controller:
             self._wake.clear()
             self._freed.clear()
             began = self._clock.now()
-            if await self._leader.epoch() is None:
+            epoch = await self._leader.epoch()
+            if epoch is None:
                 self._wake.set()
                 await self._clock.sleep_until(began + self._leader.retry_after)
                 continue
+            if epoch != self._watch.epoch:  # it begins to decide: the server before has recorded that this one's nodes are not ready
+                await guard_step(self._watch.look)
             if not await guard_step(self._turn):
                 self._wake.set()
                 await self._clock.sleep_until(self._clock.now() + RETRY_AFTER)

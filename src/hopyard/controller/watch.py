@@ -40,7 +40,7 @@ class Watch:
         self._cluster, self._engine, self._clock, self._leader = cluster, engine, clock, leader
         self._launcher, self._endings, self._react, self._wake, self._stir = launcher, endings, react, wake, stir
         self._led = led
-        self._epoch: int | None = None  # under which `live` is known
+        self.epoch: int | None = None  # under which `live` and the nodes are known
         self._nodes: tuple[Node, ...] = ()
         self.live: set[AttemptId] = set()
         self.said: dict[tuple[AttemptId, int], ReplicaStatus] = {}
@@ -49,14 +49,14 @@ class Watch:
         """Everything: what the engine says, what the store has, and what either has that the other should know of."""
         epoch = await self._leader.epoch()
         if epoch is None:
-            self._epoch = None
+            self.epoch = None
             await self._look_after_own()
             self._stir()
             return
-        if epoch != self._epoch:  # another server may have decided meanwhile, and left something undecided
+        if epoch != self.epoch:  # another server may have decided meanwhile, and left something undecided
             await self.look_what_lives()
             await self._close_nodes_of_others()
-            self._epoch = epoch
+            self.epoch = epoch
             self._led()
             self._wake()
         seen, before, _ = await self._take_in()
@@ -70,7 +70,7 @@ class Watch:
 
     async def glance(self) -> None:
         """What the engine says is recorded, and it forgets what ended. All else is left to the next look."""
-        if self._epoch is None or await self._leader.epoch() != self._epoch:
+        if self.epoch is None or await self._leader.epoch() != self.epoch:
             await self.look()
             return
         _, _, recorded = await self._take_in()
