@@ -143,6 +143,24 @@ def test_backup_and_restore_refuse_what_would_lose_something(world: World, other
     assert "newer Hopyard" in other.hop("restore", str(folder)).talk
 
 
+def test_backup_of_another_home_is_replaced_only_on_demand(world: World, other: World, tmp_path: Path) -> None:
+    world.ok("up")
+    folder = tmp_path / "backup"
+    world.ok("backup", str(folder))
+    kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    other.ok("up")
+    refused = other.hop("backup", str(folder))
+    assert refused.code == 1 and f"holds the backup of the home {world.home.root}" in refused.talk and "--replace" in refused.talk
+    (folder / MARK).write_text(json.dumps({**json.loads((folder / MARK).read_text()), "home": str(other.home.root)}))
+    refused = other.hop("backup", str(folder))  # an empty home where one was that is not mounted
+    assert refused.code == 1 and "one before this" in refused.talk
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK} == {
+        path: held for path, held in kept.items() if path.name != MARK
+    }
+    other.ok("backup", "--replace", str(folder))
+    other.ok("backup", str(folder))
+
+
 @pytest.fixture
 def postgres() -> Iterator[PostgreSQL]:
     with running_postgres() as server:

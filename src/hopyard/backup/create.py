@@ -19,15 +19,18 @@ from hopyard.file_locks import try_lock
 from hopyard.private_files import make_folder, open_file, write_atomically
 
 
-def create_backup(home: Home, folder: Path, *, progress: Progress = SILENT) -> BackupMark:
-    """Copy `home` to `folder`, or bring the backup there up to date. Blobs are not swept meanwhile.
+def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: Progress = SILENT) -> BackupMark:
+    """Copy `home` to `folder`, or bring the backup there up to date. Blobs are not swept meanwhile. replace: the backup there may be
+    one of another home, which is lost then.
 
-    Raises NotFound where there is no home, SpecError where `folder` cannot be used, Conflict while another backup of the home is made,
-    StorageFull.
+    Raises NotFound where there is no home, SpecError where `folder` cannot be used, Conflict while another backup of the home is made
+    or where the backup there is of another home, StorageFull.
     """
     if not home.root.is_dir():
         raise NotFound(f"there is no home at {home.root}", hints=("HOPYARD_HOME names another one",))
     _check_target(home, folder)
+    if not replace:
+        _check_same_home(home, folder)
     url = read_settings(home.settings_file).database
     try:
         make_folder(folder)
@@ -103,6 +106,31 @@ def _check_target(home: Home, folder: Path) -> None:
             raise SpecError(f"{folder} belongs to another user", hints=("choose a folder of your own: a backup holds tokens and secrets",))
         if any(folder.iterdir()) and not _is_backup(folder):
             raise SpecError(f"{folder} holds other files", hints=("choose an empty folder, or one with an earlier backup",))
+
+
+def _check_same_home(home: Home, folder: Path) -> None:
+    """Raises Conflict where `folder` has the backup of another home: its only one, perhaps, and this home one whose disk is not mounted."""
+    try:
+        earlier = read_mark(folder).home
+    except NotFound:
+        return
+    kept = folder / home.mark_file.name
+    if earlier == str(home.root) and (not kept.exists() or _is_equal(kept, home.mark_file)):
+        return
+    raise Conflict(
+        f"{folder} holds the backup of the home {earlier}" + (", one before this" if earlier == str(home.root) else ""),
+        hints=(
+            f"is this the right home: {home.root}? HOPYARD_HOME names it; or choose another folder",
+            "where that home was moved here or is gone for good: `hop backup --replace`",
+        ),
+    )
+
+
+def _is_equal(kept: Path, now: Path) -> bool:
+    try:
+        return kept.read_bytes() == now.read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def _is_backup(folder: Path) -> bool:

@@ -18,12 +18,13 @@ _FOLDER = click.Path(file_okay=True, dir_okay=True, path_type=Path)
 
 @click.command("backup")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.option("--replace", is_flag=True, help="Also where DIR holds the backup of another home, which is lost then.")
 @json_option
-def backup(folder: Path, as_json: bool) -> None:
+def backup(folder: Path, replace: bool, as_json: bool) -> None:
     """Copy the home of this machine to DIR while its server runs.
 
     DIR then holds the runs, datasets, checkpoints, logs, settings, tokens and secrets of one moment. Backed up there again, only what
-    is new is copied. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
+    is new is copied; a backup of another home there is refused. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
     """
     from hopyard.backup.create import create_backup
     from hopyard.sdk.connect import check_own_server
@@ -31,7 +32,7 @@ def backup(folder: Path, as_json: bool) -> None:
     home = Home.default()
     check_own_server(home)
     with TransferBar() as bar:
-        mark = create_backup(home, folder.absolute(), progress=bar)
+        mark = create_backup(home, folder.absolute(), replace=replace, progress=bar)
     if as_json:
         console.out_json({"folder": str(folder.absolute()), **asdict(mark)})
     else:
