@@ -18,7 +18,8 @@ from tests.exploring import seeded, seeds
 from .test_node_trouble import without_descriptors
 from .world import World, chance, is_gone, kill, submit, until
 
-# Reads its data, trains, saves every 5 turns. Each rank says and logs each turn, so what is lost or doubled is seen.
+# Reads its data, trains, saves every 5 turns. Each rank says and logs each turn, so what is lost or doubled is seen. Ranks are in step, as
+# all-reduce keeps them: what rank 0 saved holds for all.
 TRAINS = """
 import os, time
 import hopyard as hop
@@ -31,6 +32,9 @@ hop.bind(state=state)
 for step in hop.loop(range(p.steps), every=5):
     while step == 35 and not os.path.exists(p.gate): time.sleep(0.01)
     time.sleep(0.03)
+    here = f"{p.gate}.{os.environ['HOPYARD_ATTEMPT']}.{step}."
+    open(here + rank, "w").close()
+    while not all(os.path.exists(here + str(other)) for other in range(int(os.environ.get("WORLD_SIZE", "1")))): time.sleep(0.01)
     state["sum"] += step
     hop.log({f"sum{rank}": state["sum"]}, step=step)
     print("step", step, state["sum"], len(rows), flush=True)
