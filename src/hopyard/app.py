@@ -46,6 +46,7 @@ from hopyard.controller.restored import cordon_restored
 from hopyard.domain.cluster import KnownServer
 from hopyard.domain.ids import DEFAULT_POOL, slug
 from hopyard.domain.resources import UNNAMED_GPU, Gpu
+from hopyard.domain.stream_limits import StreamLimits
 from hopyard.engines.local.engine import LocalEngine
 from hopyard.engines.local.health import Checks
 from hopyard.engines.local.node import NodeSettings
@@ -294,6 +295,7 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
             audit=SqlAuditStore(database),
             storage=SqlStorageStore(database),
             storage_quota_bytes=settings.quotas.storage_bytes,
+            stream_limits=StreamLimits(settings.runs.max_output_bytes, settings.runs.max_metrics_bytes),
             access=access,
             blobs=blobs,
             streams=streams,

@@ -20,6 +20,7 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.ids import NodeId
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.domain.resources import Gpu
+from hopyard.domain.stream_limits import UNLIMITED, StreamLimits
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.assemble import assemble
@@ -124,7 +125,7 @@ def role(**resources: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, limits: LimitSettings | None = None, quota_bytes: int = 0, fate: Fate = FOREVER) -> AsyncIterator[Stage]:
+async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, limits: LimitSettings | None = None, quota_bytes: int = 0, stream_limits: StreamLimits = UNLIMITED, fate: Fate = FOREVER) -> AsyncIterator[Stage]:
     """loops=False: no controller runs; what is submitted waits for ever. fate: of all replicas."""
     database = Database.open(folder / "hopyard.db")
     blobs, streams = FolderBlobs(folder / "blobs"), FolderStreams(folder / "streams")
@@ -143,6 +144,7 @@ async def stage(folder: Path, *, loops: bool = True, keep_checkpoints: int = 3, 
         audit=SqlAuditStore(database),
         storage=SqlStorageStore(database),
         storage_quota_bytes=quota_bytes,
+        stream_limits=stream_limits,
         access=access,
         blobs=blobs,
         streams=streams,

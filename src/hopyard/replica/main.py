@@ -17,6 +17,7 @@ from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import as_told, for_runs
+from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.domain.study import GOES_ON
 from hopyard.errors import BlobsElsewhere, Conflict, HopyardError, IntegrityError, MissingBlobs, NotFound, is_passing
 from hopyard.private_files import open_file
@@ -32,7 +33,7 @@ from hopyard.replica.guard import Guard
 from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
-from hopyard.replica.output_limit import LIMITED, OutputLimit
+from hopyard.replica.output_limit import OutputLimit
 from hopyard.replica.prepare import Preparation, tree_cache, view_of_home
 from hopyard.replica.rendezvous import variables
 from hopyard.replica.report_limit import ReportLimit
@@ -347,7 +348,7 @@ class Replica:
             self._folder.append_json("events", kind="environment", values=as_told(for_runs(os.environ, passed), passed))
 
     def _tell_of_dropped_output(self) -> None:
-        for name in LIMITED:
+        for name in OUTPUT_STREAMS:
             with suppress(OSError):
                 with (self._folder.streams / name).open("rb") as file:
                     dropped = self._output.dropped_bytes(name, file.fileno(), os.fstat(file.fileno()).st_size)
@@ -362,7 +363,7 @@ class Replica:
     def _server_offsets(self, offsets: Mapping[str, int]) -> dict[str, int]:
         """Where in the server's streams is what the script saw at these offsets of the files."""
         found = {name: self._reports.server_offset(name, offset) for name, offset in offsets.items()}
-        for name in LIMITED:
+        for name in OUTPUT_STREAMS:
             if name in found:
                 with suppress(OSError), (self._folder.streams / name).open("rb") as file:
                     found[name] = self._output.server_offset(name, file.fileno(), found[name])

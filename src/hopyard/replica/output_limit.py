@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hopyard.config.units import format_memory
+from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.replica.holes import BLOCK, punch
 
-LIMITED = ("stdout", "stderr")
 _LONGEST_LINE = 65_536
 
 
@@ -29,7 +29,7 @@ class OutputLimit:
         return self.limit_bytes // 4
 
     def applies(self, name: str) -> bool:
-        return bool(self.limit_bytes) and name in LIMITED
+        return bool(self.limit_bytes) and name in OUTPUT_STREAMS
 
     def dropped_bytes(self, name: str, descriptor: int, size: int) -> int:
         """How much of a stream whose file has grown to `size` is neither in its beginning nor in its newest part."""

@@ -14,6 +14,7 @@ from hopyard.controller.retention import thin_checkpoints
 from hopyard.controller.sweep import Sweeper
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.run import Run
+from hopyard.domain.stream_limits import UNLIMITED, StreamLimits
 from hopyard.errors import NotFound
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.audit_store import AuditStore
@@ -68,6 +69,7 @@ async def assemble(
     started_at: datetime | None = None,
     keep_checkpoints: int = 3,
     storage_quota_bytes: int = 0,
+    stream_limits: StreamLimits = UNLIMITED,
     preempt_grace: timedelta = PREEMPT_GRACE,
     holder: str = "server",
     warnings: Sequence[str] = (),
@@ -96,7 +98,7 @@ async def assemble(
         hub.state_changed(run)
 
     hub = Hub()
-    ingest = Ingest(runs, streams, hub)
+    ingest = Ingest(runs, streams, hub, limits=stream_limits)
     tokens = Tokens(access, keys or Keys(now=clock.now), now=clock.now, live=is_live, belongs=Parents(runs).belongs, server_key=server_key)
     remote = RemoteBlobs(cluster, blobs, engine=engine.name, machine=socket.gethostname(), now=clock.now)
     trees = Trees(blobs, storage, remote, now=clock.now)

@@ -11,7 +11,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hopyard.config.units import bytes_in_words
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.stream_limits import UNLIMITED, StreamLimits
 from hopyard.errors import Conflict, HopyardError, NotFound, StorageFull
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Segment, StreamKey, Streams
@@ -32,14 +34,16 @@ log = logging.getLogger("hopyard.tracking")
 
 @dataclass(slots=True)
 class _Replica:
-    """What is remembered of one replica's streams between two syncs. superseded: by a later attempt of its run."""
+    """What is remembered of one replica's streams between two syncs. superseded: by a later attempt of its run. limits: what is kept."""
 
     attempt: AttemptId
     rank: int
     live: LiveRun
     offline: bool
     superseded: bool = False
+    limits: StreamLimits = UNLIMITED
     lengths: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)  # streams beyond their limit: up to where their bytes came
     lines: dict[str, LineReader] = field(default_factory=lambda: {"events": LineReader(), "system": LineReader()})
     points: dict[str, PointReader] = field(default_factory=lambda: {"metrics": PointReader(), "tensorboard": PointReader()})
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -47,10 +51,10 @@ class _Replica:
 
 
 class Ingest:
-    """One per server. All calls belong to one event loop."""
+    """One per server. All calls belong to one event loop. limits: of the streams of each replica; a run may have smaller ones."""
 
-    def __init__(self, runs: RunStore, streams: Streams, hub: Hub) -> None:
-        self._runs, self._streams, self._hub = runs, streams, hub
+    def __init__(self, runs: RunStore, streams: Streams, hub: Hub, *, limits: StreamLimits = UNLIMITED) -> None:
+        self._runs, self._streams, self._hub, self._limits = runs, streams, hub, limits
         self._live: dict[RunId, LiveRun] = {}  # of the newest attempt of each run
         self._begun: dict[AttemptId, asyncio.Task[LiveRun]] = {}  # while what is seen before an attempt is read
         self._replicas: dict[tuple[AttemptId, int], _Replica] = {}
@@ -62,14 +66,17 @@ class Ingest:
         """Append what comes in order; the length of each of the replica's streams afterwards, whether or not all was taken.
 
         over: the run has ended: what is held already is acknowledged, and more raises Conflict. What a superseded attempt still
-        ships is kept, and counts for nothing; its journal is not, since a later attempt goes on from what stood there. Raises NotFound for an attempt that its run never had, StorageFull."""
+        ships is kept, and counts for nothing; its journal is not, since a later attempt goes on from what stood there. Bytes beyond the
+        limit of a stream are acknowledged and not kept, so that no replica waits for ever. Raises NotFound for an attempt that its run
+        never had, StorageFull."""
         replica = await self._replica(attempt, rank)
         async with replica.lock:
             await self._reread(replica)
-            if over and any(one.offset + len(one.data) > replica.lengths.get(one.stream, 0) for one in segments):
+            sent, segments = segments, [_within(one, replica.limits.most_bytes(one.stream)) for one in segments]
+            if over and any(one.offset + len(one.data) > replica.lengths.get(one.stream, 0) for one in segments if one.data):
                 raise Conflict(f"run {split_attempt(attempt)[0]} is over: nothing is added to what it wrote", hints=("`hop fork` runs it again",))
             taken = [one for one in segments if one.stream != JOURNAL] if replica.superseded else segments
-            dropped = {one.stream: one.offset + len(one.data) for one in segments if one.stream == JOURNAL and replica.superseded}
+            dropped = {one.stream: one.offset + len(one.data) for one in sent if one.stream == JOURNAL and replica.superseded}
             try:
                 lengths = await self._streams.append(attempt, rank, taken) if taken else ()
                 self._look_at(replica, taken, lengths)
@@ -77,7 +84,24 @@ class Ingest:
                 held = await self._streams.lengths(attempt, rank)
                 self._look_at(replica, taken, [held.get(segment.stream, 0) for segment in taken])
                 raise
-            return {**replica.lengths, **dropped}
+            await self._refuse(replica, sent)
+            return {**replica.lengths, **replica.refused, **dropped}
+
+    async def _refuse(self, replica: _Replica, sent: Sequence[Segment]) -> None:
+        """Acknowledge what came beyond the limit of a stream, and say once for each that it is not kept."""
+        passed: dict[str, int] = {}
+        for segment in sent:
+            most, end = replica.limits.most_bytes(segment.stream), segment.offset + len(segment.data)
+            before = max(passed.get(segment.stream, 0), replica.refused.get(segment.stream, 0), replica.lengths.get(segment.stream, 0))
+            if most is not None and end > most and before >= max(most, segment.offset):
+                passed[segment.stream] = max(before, end)
+        for stream in sorted(passed.keys() - replica.refused.keys()):
+            run, most = replica.live.run, replica.limits.most_bytes(stream)
+            text = f"{stream} of replica {replica.rank} is longer than a replica sends ({bytes_in_words(most or 0)}): the server keeps no more of it"
+            log.warning("run %s: %s", run, text)
+            await self._runs.record_unstored(run, [text])
+            self._hub.state_changed(run)
+        replica.refused |= passed
 
     def _look_at(self, replica: _Replica, segments: Sequence[Segment], lengths: Sequence[int]) -> None:
         """Read what is new in segments of streams that are this long now, and tell followers."""
@@ -153,7 +177,8 @@ class Ingest:
             raise NotFound(f"run {run_id} has no attempt {number} with a replica {rank}")
         live = LiveRun(run_id, attempt) if number < max(numbers) else await self._begin(attempt)
         superseded = self._live.get(run_id) is not live
-        return self._replicas.setdefault((attempt, rank), _Replica(attempt, rank, live, run.offline, superseded))
+        limits = self._limits.of_run(run.spec)
+        return self._replicas.setdefault((attempt, rank), _Replica(attempt, rank, live, run.offline, superseded, limits))
 
     async def _begin(self, attempt: AttemptId) -> LiveRun:
         """What the run says now, of which this is the newest attempt. All of its replicas wait for the first one to look back."""
@@ -268,3 +293,10 @@ class Ingest:
             except Exception:
                 log.exception("latest values of run %s are not written", live.run)
                 self._write_soon()
+
+
+def _within(segment: Segment, most: int | None) -> Segment:
+    """What of a segment is within the limit of its stream."""
+    if most is None or segment.offset + len(segment.data) <= most:
+        return segment
+    return Segment(segment.stream, segment.offset, segment.data[: max(0, most - segment.offset)])
