@@ -237,6 +237,27 @@ def test_a_request_that_the_server_put_off_is_sent_again_and_others_are_not() ->
             client.get("/runs")
 
 
+def test_a_request_that_must_be_done_once_is_not_sent_again_where_the_server_may_have_done_it() -> None:
+    seen: list[bytes] = []
+
+    def answer_one(connection: socket.socket) -> None:
+        seen.append(request(connection))
+        connection.sendall(OK + b"Content-Length: 2\r\n\r\n{}")
+        seen.append(request(connection))  # and ends without an answer
+
+    def answer(connection: socket.socket) -> None:
+        seen.append(request(connection))
+        connection.sendall(OK + b"Content-Length: 2\r\n\r\n{}")
+
+    with serving(answer_one, answer_one, answer) as client:
+        client.get("/health")
+        with pytest.raises(ServerUnavailable, match="broke the connection"):
+            client.call("POST", "/tokens", json_body={"name": "a"}, once=True)
+        client.get("/health")
+        assert client.post("/blobs/missing", {"digests": []}) == {}
+    assert [line.split(b" HTTP")[0].split(b"/")[-1] for line in seen] == [b"health", b"tokens", b"health", b"missing", b"missing"]
+
+
 @pytest.mark.parametrize("url", ["http://x:99999", "http://x:abc", "http://x:0", "http://x:-1", "http://[::1", "https://x", "http://", "x:80", ""])
 def test_what_is_no_address_is_told(url: str) -> None:
     with pytest.raises(SpecError, match="is not the address of a server"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +14,7 @@ import pytest
 
 from hopyard.domain.access import Scope
 from hopyard.domain.audit import AuditFilter
+from hopyard.errors import ServerUnavailable
 from hopyard.server.api import endpoints
 from hopyard.server.auth import hash_token
 from hopyard.server.describe import _Unused
@@ -154,6 +157,41 @@ def test_a_fault_of_the_server_at_a_change_is_told(tmp_path: Path, monkeypatch: 
         await stage.ask("POST", f"/runs/{run['id']}/stop", {}, status=500)
         (found,) = await records(stage, outcome="failed")
         assert (found["action"], found["target"]) == ("run.stop", run["name"])
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_a_change_whose_record_cannot_be_stored_is_not_made(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        with closing(sqlite3.connect(tmp_path / "hopyard.db")) as database:
+            database.execute("CREATE TRIGGER broken BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'broken'); END")
+            await stage.ask("POST", "/tokens", {"name": "laptop"}, status=500)
+            database.execute("DROP TRIGGER broken")
+        made = await stage.ask("POST", "/tokens", {"name": "laptop"})  # the same request again
+        assert (await stage.ask("GET", "/datasets", token=made["secret"]))["datasets"] == []
+        (found,) = await records(stage, action="token.create")
+        assert (found["target"], found["outcome"]) == ("laptop", "done")
+
+    play(tmp_path, scene, loops=False)
+
+
+def test_an_outage_in_the_middle_of_a_change_is_recorded_and_promises_no_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(stage: Stage) -> None:
+        run, controller = await stage.submit(plan=0), stage.parts.controller
+        stop, outage = controller.stop, ServerUnavailable("the database cannot be opened", retry_after_s=1)
+
+        async def before(*_: object, **__: object) -> None:
+            raise outage
+
+        async def between(*given: Any, **more: Any) -> None:
+            await stop(*given, **more)
+            raise outage
+
+        for broken, later, outcomes in ((before, "1", []), (between, None, ["failed"])):
+            monkeypatch.setattr(controller, "stop", broken)
+            refused = await stage.send("POST", f"/runs/{run['id']}/stop", {})
+            assert (refused.status_code, refused.headers.get("Retry-After")) == (503, later)
+            assert [one["outcome"] for one in await records(stage, action="run.stop")] == outcomes
 
     play(tmp_path, scene, loops=False)
 

@@ -107,7 +107,7 @@ def add(name: str, begin: str, lasts: str | None, end: str | None, dry_run: bool
 
     body = request(name, begin, lasts, end, given, datetime.now().astimezone())
     try:
-        answer = connect().call("POST", "/reservations", json_body=body, query={"dry_run": int(dry_run)})
+        answer = connect().call("POST", "/reservations", json_body=body, query={"dry_run": int(dry_run)}, once=True)
     except UsageError as refused:
         raise _by_option(refused, lasts) from refused
     if as_json:

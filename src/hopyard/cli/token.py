@@ -92,7 +92,7 @@ def create(name: str, scopes: tuple[str, ...], expires: str | None, user: str | 
     from hopyard.sdk.connect import connect
 
     body: dict[str, Any] = {"name": check_name(name, what="NAME"), "expires_at": _expiry(expires), "user": user}
-    made = connect().post("/tokens", {**body, **({"scopes": list(scopes)} if scopes else {})})
+    made = connect().call("POST", "/tokens", json_body={**body, **({"scopes": list(scopes)} if scopes else {})}, once=True)
     if as_json:
         console.out_json({**made["token"], "token": made["secret"]})
         return
@@ -114,7 +114,7 @@ def rotate(which: str | None, expires: str | None, user: str | None, as_json: bo
 
     client, home = connect(), Home.default()
     old = _find(client, which, user)
-    made = client.post(f"/tokens/{old['id']}/rotate", {"expires_at": _expiry(expires)})
+    made = client.call("POST", f"/tokens/{old['id']}/rotate", json_body={"expires_at": _expiry(expires)}, once=True)
     try:
         file = _replace_here(home, old["id"], made["secret"])
     except OSError as failed:

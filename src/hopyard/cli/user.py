@@ -39,7 +39,7 @@ def add(name: str, returning: bool, as_json: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
-    made: dict[str, Any] = client.post("/users", {"name": check_name(name, what="NAME"), "returning": returning})
+    made: dict[str, Any] = client.call("POST", "/users", json_body={"name": check_name(name, what="NAME"), "returning": returning}, once=True)
     if as_json:
         console.out_json({**made, "url": client.url})
         return

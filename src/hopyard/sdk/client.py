@@ -107,10 +107,12 @@ class Client:
         content_type: str = "application/octet-stream",
         timeout_s: float | None = None,
         retry: bool = True,
+        once: bool = False,
     ) -> Iterator[Response]:
         """Send a request and yield the answer with its body unread. Raises what the server's error says, or
         ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`. A server that has too much
-        to do is asked again when it said, for a minute in all."""
+        to do is asked again when it said, for a minute in all. once: the request, done twice, would do something else than done once, so it
+        is sent again only where the server cannot have done it."""
         try:
             target = API + (path if path.isascii() and path.isprintable() and " " not in path else quote(path, safe="/?&=%"))
             if query:
@@ -121,7 +123,7 @@ class Client:
         headers = {"Authorization": f"Bearer {self.token}"}
         if body is not None:
             headers["Content-Type"] = content_type
-        connection, raw = self._send_patiently(method, target, body, headers, timeout_s or self._timeout, retry)
+        connection, raw = self._send_patiently(method, target, body, headers, timeout_s or self._timeout, retry, once)
         try:
             response = Response(raw, self.url)
             if raw.status >= 400:
@@ -134,12 +136,12 @@ class Client:
             connection.close()  # unread rest: the connection cannot be used again
 
     def _send_patiently(
-        self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool
+        self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool, once: bool
     ) -> tuple[Connection, Answer]:
         """As `_send`; a request that the server put off (429 or 503 with `Retry-After`: nothing of it was done) is sent again."""
         give_up_at = time.monotonic() + _PATIENCE_S
         while True:
-            connection, raw = self._send(method, target, body, headers, timeout_s, retry)
+            connection, raw = self._send(method, target, body, headers, timeout_s, retry, once)
             pause_s = _pause_s(raw) if raw.status in (429, 503) and (body is None or isinstance(body, bytes)) else None
             if pause_s is None or time.monotonic() + pause_s > give_up_at:
                 return connection, raw
@@ -150,7 +152,7 @@ class Client:
             time.sleep(pause_s)
 
     def _send(
-        self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool
+        self, method: str, target: str, body: bytes | Iterable[bytes] | None, headers: dict[str, str], timeout_s: float, retry: bool, once: bool
     ) -> tuple[Connection, Answer]:
         fresh, refusals = False, 0
         while True:
@@ -171,19 +173,19 @@ class Client:
                     time.sleep(_REFUSED_S * 2**refusals)
                     refusals += 1
                     continue
-                if fresh or not again:
+                if fresh or not again or (once and not harmless):
                     raise ServerUnavailable(f"the server at {self.url} broke the connection: {gone}") from gone
             except OSError as broken:
                 connection.close()
                 raise ServerUnavailable(f"no server answers at {self.url}: {broken}", hints=(self._hint,)) from broken
 
-    def call(self, method: str, path: str, *, json_body: Any = None, query: Query | None = None, timeout_s: float | None = None) -> Any:
+    def call(self, method: str, path: str, *, json_body: Any = None, query: Query | None = None, timeout_s: float | None = None, once: bool = False) -> Any:
         """A request with JSON in and out; None for an empty answer."""
         try:
             body = None if json_body is None else json.dumps(json_body, ensure_ascii=False).encode()
         except UnicodeEncodeError as bad:
             raise _not_utf8(bad) from bad
-        with self.open(method, path, query=query, body=body, content_type="application/json", timeout_s=timeout_s) as response:
+        with self.open(method, path, query=query, body=body, content_type="application/json", timeout_s=timeout_s, once=once) as response:
             data = response.read()
         try:
             return json.loads(data) if data else None

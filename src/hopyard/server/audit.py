@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from hopyard.domain.audit import AuditRecord, Outcome
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run
-from hopyard.errors import HopyardError, NotFound
+from hopyard.errors import HopyardError, NotFound, ServerUnavailable
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.server.answers import log
@@ -23,6 +24,7 @@ from hopyard.server.auth import Caller
 from hopyard.server.rates import TokenBucket
 from hopyard.server.wire import RunOut
 
+T = TypeVar("T")
 STOP = "run.stop"  # the action
 PEER = "peer"  # in the state of a request: who its connection came from, where the protocol knows more than the address
 _LETTERS, _NAMES = 200, 50
@@ -55,28 +57,48 @@ class Auditor:
                 return path["id"], path["id"]
         return " ".join(path.values()), ""
 
-    async def changed(
-        self, action: str, request: Request, caller: Caller, target: tuple[str, str], asked: Sequence[Any], result: Any, *, wait: bool = True
-    ) -> None:
-        """A change was made. wait: the record is durable when this returns; else it is queued, and shares the next commit."""
-        detail = _detail(asked)
-        if isinstance(result, RunOut) and not target[1]:
-            target = result.name, result.id
-        elif isinstance(result, RunOut) and result.id != target[1]:
-            detail["made"] = result.name
-        if not target[0]:
-            target = str(detail.get("name", "")), ""
-        record = self._record(action, request, caller, target, Outcome.DONE, detail)
-        if wait:
-            await self._store.record(record)
-            return
+    async def change(self, action: str, request: Request, caller: Caller, path: Mapping[str, str], asked: Sequence[Any], make: Callable[[], Awaitable[T]]) -> T:
+        """Make a change, which is durable together with its record. A change in several steps, of which a later one fails, is recorded as failed.
+        What changes no database is recorded afterwards. An outage after a step is raised without a time to retry: clients repeat a request by
+        themselves only where nothing of it was done."""
+        target, detail = await self.target(path), _detail(asked)
+        record = self._record(action, request, caller, (target[0] or str(detail.get("name", "")), target[1]), Outcome.DONE, detail)
+        with self._store.joined(record) as joined:
+            try:
+                result = await make()
+            except Exception as error:
+                failed = replace(record, outcome=Outcome.FAILED)
+                if joined.stored_id is not None and isinstance(error, ServerUnavailable):
+                    error.retry_after_s = None
+                if joined.stored_id is not None:
+                    await self._correct(joined.stored_id, failed)
+                elif not isinstance(error, (HopyardError, ClientDisconnect)):
+                    await self._store.record(failed)
+                raise
+        full = _with_result(record, result)
+        if joined.stored_id is None:
+            try:
+                await self._store.record(full)
+            except ServerUnavailable as outage:
+                outage.retry_after_s = None
+                raise
+        elif full != record:
+            await self._correct(joined.stored_id, full)
+        return result
+
+    def changed(self, action: str, request: Request, caller: Caller, asked: Sequence[Any], result: Any) -> None:
+        """A change was made that tells by itself who made it: its record is queued, and shares the next commit."""
+        record = _with_result(self._record(action, request, caller, ("", ""), Outcome.DONE, _detail(asked)), result)
         task = asyncio.get_running_loop().create_task(self._write(record))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
-    async def failed(self, action: str, request: Request, caller: Caller, target: tuple[str, str], asked: Sequence[Any]) -> None:
-        """The server failed at a change, which may be made in part."""
-        await self._store.record(self._record(action, request, caller, target, Outcome.FAILED, _detail(asked)))
+    async def _correct(self, stored_id: int, record: AuditRecord) -> None:
+        """The change is recorded already, so its answer does not depend on this."""
+        try:
+            await self._store.correct(stored_id, record)
+        except HopyardError as failed:
+            log.warning("the record of %s of %s by %s could not be completed: %s", record.action, record.target, record.user, failed.message)
 
     async def refused(self, action: str, request: Request, caller: Caller, path: Mapping[str, str], error: HopyardError) -> None:
         """Somebody asked for what they may not do. Of very many only some are written down, or strangers could fill the database."""
@@ -101,6 +123,15 @@ class Auditor:
 
     def _record(self, action: str, request: Request, caller: Caller, target: tuple[str, str], outcome: Outcome, detail: Mapping[str, Any]) -> AuditRecord:
         return AuditRecord(self._now(), caller.user, action, *target, outcome, _origin(request), caller.token, detail)
+
+
+def _with_result(record: AuditRecord, result: Any) -> AuditRecord:
+    """With the run that was made."""
+    if not isinstance(result, RunOut) or result.id == record.target_id:
+        return record
+    if not record.target_id:
+        return replace(record, target=result.name, target_id=result.id)
+    return replace(record, detail={**record.detail, "made": result.name})
 
 
 async def record_stops(store: AuditStore, request: Request, caller: Caller, runs: Sequence[Run], *, cause: str, now: datetime) -> None:

@@ -270,19 +270,14 @@ class Resource:
         return response
 
     async def _change(self, endpoint: Endpoint[Any, Any], ask: Ask[Any, Any]) -> Any:
-        """Make a change, and write down who made it before that is answered."""
+        """Make a change together with its record in the audit log."""
         audit, asked = self._guard.audit, (ask.query, ask.body)
-        target = await audit.target(ask.path)
-        try:
-            result = await endpoint.call(ask)
-        except (HopyardError, ClientDisconnect):
-            raise
-        except Exception:
-            await audit.failed(endpoint.action, ask.request, ask.caller, target, asked)
-            raise
         # A run tells by itself who submitted it, and thousands a second are accepted: they need not wait for another commit.
-        await audit.changed(endpoint.action, ask.request, ask.caller, target, asked, result, wait=endpoint.rate != "submissions")
-        return result
+        if endpoint.rate == "submissions":
+            result = await endpoint.call(ask)
+            audit.changed(endpoint.action, ask.request, ask.caller, asked, result)
+            return result
+        return await audit.change(endpoint.action, ask.request, ask.caller, ask.path, asked, lambda: endpoint.call(ask))
 
     def _count(self, endpoint: Endpoint[Any, Any], caller: Caller, request: Request) -> None:
         """Raises TooManyRequests."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+
+import pytest
 
 from hopyard.domain.audit import AuditFilter, AuditRecord, Outcome
+from hopyard.errors import NotFound
 from hopyard.testing.stores import Stores, at
 
 
@@ -22,6 +26,25 @@ class AuditCases:
         assert (oldest.at, oldest.user, oldest.action, oldest.target, oldest.target_id, oldest.outcome) == (at(1), "alice", "run.stop", "alice/p/1", "r1", Outcome.DONE)
         assert (oldest.origin, oldest.token, oldest.detail) == ("uid 1000", "abc", {"grace_s": 1.5, "tags": {"a": "b"}})
         assert [one.id for one in await stores.audit.list(AuditFilter(before=found[3].id, limit=1))] == [found[4].id]
+
+    async def test_a_joined_record_is_stored_with_the_first_change_of_its_block_or_not_at_all(self, stores: Stores) -> None:
+        entry = AuditRecord(at(1), "alice", "token.create", "laptop")
+        with stores.audit.joined(entry) as unused:
+            await stores.access.tokens(None)
+        with stores.audit.joined(entry) as refused, pytest.raises(NotFound):
+            await stores.access.remove_token("0" * 12)
+        assert (unused.stored_id, refused.stored_id, await stores.audit.list(AuditFilter())) == (None, None, [])
+        with stores.audit.joined(entry) as joined:
+            with pytest.raises(NotFound):
+                await stores.access.remove_token("0" * 12)
+            for name in ("one", "two"):
+                await stores.access.add_token("alice", name, now=at(1), name=name)
+        await stores.access.add_token("alice", "three", now=at(1), name="three")
+        (found,) = await stores.audit.list(AuditFilter())
+        assert found == replace(entry, id=joined.stored_id or 0)
+        corrected = replace(found, outcome=Outcome.FAILED, detail={"made": "x"})
+        await stores.audit.correct(found.id, corrected)
+        assert await stores.audit.list(AuditFilter()) == [corrected]
 
     async def test_audit_filters_all_hold(self, stores: Stores) -> None:
         for second, (user, action, target, outcome) in enumerate(

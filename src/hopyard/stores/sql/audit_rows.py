@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, or_, select
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
 
 from hopyard.domain.audit import AuditFilter, AuditRecord, Outcome
 from hopyard.stores.sql.codec import from_us, to_us
-from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.database import Database, JoinedWrite
 from hopyard.stores.sql.tables import audit
 
+_KNOWN_AFTERWARDS = ("target", "target_id", "outcome", "detail")
 _AT_ONCE = 5000  # records that are removed in one transaction: other writes wait for it
+
+
+class _Joined:
+    """The record of a write that joined another."""
+
+    def __init__(self, write: JoinedWrite[int]) -> None:
+        self._write = write
+
+    @property
+    def stored_id(self) -> int | None:
+        return self._write.outcome
 
 
 class SqlAuditStore:
@@ -25,6 +38,17 @@ class SqlAuditStore:
 
     async def record(self, entry: AuditRecord, /) -> None:
         await self._database.write_together(_insert, entry, vital=True)
+
+    @contextmanager
+    def joined(self, entry: AuditRecord, /) -> Iterator[_Joined]:
+        row = insert(audit).values(**_row(entry)).returning(audit.c.id)
+        with self._database.joining(lambda conn: int(conn.execute(row).scalar_one())) as write:
+            yield _Joined(write)
+
+    async def correct(self, stored_id: int, entry: AuditRecord, /) -> None:
+        values = {name: value for name, value in _row(entry).items() if name in _KNOWN_AFTERWARDS}
+        corrected = update(audit).where(audit.c.id == stored_id).values(**values)
+        await self._database.write(lambda conn: conn.execute(corrected), vital=True)
 
     async def list(self, where: AuditFilter, /) -> Sequence[AuditRecord]:
         query = select(audit).order_by(audit.c.id.desc()).limit(max(0, where.limit))
@@ -61,22 +85,22 @@ class SqlAuditStore:
 
 
 def _insert(conn: Connection, entries: Sequence[AuditRecord]) -> list[None]:
-    rows = [
-        {
-            "at": to_us(entry.at),
-            "user_name": entry.user,
-            "action": entry.action,
-            "target": entry.target,
-            "target_id": entry.target_id,
-            "outcome": str(entry.outcome),
-            "origin": entry.origin,
-            "token": entry.token,
-            "detail": json.dumps(dict(entry.detail), separators=(",", ":")),
-        }
-        for entry in entries
-    ]
-    conn.execute(insert(audit), rows)
-    return [None] * len(rows)
+    conn.execute(insert(audit), [_row(entry) for entry in entries])
+    return [None] * len(entries)
+
+
+def _row(entry: AuditRecord) -> dict[str, Any]:
+    return {
+        "at": to_us(entry.at),
+        "user_name": entry.user,
+        "action": entry.action,
+        "target": entry.target,
+        "target_id": entry.target_id,
+        "outcome": str(entry.outcome),
+        "origin": entry.origin,
+        "token": entry.token,
+        "detail": json.dumps(dict(entry.detail), separators=(",", ":")),
+    }
 
 
 def _record(row: Row[Any]) -> AuditRecord:

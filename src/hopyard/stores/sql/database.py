@@ -6,11 +6,12 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -35,6 +36,17 @@ _WARM_S = 5.0
 ADVISORY_LOCK = 0x686F70  # "hop"
 _BEGIN_WRITING, _BEGIN_READING = Hot(text("BEGIN IMMEDIATE")), Hot(text("BEGIN"))
 _NEVER_WAIT = Hot(text("PRAGMA busy_timeout=0"))
+
+
+class JoinedWrite(Generic[T]):
+    """A write that shares the transaction of the next one of its task. outcome: what it returned, once both are durable."""
+
+    def __init__(self, write: Write[T]) -> None:
+        self.write, self.open = write, True
+        self.outcome: T | None = None
+
+
+_JOINED: ContextVar[JoinedWrite[Any] | None] = ContextVar("joined write", default=None)
 
 
 class Database:
@@ -116,14 +128,40 @@ class Database:
         """Call `listener()`, on any thread, whenever a connection was lost or given up."""
         self._writer.lost_listeners.append(listener)
 
-    async def write(self, write: Write[T], *, vital: bool = False) -> T:
+    @contextmanager
+    def joining(self, write: Write[T]) -> Iterator[JoinedWrite[T]]:
+        """Within the block, `write(connection)` is run in the transaction of the first `write` of this task: both become durable, or neither.
+        It is not run where that one fails, or where there is none."""
+        joined = JoinedWrite(write)
+        before = _JOINED.set(joined)
+        try:
+            yield joined
+        finally:
+            joined.open = False  # tasks that were started within the block may go on
+            _JOINED.reset(before)
+
+    async def write(self, write: Write[T], *, vital: bool = False, joins: bool = True) -> T:
         """Run `write(connection)` in a transaction; returns once it is durable.
 
         It may be run a second time after a failure, so it must have no other effects than those on the connection.
         What it raises undoes it and comes to the caller. vital: something that must be possible on a full disk (an end, a removal,
-        the lease): it may use the disk space that is reserved. Raises StorageFull, ServerUnavailable.
+        the lease): it may use the disk space that is reserved. joins: False for a write that only keeps accounts, which no `joining` is
+        meant for. Raises StorageFull, ServerUnavailable.
         """
-        outcome: T = await self._writer.submit(run_each, write, vital=vital)
+        joined = _JOINED.get() if joins else None
+        if joined is None or not joined.open:
+            outcome: T = await self._writer.submit(run_each, write, vital=vital)
+            return outcome
+
+        def both(conn: Connection) -> tuple[T, Any]:
+            return write(conn), joined.write(conn)
+
+        joined.open = False
+        try:
+            outcome, joined.outcome = await self._writer.submit(run_each, both, vital=vital)
+        except Exception:  # nothing is stored
+            joined.open = True
+            raise
         return outcome
 
     async def write_together(self, batch: Batch[A, T], argument: A, *, vital: bool = False) -> T:

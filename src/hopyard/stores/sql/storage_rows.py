@@ -34,7 +34,7 @@ class SqlStorageStore:
             elif seen < to_us(now - _SEEN):
                 conn.execute(tree_sizes.update().where(row).values(seen_at=to_us(now)))
 
-        await self._database.write(write)
+        await self._database.write(write, joins=False)
 
     async def remove_trees(self, *, before: datetime) -> int:
         # Rows of datasets and checkpoints have their own sizes.
@@ -50,7 +50,7 @@ class SqlStorageStore:
             conn.execute(insert(table).on_conflict_do_nothing(), rows)
 
         if rows:
-            await self._database.write(write)
+            await self._database.write(write, joins=False)
 
     async def uploads(self, server: str, /) -> Sequence[Upload]:
         asked = select(table).where(table.c.server == server).order_by(table.c.at, table.c.digest)
@@ -70,7 +70,7 @@ class SqlStorageStore:
                 named = table.c.digest.in_(digests[at : at + IDS_PER_QUERY])
                 conn.execute(delete(table).where(table.c.server == server, table.c.user_name == user, named))
 
-        await self._database.write(write)
+        await self._database.write(write, joins=False)
 
     async def remove_uploads_before(self, server: str, before: datetime, /) -> None:
         gone = delete(table).where(table.c.server == server, table.c.at < to_us(before))
