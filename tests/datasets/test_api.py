@@ -104,7 +104,7 @@ def test_damage_is_told_and_mended(tmp_path: Path) -> None:
 
 def test_versions_are_counted_kept_and_deleted(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        assert (await stage.ask("GET", "/datasets")) == {"datasets": []}
+        assert (await stage.ask("GET", "/datasets")) == {"datasets": [], "next": None}
         one = await stage.dataset("d", {"a": b"1"})
         two = await stage.dataset("d", {"a": b"2", "b": b"22"})
         assert (one["number"], two["number"], two["files"], two["size_bytes"], two["created_by"]) == (1, 2, 2, 3, "alice")
@@ -137,7 +137,7 @@ def test_what_is_no_tree_becomes_no_version(tmp_path: Path) -> None:
         lacking = await stage.ask("POST", "/datasets/d/versions", {"manifest": digest_of(b"?")}, status=409)
         assert lacking["error"]["code"] == "missing_blobs" and lacking["error"]["digests"] == [digest_of(b"?")]
         await stage.ask("POST", "/datasets/a..b/versions", {"manifest": digest_of(b"?")}, status=404)
-        assert (await stage.ask("GET", "/datasets")) == {"datasets": []}
+        assert (await stage.ask("GET", "/datasets")) == {"datasets": [], "next": None}
 
     play(tmp_path, scene, loops=False)
 

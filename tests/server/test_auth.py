@@ -29,6 +29,8 @@ OF_A_RUN = {
     "post_attempts_attempt_artifact",
     "post_attempts_attempt_lock",
     "get_runs_id",
+    "get_runs_id_attempts",
+    "get_runs_id_events",
     "get_runs_id_follow",
     "get_runs_id_log",
     "get_runs_id_streams",

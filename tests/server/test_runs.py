@@ -13,7 +13,7 @@ from blake3 import blake3
 from hopyard.controller.leftovers import sweep
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.server.auth import hash_token
-from tests.server.stage import NODE, Stage, play, role
+from tests.server.stage import NODE, UNTIL_KILLED, Stage, play, role
 
 
 def test_a_submitted_run_is_planned_and_launched(tmp_path: Path) -> None:
@@ -488,4 +488,4 @@ def test_what_was_decided_about_a_run_is_told_with_the_names_of_others(tmp_path:
         why = await stage.ask("GET", f"/runs/{run['id']}/why")
         assert why["detail"] == f"it does not wait: it was asked to make room on box: {reason}"
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, fate=UNTIL_KILLED)
