@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from hopyard.errors import IntegrityError, ServerUnavailable, SpecError, StorageFull, is_passing
+from hopyard.errors import IntegrityError, QuotaExceeded, ServerUnavailable, SpecError, StorageFull, is_passing
 from hopyard.replica import checkpoints
 from hopyard.replica.checkpoints import Patience
 
@@ -29,6 +29,7 @@ def test_trouble_of_the_node_passes_also_where_it_is_said_as_an_error_of_the_fil
     [
         (OSError(errno.EMFILE, "no descriptors"), True),
         (IntegrityError("damaged"), True),
+        (QuotaExceeded("too much"), True),
         (ServerUnavailable("away"), False),
         (caused(ServerUnavailable("away"), FileNotFoundError(errno.ENOENT, "no socket")), False),
         (caused(StorageFull("full"), OSError(errno.ENOSPC, "full")), False),

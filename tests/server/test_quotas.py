@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from hopyard.domain.ids import Digest
 from hopyard.errors import QuotaExceeded
+from hopyard.server.accept import MAX_NOTE_BYTES
 from hopyard.server.storage import StorageQuota
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.storage_rows import SqlStorageStore
@@ -35,7 +36,6 @@ def test_a_user_over_the_quota_pushes_and_submits_nothing_until_space_is_freed(t
         assert "at most" in await refused(stage, "POST", "/datasets/large/versions", {"manifest": large})
         saved = {"rank": 0, "step": 1, "manifest": large}
         await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", saved, status=201)
-        stage.parts.storage.forget()
         await refused(stage, "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}})
         await refused(stage, "PUT", f"/blobs/{blake3(b'new').hexdigest()}", b"new")
         await stage.sync(run, [("stdout", 0, b"goes on\n")])
@@ -44,6 +44,40 @@ def test_a_user_over_the_quota_pushes_and_submits_nothing_until_space_is_freed(t
         await stage.submit(plan=0)
 
     play(tmp_path, scene, quota_bytes=1_000_000)
+
+
+def test_runs_save_up_to_twice_the_quota_of_their_user(tmp_path: Path) -> None:
+    """A script holds its run's token: what it uploads and never saves counts, too."""
+
+    async def scene(stage: Stage) -> None:
+        run, other = await stage.started(), await stage.started()
+        token, path = stage.token_of(run), f"/attempts/{run['id']}.1"
+        for step in (1, 2):
+            tree = await stage.put_tree({"w": bytes([step]) * 600_000}, token=token)
+            await stage.ask("POST", f"{path}/checkpoints", {"rank": 0, "step": step, "manifest": tree}, token=token)
+        assert await stage.parts.storage._store.uploads(stage.parts.engine) == [], "what is saved is counted once"
+        await stage.ask("PUT", f"/blobs/{blake3(b'c' * 900_000).hexdigest()}", b"c" * 900_000, token=token)
+        for one in (token, stage.token_of(other)):
+            message = (await stage.ask("PUT", f"/blobs/{blake3(b'd').hexdigest()}", b"d", token=one, status=507))["error"]["message"]
+            assert message.startswith("alice stores")
+        await stage.parts.storage.swept(stage.parts.now())
+        await stage.put_tree({"w": b"d"}, token=token)
+
+    play(tmp_path, scene, quota_bytes=1_000_000)
+
+
+def test_a_lock_that_would_store_megabytes_is_refused(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        token, path = stage.token_of(run), f"/attempts/{run['id']}.1/lock"
+        small, large = b"numpy==2.0", b"x" * (MAX_NOTE_BYTES + 1)
+        for lock, packages in ((small, {f"p{n}": "v" * 1000 for n in range(300)}), (large, {})):
+            digest = blake3(lock).hexdigest()
+            await stage.ask("PUT", f"/blobs/{digest}", lock, token=token)
+            await stage.ask("POST", path, {"lock": digest, "packages": packages}, token=token, status=400)
+        assert (await stage.ask("GET", f"/runs/{run['id']}"))["spec"]["environment"]["lock"] is None
+
+    play(tmp_path, scene)
 
 
 def test_uploads_count_until_something_refers_to_them_or_they_are_swept(tmp_path: Path) -> None:

@@ -104,6 +104,13 @@ def test_no_event_breaks_a_run(event: dict[str, object], kind: str) -> None:
     assert math.isfinite(live.last_at)
 
 
+def test_a_run_has_few_notices_of_its_time_limit() -> None:
+    """Each becomes an event of the run, in the database."""
+    live = LiveRun(RunId("r"))
+    heard = [live.take_event(0, {"t": float(n), "kind": "time-limit", "text": str(n)}) for n in range(100)]
+    assert 0 < heard.count(True) < 100
+
+
 def test_lines_in_pieces_and_lines_without_end() -> None:
     reader = LineReader()
     assert list(reader.feed(b'{"a": 1}\n{"a"')) == [{"a": 1}]

@@ -115,7 +115,7 @@ class RunStore(Protocol):
 
     async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None: ...
     async def record_summary(self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None) -> None:
-        """Merge into the run's summary, name by name."""
+        """Merge into the run's summary, name by name, as `domain.run_values.merge_values` does: parameters, too."""
 
     async def record_metrics(
         self, run: RunId, latest: Mapping[str, tuple[int, float]], /, *, attempt: AttemptId | None = None, anew: bool = False

@@ -21,6 +21,7 @@ from hopyard.errors import (
     MissingBlobs,
     NotFound,
     NotLeader,
+    QuotaExceeded,
     ServerFault,
     ServerUnavailable,
     StorageFull,
@@ -45,14 +46,14 @@ AGAIN = (ServerUnavailable, StorageFull, MissingBlobs, NotLeader, NotFound, Inte
 @dataclass(slots=True)
 class Patience:
     """How long one thing is tried to be stored: as long as the server is away or has no space, unless the run is to end; for
-    `FAULTS_S` while the server fails at it by a fault of its own, for something that is not there, or for trouble of this node."""
+    `FAULTS_S` while the server fails at it by a fault of its own, or its user stores too much, for something that is not there, or for trouble of this node."""
 
     _failing_since: float | None = None
 
     def is_over(self, failed: Exception, *, unwanted: bool) -> bool:
         """Whether it is given up after this failure. unwanted: the run was asked to end."""
         own_trouble = not isinstance(failed, AGAIN) and is_passing(failed)
-        if not own_trouble and not isinstance(failed, (ServerFault, NotFound, IntegrityError)):
+        if not own_trouble and not isinstance(failed, (ServerFault, NotFound, IntegrityError, QuotaExceeded)):
             self._failing_since = None
             return isinstance(failed, StorageFull) and unwanted
         now = time.monotonic()

@@ -45,6 +45,11 @@ async def check_live_study(caller: Caller, runs: RunStore) -> None:
         check_newest(caller.attempt, 0 if study.attempt is None else study.attempt.number, run=str(study.name))
 
 
+async def user_of(caller: Caller, runs: RunStore) -> str:
+    """Whose storage the caller fills: a run's own token fills that of the run's user."""
+    return caller.user if caller.run is None else (await runs.get(caller.run)).name.user
+
+
 def check_own(caller: Caller, run: Run, *, owner: str) -> None:
     """Raises Forbidden unless it is the run itself (whose token was checked), its user, or the server's owner: what a run wrote
     and saved is its user's alone to change."""

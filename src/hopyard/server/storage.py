@@ -13,6 +13,7 @@ from hopyard.interfaces.storage_store import StorageStore, Upload
 _FRESH = timedelta(seconds=5)  # pushes come in hundreds of requests, and sums take a while
 _REMEMBERED = 1024
 _SIZES_KEPT = timedelta(hours=2)  # of trees; servers remember for an hour, until their next sweep, which they recorded
+_RUNS_SHARE = 2  # how many times the quota of its user a run may fill with checkpoints and files
 _UPLOADS = 1_000_000  # of one user, that nothing refers to yet: older ones are not counted
 
 
@@ -50,14 +51,19 @@ class Pending:
 
 
 class StorageQuota:
-    """quota_bytes: for each user; 0 sets no limit. A run that goes on saves its checkpoints whatever its user stores: they are counted,
-    and what comes next is refused. What users upload counts until something refers to it or it is swept, after a restart too, and with what
+    """quota_bytes: for each user; 0 sets no limit. A run that goes on saves its checkpoints although its user stores that much: they
+    are counted, and what comes next is refused; at twice the quota what runs save is refused, too. What users and runs upload counts until something refers to it or it is swept, after a restart too, and with what
     they uploaded to other servers. server: the name of this one among those that share the database."""
 
     def __init__(self, store: StorageStore, quota_bytes: int, *, server: str, now: Callable[[], datetime]) -> None:
         self._store, self._quota, self._server, self._now = store, quota_bytes, server, now
         self._known: dict[str, tuple[int, datetime]] = {}
         self._pending: dict[str, Pending] = {}
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a quota."""
+        return bool(self._quota)
 
     async def load(self) -> None:
         """Know what was uploaded before this server began."""
@@ -69,10 +75,7 @@ class StorageQuota:
         """Raises QuotaExceeded unless the user may store `adding` bytes more. of: the blobs that these are of, which were uploaded."""
         if not self._quota:
             return
-        stored = await self._stored(user)
-        mine = self._pending.get(user)
-        pending = 0 if mine is None else mine.size_bytes - mine.size_of(of)
-        total = stored + pending
+        total, pending = await self._total(user, of)
         if total + adding > self._quota or total >= self._quota:
             more = f", and this has {bytes_in_words(adding)}" if adding else ""
             uploads = ("uploads that nothing refers to are counted, too, and removed within two hours",) if pending else ()
@@ -84,6 +87,23 @@ class StorageQuota:
                     "the quota is `quotas: {storage_per_user: …}` in the config.yaml of the server",
                 ),
             )
+
+    async def check_run(self, user: str) -> None:
+        """Raises QuotaExceeded where a run of the user may save nothing more."""
+        if not self._quota:
+            return
+        total, _ = await self._total(user, ())
+        if total >= _RUNS_SHARE * self._quota:
+            raise QuotaExceeded(
+                f"{user} stores {bytes_in_words(total)}, twice the {bytes_in_words(self._quota)} that are allowed: runs save nothing more",
+                hints=("free some: `hop rm` removes runs with their checkpoints, `hop dataset rm` versions of datasets",),
+            )
+
+    async def _total(self, user: str, of: Collection[Digest]) -> tuple[int, int]:
+        """What the user stores, and how much of it nothing refers to yet; without the uploads `of`."""
+        mine = self._pending.get(user)
+        pending = 0 if mine is None else mine.size_bytes - mine.size_of(of)
+        return await self._stored(user) + pending, pending
 
     async def _stored(self, user: str) -> int:
         now = self._now()

@@ -13,6 +13,7 @@ from hopyard.domain.brief import MOST_VALUES, brief_spec
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Run, RunEvent, RunEventKind, RunPhase
+from hopyard.domain.run_values import MOST_RUN_VALUE_BYTES, MOST_RUN_VALUES
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, RunFilter, Summarised
 from hopyard.testing.stores import ClusterStores, at, digest, exited, new_run, node, see, started, submit
@@ -223,6 +224,23 @@ class RecordCases:
         assert found.params == {"lr": 0.5, "epochs": 3, "new": "x"}
         assert found.spec.params == {"lr": 0.1, "epochs": 3}
         assert found.summary == {"a": 1.0, "b": -math.inf, "c": 3.0}
+
+    async def test_a_run_has_so_many_values_and_those_that_it_has_go_on(self, stores: ClusterStores) -> None:
+        run = (await submit(stores, params={"lr": 0.1})).id
+        for part in range(3):
+            values = {f"m{part}-{n}": float(n) for n in range(MOST_RUN_VALUES // 2)}
+            await stores.runs.record_summary(run, values)
+            await stores.runs.record_metrics(run, {name: (part, value) for name, value in values.items()})
+            await stores.runs.record_params(run, {f"p{part}-{n}": "x" * 10_000 for n in range(MOST_RUN_VALUE_BYTES // 20_000)})
+        await stores.runs.record_summary(run, {"m0-1": 7.0, "late": 1.0})
+        await stores.runs.record_metrics(run, {"m0-1": (9, 7.0), "late": (9, 1.0)})
+        await stores.runs.record_params(run, {"lr": 0.5, "late": "x" * 10_000})
+        found, latest = await stores.runs.get(run), (await stores.runs.latest_metrics([run]))[run]
+        assert len(found.summary) == len(latest) == MOST_RUN_VALUES
+        assert (found.summary["m0-1"], latest["m0-1"], found.params["lr"]) == (7.0, (9, 7.0), 0.5)
+        assert not {"late"} & (found.summary.keys() | latest.keys() | found.params.keys())
+        await stores.runs.record_metrics(run, {"late": (9, 1.0)}, anew=True)
+        assert (await stores.runs.latest_metrics([run]))[run] == {"late": (9, 1.0)}
 
     async def test_the_machines_variables_that_a_run_got(self, stores: ClusterStores) -> None:
         run = (await submit(stores)).id

@@ -20,6 +20,7 @@ NAMES_LIMIT = 10_000  # metrics, parameters … of one run that are kept in memo
 TEXT_LIMIT = 16 * 1024
 _LATEST = 2.0**33  # unix seconds: no clock says more
 _MACHINE_ENV_LIMIT = 1000  # variables
+_MOST_LIMITS = 20  # notices of a time limit: each is an event of the run, and an attempt has one, or few where the limit was changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class LiveRun:
     _machine_env: Mapping[str, str | None] | None = None
     _unstored: list[str] = field(default_factory=list)
     _limit: RunEvent | None = None  # that its time limit comes soon
+    _limits: int = 0  # how many of these came
 
     def take_points(self, rank: int, newest: Mapping[str, tuple[int, float]]) -> bool:
         """Whether anything of it counts."""
@@ -118,8 +120,9 @@ class LiveRun:
         return True
 
     def _take_limit(self, at: float | None, text: object) -> bool:
-        if at is None or not 0 <= at < _LATEST or not isinstance(text, str):
+        if at is None or not 0 <= at < _LATEST or not isinstance(text, str) or self._limits >= _MOST_LIMITS:
             return False
+        self._limits += 1
         self._limit = RunEvent(datetime.fromtimestamp(at, UTC), RunEventKind.TIME_LIMIT, _printable(text))
         return True
 

@@ -16,6 +16,7 @@ from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attem
 from hopyard.domain.run import MAX_REPLICAS, Run, check_newest
 from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
 from hopyard.interfaces.streams import Segment
+from hopyard.server.accept import MAX_NOTE_BYTES, MAX_SPEC_BYTES
 from hopyard.server.answers import Malformed, answer
 from hopyard.server.auth import bearer
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw, decode_json
@@ -28,6 +29,7 @@ from hopyard.tracking.ingest import STREAMS
 
 SYNC_LIMIT = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once
 _HEAD_LIMIT = 256 * 1024
+MOST_CHECKPOINTS = 10_000  # of a run whose checkpoints are all kept
 
 
 class SegmentIn(In):
@@ -151,7 +153,8 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             )
             await parts.runs.record_checkpoint(made)
             parts.reach.recorded(run.id, sent)
-        await thin_checkpoints(parts.runs, run.id, newest=parts.keep_checkpoints)
+        await _count(parts, ask, run, sent, Digest(body.manifest))
+        await thin_checkpoints(parts.runs, run.id, newest=parts.keep_checkpoints or MOST_CHECKPOINTS)
         return made
 
     async def verify(ask: Ask[Nothing, Nothing]) -> VerifiedOut:
@@ -182,17 +185,21 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             await parts.trees.whole(Digest(ask.body.manifest), what="artifact")
             await parts.runs.record_artifact(run.id, Digest(ask.body.manifest), attempt=attempt)
             parts.reach.recorded(run.id, sent)
+        await _count(parts, ask, run, sent, Digest(ask.body.manifest))
         parts.hub.state_changed(run.id)
         return Nothing()
 
     async def lock(ask: Ask[Nothing, LockIn]) -> Nothing:
         """Record the resolved environment, so that a fork gets the same one."""
         attempt, run = await _attempt(parts, ask)
+        if len(msgspec.json.encode(ask.body.packages)) > MAX_SPEC_BYTES:
+            raise SpecError(f"packages: they have more than the {MAX_SPEC_BYTES >> 10} KiB that are taken")
         async with parts.sweeper.held_off():
             if ask.caller.run is not None and await parts.reach.lacking(run.id, [Digest(ask.body.lock)]):
                 raise MissingBlobs("the run has not sent the lock of the environment", digests=[Digest(ask.body.lock)], hints=(HINT,))
-            await parts.trees.there([Digest(ask.body.lock)], what="lock of the environment")
+            await parts.trees.there([Digest(ask.body.lock)], what="lock of the environment", at_most=MAX_NOTE_BYTES)
             await parts.runs.record_lock(run.id, Digest(ask.body.lock), ask.body.packages, attempt=attempt)
+        await _count(parts, ask, run, [Digest(ask.body.lock)])
         return Nothing()
 
     body = Raw("one line of JSON, a line feed, then the segments' bytes")
@@ -258,6 +265,15 @@ async def _sent(parts: Parts, ask: Ask[Any, Any], manifest: Digest, *, what: str
     """The blobs of a tree that the run's own token sent: with a tree that it could not read it would record what others sent, and
     read it afterwards. A user may read everything. Raises MissingBlobs, SpecError."""
     return () if ask.caller.run is None else await parts.reach.check_tree(ask.caller.run, manifest, what=what)
+
+
+async def _count(parts: Parts, ask: Ask[Any, Any], run: Run, blobs: Iterable[Digest], tree: Digest | None = None) -> None:
+    """Something of the run refers to these blobs from now on, and to those of the tree where a user sent it: they are no longer uploads that
+    nothing refers to."""
+    user = run.name.user if ask.caller.run is not None else ask.caller.user
+    if parts.storage.has_uploads(user):
+        await parts.storage.referred(user, blobs if tree is None or ask.caller.run is not None else await parts.trees.blobs(tree))
+    parts.storage.changed(run.name.user)
 
 
 async def _attempt(parts: Parts, ask: Ask[Any, Any]) -> tuple[AttemptId, Run]:

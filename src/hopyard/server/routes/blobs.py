@@ -18,7 +18,7 @@ from hopyard.server.fields import Hex, In
 from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
 from hopyard.server.remote_blobs import Search
-from hopyard.server.rights import check_owner
+from hopyard.server.rights import check_owner, user_of
 
 BLOB_LIMIT = 256 * 1024 * 1024  # parts of files have 8 MiB at most; the manifest of two million files is larger
 PACK_LIMIT = 64 * 1024 * 1024
@@ -81,20 +81,22 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     reach = parts.reach
 
     async def check_storage(ask: Ask[Any, Any]) -> None:
-        """Raises QuotaExceeded for a user who stores too much already. What runs save is counted, and never lost for it."""
+        """Raises QuotaExceeded for a user who stores too much already, and for a run of a user who stores twice as much as allowed."""
         if ask.caller.run is None:
             await parts.storage.check(ask.caller.user)
+        elif parts.storage.limited:
+            await parts.storage.check_run(await user_of(ask.caller, parts.runs))
 
     async def store(ask: Ask[Any, Any], blobs: Sequence[tuple[Digest, bytes]]) -> None:
-        """What a user sends counts to the user's storage from then on."""
-        new = set(await parts.blobs.missing([digest for digest, _ in blobs])) if ask.caller.run is None else set()
+        """What a user or one of the user's runs sends counts to the user's storage from then on."""
+        new = set(await parts.blobs.missing([digest for digest, _ in blobs])) if parts.storage.limited else set()
         if len(blobs) == 1:
             await parts.blobs.put(*blobs[0])
         else:
             await parts.blobs.put_many(blobs)
-        if ask.caller.run is None:
-            await parts.storage.uploaded(ask.caller.user, [(digest, len(data)) for digest, data in blobs if digest in new])
-        else:
+        if new:
+            await parts.storage.uploaded(await user_of(ask.caller, parts.runs), [(digest, len(data)) for digest, data in blobs if digest in new])
+        if ask.caller.run is not None:
             reach.sent(ask.caller.run, [digest for digest, _ in blobs])
 
     async def missing(ask: Ask[Nothing, MissingIn]) -> MissingOut:

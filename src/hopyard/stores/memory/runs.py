@@ -13,6 +13,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, check_newest
+from hopyard.domain.run_values import merge_values
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
 from hopyard.stores.memory.filters import matches, older_than
@@ -115,17 +116,17 @@ class MemoryRunStore:
 
     async def record_params(self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None) -> None:
         row = self._newest_says(run, attempt)
-        row.params = {**row.params, **params}
+        row.params = merge_values(row.params, params)
 
     async def record_summary(self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None) -> None:
         row = self._newest_says(run, attempt)
-        row.summary = {**row.summary, **values}
+        row.summary = merge_values(row.summary, values)
 
     async def record_metrics(
         self, run: RunId, latest: Mapping[str, tuple[int, float]], /, *, attempt: AttemptId | None = None, anew: bool = False
     ) -> None:
         row = self._newest_says(run, attempt)
-        row.latest = {**({} if anew else row.latest), **latest}
+        row.latest = merge_values({} if anew else row.latest, latest)
 
     async def latest_metrics(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
         known = self._state.runs

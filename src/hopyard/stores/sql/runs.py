@@ -14,6 +14,7 @@ from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, check_newest, moved
+from hopyard.domain.run_values import merge_values
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MOST_UNSTORED, NewRun, RunFilter, Summarised
 from hopyard.stores.sql import checkpoint_rows
@@ -186,7 +187,7 @@ class SqlRunStore:
         def write(conn: Connection) -> None:
             _check_newest(conn, run, attempt)
             before = conn.execute(select(run_contents.c[column]).where(run_contents.c.run == run)).scalar_one()
-            after = encode_map({**({} if anew else decode_map(before)), **values})
+            after = encode_map(merge_values({} if anew else decode_map(before), values))
             if after != before:
                 conn.execute(update(run_contents).where(run_contents.c.run == run).values({column: after}))
 
