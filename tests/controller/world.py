@@ -17,6 +17,7 @@ from hopyard.domain.ids import AttemptId, NodeId, RunId
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.clock import Clock
+from hopyard.interfaces.policy import StartForecast
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.cycle.planner import Planner, plan
 from hopyard.stores.sql.cluster import SqlClusterStore
@@ -67,6 +68,7 @@ class World:
         self.runs: Any = Counted(SqlRunStore(self.database), self)
         self.observe_every = observe_every
         self.new_policy: Callable[[], Planner] = Planner  # every server begins with one of its own
+        self.forecast: StartForecast | None = None
         self.ended: list[RunId] = []
         self.when_ended: Callable[[Run], Awaitable[None]] | None = None
         self.controller = self.new_controller()
@@ -85,6 +87,7 @@ class World:
             ended=self._run_ended,
             observe_every=self.observe_every,
             preempt_grace=preempt_grace,
+            forecast=self.forecast,
         )
 
     async def _run_ended(self, run: Run) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Plan, Snapshot
 from hopyard.domain.durations import history_keys
@@ -16,9 +17,10 @@ from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.forecast import Why, why
+from hopyard.scheduler.foreseen import expected_starts
 from hopyard.scheduler.predict import expect
 from hopyard.scheduler.timeline.future import Future
-from hopyard.scheduler.whatif import LIMITS_S, changes
+from hopyard.scheduler.whatif import LIMITS_S, MINUTES, changes
 from tests.scheduler.futures import T0, asks, machine, runs, seconds, snapshot
 from tests.scheduler.worlds import World, gang, queue, tree, worlds
 from tests.scheduler.worlds import machine as worlds_machine
@@ -220,8 +222,7 @@ def test_a_start_is_not_foretold_where_too_few_runs_tell_and_why_says_so() -> No
         world.submit(gang("waits", 1, script="a.py", queue="q", limit_s=60, at=1))
         view = world.snapshot()
         planned = plan(view)
-        (hold,) = planned.hold
-        assert (hold.expected_at is None) == bool(says)
+        assert (GangId("waits") in expected_starts(view, planned)) == (not says)
         found = why(view, planned, GangId("waits"))
         assert found is not None
         assert found.unknown == (f"{says} how long run runs takes" if says else "")
@@ -316,9 +317,7 @@ def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
 def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
     """In the turn after the one that was planned, which went otherwise if it had asked for that before."""
     view, after = world.snapshot(), deepcopy(world)
-    promised = {promise.gang for promise in planned.promises} - {gang.id}
-    starts = [hold.expected_at for hold in planned.hold if hold.gang in promised and hold.expected_at is not None]
-    groups = changes(gang, reason, view, [(at - view.now).total_seconds() for at in starts])
+    groups = changes(gang, reason, view, [*range(5, 60, 5), *range(60, 60 * MINUTES, 60)])
     changed = next(change.gang for group in groups for change in group if text.startswith(f"{change.text}: now"))
     after.apply(planned)
     after.promises.pop(gang.id, None)
@@ -441,9 +440,9 @@ def test_who_stands_back_for_one_that_waits_longer_for_the_quota_does_not_start_
 
 
 @settings(max_examples=25, deadline=None)
-@given(worlds(most_pending=6, reserved=False))
-def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected(world: World) -> None:
-    """Of those whose durations are known: they have a limit, and take as long."""
+@given(worlds(most_pending=6, reserved=False), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]))
+def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected(world: World, durations: dict[str, tuple[float, ...]]) -> None:
+    """Of those whose durations are known: they take as long as their limit, or as their like took."""
     for running in list(world.running.values()):
         limit_s, began = running.gang.time_limit_s, running.started_at
         if limit_s is None or began is None or running.stopping or began + seconds(limit_s) <= world.now:
@@ -453,11 +452,58 @@ def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected
             world.running[running.gang.id] = replace(running, placement=replace(running.placement, gang=staying))
     for one in list(world.pending.values()):
         world.pending[one.id] = world.originals[one.id] = replace(one, time_limit_s=one.time_limit_s or 500.0, preemptible=False)
-    world.durations = {}
-    names = list(world.pending)
+    world.durations = durations
+    names, view = list(world.pending), world.snapshot()
+    planned = plan(view)
     foreseen, (lived, _) = _starts_s(world, names), _lived_through(world)
     for name, at_s in zip(names, foreseen, strict=True):
         assert at_s == lived.get(name)
+    listed = expected_starts(view, planned)
+    assert {name: (at - T0).total_seconds() for name, at in listed.items()} == {name: lived[name] for name in listed}
+    assert listed.keys() == {promise.gang for promise in planned.promises}
+
+
+@settings(max_examples=25, deadline=None)
+@given(worlds(), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]), st.booleans())
+def test_a_listing_and_why_expect_the_same_start(world: World, durations: dict[str, tuple[float, ...]], halfway: bool) -> None:
+    """Of preempted runs, of runs without a time limit and of elastic ones, too, however far the runs say that they are."""
+    world.durations = durations
+    world.turn()
+    world.now += seconds(3)
+    view = world.snapshot()
+    progress = dict.fromkeys(world.running, 0.5) if halfway else {}
+    planned = plan(view)
+    for name, at in expected_starts(view, planned, progress).items():
+        found = why(view, planned, name, progress)
+        assert found is not None and found.expected is not None
+        assert found.expected.mid_at == at
+
+
+def test_a_promised_run_ahead_counts_as_long_as_it_probably_takes() -> None:
+    """Its like took 30 s, and it may take 600."""
+    world = World({NodeId("n"): worlds_machine("n", 1)}, tree(queue("q")))
+    world.durations = {"all": (30.0,) * 8}
+    world.submit(gang("there", queue="q", user="cy", limit_s=600))
+    world.turn()
+    world.submit(gang("first", queue="q", limit_s=600, at=1), gang("second", queue="q", user="bob", limit_s=600, at=2))
+    view = world.snapshot()
+    planned = plan(view)
+    assert [promise.gang for promise in planned.promises] == ["first", "second"]
+    assert expected_starts(view, planned) == {GangId("first"): T0 + seconds(30), GangId("second"): T0 + seconds(60)}
+
+
+def test_a_start_that_follows_from_a_guess_is_not_foretold_on_other_nodes_either() -> None:
+    """`wide` waits for `unknown` on n0, and `last` for `wide` on n1."""
+    world = World({NodeId(name): worlds_machine(name, 1, pool=name) for name in ("n0", "n1")}, tree(queue("q")))
+    n0, n1 = Where((PoolName("n0"),)), Where((PoolName("n1"),))
+    world.submit(gang("unknown", queue="q", user="cy", where=n0), gang("known", queue="q", user="cy", limit_s=60, where=n1))
+    world.turn()
+    world.submit(gang("wide", replicas=2, queue="q", limit_s=60, at=1), gang("last", queue="q", user="bob", limit_s=9999, where=n1, at=2))
+    view = world.snapshot()
+    planned = plan(view)
+    assert [promise.gang for promise in planned.promises] == ["wide", "last"]
+    assert expected_starts(view, planned) == {}
+    assert len(expected_starts(view, planned, {GangId("unknown"): 0.5})) == 2
 
 
 def _starts_s(world: World, names: list[str]) -> list[float | None]:

@@ -29,7 +29,7 @@ from hopyard.errors import StorageFull
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
 from hopyard.interfaces.engine import Engine
-from hopyard.interfaces.policy import SchedulingPolicy
+from hopyard.interfaces.policy import SchedulingPolicy, StartForecast
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.tells_changes import TellsChanges
 
@@ -52,6 +52,7 @@ class Controller:
     once when it does. holder: this server's name in
     the lease; it may be that of an earlier one where it is certain that it has ended. preempt_grace: how long a run may take to save a checkpoint when it is asked to make room. holds_every: how
     often at most it is written down why runs wait, None for never. shared: whether other servers change the store, too.
+    forecast: says when runs that wait probably start, None where that is not to be known.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Controller:
         preempt_grace: timedelta = PREEMPT_GRACE,
         holds_every: timedelta | None = HOLDS_EVERY,
         shared: bool = False,
+        forecast: StartForecast | None = None,
     ) -> None:
         self._cluster, self._runs, self._engine, self._clock = cluster, runs, engine, clock
         self._changed, self._on_ended, self._observe_every = changed, ended, observe_every
@@ -105,6 +107,7 @@ class Controller:
             wake=self.wake,
             holds_every=holds_every,
             preempt_grace=preempt_grace,
+            forecast=forecast,
         )
         self._quiet = Quiet()
         self._shared, self._version = shared, Version(-1)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from hopyard.controller.delayed import with_delayed
 from hopyard.controller.effects import Effects, guard_effect
+from hopyard.controller.estimates import Estimates
 from hopyard.controller.leader import Leadership
 from hopyard.controller.portions import portions
 from hopyard.domain.cluster import Node, Plan, PlanResult, Snapshot
@@ -18,7 +19,7 @@ from hopyard.domain.ids import AttemptId, NodeId, RunId
 from hopyard.errors import NotLeader
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
-from hopyard.interfaces.policy import SchedulingPolicy
+from hopyard.interfaces.policy import SchedulingPolicy, StartForecast
 
 HOLDS_EVERY = timedelta(seconds=1)
 NOTE_PAUSE = 50  # times as long as it took: to say why many wait is worth a fiftieth of the time
@@ -53,6 +54,7 @@ class Turns:
         wake: Callable[[], None],
         holds_every: timedelta | None,
         preempt_grace: timedelta,
+        forecast: StartForecast | None = None,
     ) -> None:
         self._cluster, self._policy, self._clock, self._leader, self._effects = cluster, policy, clock, leader, effects
         self._changed, self._wake, self._holds_every = changed, wake, holds_every
@@ -60,7 +62,8 @@ class Turns:
         self._nodes: tuple[Mapping[NodeId, Node], Mapping[NodeId, Node]] = {}, {}  # all, and as they are for this engine
         self._waiters: list[asyncio.Future[None]] = []
         self._alarm: tuple[datetime, asyncio.Task[None]] | None = None
-        self._unwritten: Plan | None = None  # the newest plan whose holds are not written yet
+        self._unwritten: tuple[Snapshot, Plan] | None = None  # the newest plan whose holds, or their estimates, are not written yet
+        self._estimates = Estimates(forecast, clock)
         self._noted_at: datetime | None = None
         self._note_took = timedelta(0)
         self._noting: asyncio.Task[None] | None = None
@@ -143,7 +146,7 @@ class Turns:
                     return
                 yield self._committed(portion, result)
         if not self.cut:
-            self._unwritten = plan
+            self._unwritten = snapshot, plan
 
     def _committed(self, portion: Plan, result: PlanResult) -> Committed:
         if result.rejected:
@@ -157,33 +160,36 @@ class Turns:
 
     async def tell(self, planned: list[asyncio.Future[None]]) -> None:
         """The turn has ended. Whoever waits for it finds written why its run waits, unless very many do."""
-        plan = self._unwritten
-        if plan is not None and plan.hold and self._holds_every is not None:
-            if planned and len(plan.hold) <= PROMPT_UP_TO:
+        if self._unwritten is not None and self._unwritten[1].hold and self._holds_every is not None:
+            if planned and len(self._unwritten[1].hold) <= PROMPT_UP_TO:
                 await self._note()
-            elif self._noting is None or self._noting.done():
+            if self._unwritten is not None and (self._noting is None or self._noting.done()):
                 self._noting = self._effects.spawn(guard_effect(self._note_in_time(self._holds_every)))
         for waiting in planned:
             if not waiting.done():
                 waiting.set_result(None)
 
     async def _note_in_time(self, every: timedelta) -> None:
-        if self._noted_at is not None:
-            pause = max(every, min(self._note_took * NOTE_PAUSE, LONGEST_PAUSE))
-            await self._clock.sleep_until(min(self._noted_at, self._clock.now()) + pause)
-        await self._note()
+        while self._unwritten is not None:
+            if self._noted_at is not None:
+                pause = max(every, min(self._note_took * NOTE_PAUSE, LONGEST_PAUSE))
+                await self._clock.sleep_until(min(self._noted_at, self._clock.now()) + pause)
+            await self._note()
 
     async def _note(self) -> None:
-        plan, self._unwritten = self._unwritten, None
+        unwritten, self._unwritten = self._unwritten, None
         epoch = await self._leader.epoch()
         if epoch is None:
             self._wake()  # the turn before may have found nothing to do: who waits is to be looked at again when the other server is gone
             return
-        if plan is None:
+        if unwritten is None:
             return
+        holds = await self._estimates.put_into(*unwritten)
+        if self._estimates.due and self._unwritten is None:
+            self._unwritten = unwritten  # it is written again with its own estimates
         self._noted_at = self._clock.now()
         try:
-            changed = await self._cluster.note_holds(plan.hold, now=self._noted_at, epoch=epoch)
+            changed = await self._cluster.note_holds(holds, now=self._noted_at, epoch=epoch)
         except NotLeader:
             self._leader.lost()
             self._wake()

@@ -174,7 +174,8 @@ class Hold:
     """A gang that is not placed. `position` counts from 1 in the order of its queue; `detail` is a sentence for people.
 
     blocked_by: what stands in the way, as "run:ID", "queue:NAME", "reservation:NAME", "node:ID", the first few.
-    expected_at: when it is expected to start, where that is known without being asked for (see scheduler/forecast.py).
+    expected_at: when it is expected to start, where that is known without being asked for (see `scheduler.foreseen.expected_starts`). A
+    policy leaves it out.
     """
 
     gang: GangId

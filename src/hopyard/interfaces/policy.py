@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Protocol
 
 from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.ids import GangId
 
 
 class SchedulingPolicy(Protocol):
     """Pure: equal snapshots give equal plans, also under shuffled input. No clock, no I/O, no randomness."""
 
     def __call__(self, snapshot: Snapshot, /) -> Plan: ...
+
+
+class StartForecast(Protocol):
+    """When gangs that a plan holds probably start, as far as that is known. plan: of this snapshot. May take seconds."""
+
+    def __call__(self, snapshot: Snapshot, plan: Plan, /) -> Mapping[GangId, datetime]: ...

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
-from types import MappingProxyType
 
 from hopyard.domain.amounts import asked_for, dominant_share, totals
 from hopyard.domain.cluster import Hold, HoldReason, Plan, Snapshot
@@ -17,7 +16,7 @@ from hopyard.domain.spans import soon
 from hopyard.scheduler.aftermath import Aftermath, asked
 from hopyard.scheduler.cycle.frost import patience
 from hopyard.scheduler.fairness.accounts import Accounts
-from hopyard.scheduler.foreseen import Foreseen, Pick
+from hopyard.scheduler.foreseen import NOTHING, Foreseen, Pick, mid
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.predict import TELLS_PACE, Expected, exactly, expect, history, is_known
 from hopyard.scheduler.timeline.blocked import NAMED, Blocked
@@ -32,7 +31,6 @@ AHEAD = (
 SOONER = 0.9  # what starts not at least so much sooner is not worth telling
 FOR_ROOM = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.PREEMPTING)  # it waits for runs to end
 A_MOMENT = timedelta(seconds=1)
-NOTHING: Mapping[GangId, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,11 @@ def why(snapshot: Snapshot, plan: Plan, gang_id: GangId, progress: Mapping[GangI
     base = _Base(snapshot, plan, gangs, gang, progress)
     own = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
     ahead = [*base.rivals(hold), *own]
-    likely, coming = base.laid_out(_mid, ahead), base.foreseen(_mid)
+    likely, coming = base.laid_out(mid, ahead), base.foreseen(mid)
     at, waits_for = likely.start_of(gang)
     never = hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE)
-    start_at = None if at is None or never else coming.start_of(gang.id, lambda: at)
+    seen_at = None if never else coming.starts_at(gang.id)
+    start_at = max(at, coming.now) if seen_at is None and at is not None and not never else seen_at
     runs = waits_for if hold.reason in FOR_ROOM else ()
     named = _own_runs(snapshot, gang, hold) or (*hold.blocked_by, *runs)
     return Why(
@@ -134,11 +133,11 @@ def _unknown(snapshot: Snapshot, named: Sequence[str], ahead: Sequence[Gang], pr
     return f"{ended} how long run {name} takes"
 
 
-def _band(base: _Base, ahead: Sequence[Gang], mid: datetime) -> Band:
+def _band(base: _Base, ahead: Sequence[Gang], middle: datetime) -> Band:
     def start_at(pick: Pick) -> datetime:
-        return base.foreseen(pick).start_of(base.gang.id, lambda: base.laid_out(pick, ahead).start_of(base.gang)[0] or mid)
+        return base.foreseen(pick).start_of(base.gang.id, lambda: base.laid_out(pick, ahead).start_of(base.gang)[0] or middle)
 
-    return Band(min(start_at(_low), mid), mid, max(start_at(_high), mid))
+    return Band(min(start_at(_low), middle), middle, max(start_at(_high), middle))
 
 
 def _sooner(base: _Base, likely: _Future, reason: HoldReason, start_at: datetime | None) -> list[WhatIf]:
@@ -160,7 +159,7 @@ def _sooner(base: _Base, likely: _Future, reason: HoldReason, start_at: datetime
 
 def _seen(base: _Base, at: datetime, change: Change) -> tuple[datetime, Change]:
     """When the policy will start it, which may be later than there is room for it: others may come first."""
-    return base.foreseen(_mid, change.gang).start_of(change.gang.id, lambda: at), change
+    return base.foreseen(mid, change.gang).start_of(change.gang.id, lambda: at), change
 
 
 def _start_of(base: _Base, likely: _Future, change: Change) -> datetime | None:
@@ -192,7 +191,7 @@ class _Base:
         future = Future.of(snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, progress=progress)
         self.now = self._planned(future, lambda gang: expect(gang, snapshot.durations))
         self.now.withdraw(gang.id)
-        self._likely = self._supposing(_mid)
+        self._likely = self._supposing(mid)
         self.aftermath = Aftermath(snapshot, plan, gang.id)
 
     def foreseen(self, pick: Pick, instead: Gang | None = None) -> Foreseen:
@@ -325,10 +324,6 @@ class _Future:
 
 def _low(expected: Expected) -> float:
     return expected.low_s
-
-
-def _mid(expected: Expected) -> float:
-    return expected.mid_s
 
 
 def _high(expected: Expected) -> float:

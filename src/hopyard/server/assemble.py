@@ -30,10 +30,12 @@ from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.storage_store import StorageStore
 from hopyard.interfaces.streams import Streams
 from hopyard.interfaces.usage_store import UsageStore
+from hopyard.scheduler.foreseen import expected_starts
 from hopyard.server.auth import Tokens
 from hopyard.server.family import Parents
 from hopyard.server.nodes import Nodes
 from hopyard.server.parts import Parts
+from hopyard.server.progress import parts_done
 from hopyard.server.queues import Queues
 from hopyard.server.reach import Reach
 from hopyard.server.remote_blobs import RemoteBlobs
@@ -118,6 +120,7 @@ async def assemble(
         preempt_grace=preempt_grace,
         holder=holder,
         shared=bool(server_key),
+        forecast=lambda snapshot, plan: expected_starts(snapshot, plan, parts_done(ingest, snapshot)),
     )
     return Parts(
         runs=runs,

@@ -144,8 +144,7 @@ class Asking:
         runs = self.making_room[gang.id]
         names = tuple(f"run:{running.gang.id}" for running in runs[:NAMED])
         detail = f"{plural(len(runs), 'run')} {'was' if len(runs) == 1 else 'were'} asked to make room for it"
-        at = self._scene.timeline.expected_at(gang.id)
-        self._scene.alone[gang.id] = Verdict(HoldReason.PREEMPTING, detail, names, at)
+        self._scene.alone[gang.id] = Verdict(HoldReason.PREEMPTING, detail, names)
 
     def close(self) -> None:
         """What was only supposed is forgotten: whether they are really asked is for the store to say."""

@@ -26,7 +26,6 @@ class Verdict:
     reason: HoldReason
     sentence: Sentence
     blocked_by: tuple[str, ...] = ()
-    expected_at: datetime | None = None
 
     @property
     def detail(self) -> str:
@@ -90,9 +89,7 @@ class Verdicts:
             return alone
         if alike.shared is None:
             alike.shared = self._of_alike(gang)
-        return (
-            alike.shared if alone is None else replace(alike.shared, blocked_by=alone.blocked_by, expected_at=alone.expected_at)
-        )
+        return alike.shared if alone is None else replace(alike.shared, blocked_by=alone.blocked_by)
 
     def alike(self, gang: Gang) -> Alike:
         return Alike(self.never(gang), self.accounts.user_key(gang.queue, gang.user))
@@ -176,7 +173,7 @@ class Holds(Sequence[Hold]):
             for _, _, gang, alike in sorted(groups[order], key=_BY_SUBMISSION):
                 position += 1
                 told = self._verdicts.of(gang, alike)
-                yield Hold(gang.id, told.reason, alike.read(told), position, told.blocked_by, told.expected_at)
+                yield Hold(gang.id, told.reason, alike.read(told), position, told.blocked_by)
 
     def _groups(self) -> dict[Order, list[Waiting]]:
         """Those that wait by all that decides their order but when they were submitted, which most of them come in already."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
 
 from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang, Placement
@@ -14,7 +12,7 @@ from hopyard.scheduler.cycle.line import Shape
 from hopyard.scheduler.cycle.promises import Promises
 from hopyard.scheduler.cycle.standing import Standing
 from hopyard.scheduler.placement.capacity import Capacity
-from hopyard.scheduler.predict import Expected, expect, is_known
+from hopyard.scheduler.predict import Expected, expect
 from hopyard.scheduler.timeline.blocked import Blocked
 from hopyard.scheduler.timeline.future import Alike, alike
 from hopyard.scheduler.timeline.timeline import Timeline
@@ -108,19 +106,11 @@ class Scene:
 
     def waits(self, gang: Gang, found: Blocked) -> None:
         """It waits for what it was promised."""
-        at = self._foretold(gang)
-        blocked_by = found.blocked_by or self.timeline.waits_for(gang.id)
-        self.alone[gang.id] = Verdict(found.reason, found.sentence, blocked_by, at)
+        self.alone[gang.id] = Verdict(found.reason, found.sentence, found.blocked_by or self.timeline.waits_for(gang.id))
 
     def promise_again(self, gang: Gang) -> None:
         """It had to stand back; as well as can be now."""
         told = self.alone.pop(gang.id, None)
         expected = self.expected(gang)
         if self.promises.give(gang, expected, told.reason if told else HoldReason.BEHIND) is not None and told is not None:
-            self.alone[gang.id] = replace(told, expected_at=self._foretold(gang))
-
-    def _foretold(self, gang: Gang) -> datetime | None:
-        """When it probably starts, where what it waits for is known well enough to say so."""
-        durations = self.snapshot.durations
-        known = self.timeline.foretells(gang.id, lambda other: is_known(other, durations))
-        return self.timeline.expected_at(gang.id) if known else None
+            self.alone[gang.id] = told

@@ -264,16 +264,6 @@ class Timeline:
         """Whether it has been placed, in this turn or before."""
         return gang in self._outlook.started or self._outlook.future.running(gang) is not None
 
-    def foretells(self, gang: GangId, known: Callable[[Gang], bool]) -> bool:
-        """Whether the start that a gang was promised in this turn rests on runs alone of which it is known how long they take."""
-        stay = self._outlook.stays.get(gang)
-        if stay is None:
-            return False
-        before = (other for other in self._outlook.stays.values() if other.until_s <= stay.at_s + SLACK_S and other is not stay)
-        others = [other.placement.gang for other in before if not {*other.promise.nodes}.isdisjoint(stay.promise.nodes)]
-        runs = [one for name in stay.needed if (one := self._outlook.future.running(name)) is not None]
-        return all(one.stopping or known(one.gang) for one in runs) and all(known(other) for other in others)
-
     def expected_at(self, gang: GangId) -> datetime | None:
         """When a gang that was promised a start in this turn probably starts."""
         stay = self._outlook.stays.get(gang)

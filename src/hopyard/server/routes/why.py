@@ -15,6 +15,7 @@ from hopyard.scheduler.forecast import Blocker, Why, why
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.names import names_of, readable_one, with_names
 from hopyard.server.parts import Parts
+from hopyard.server.progress import parts_done
 from hopyard.server.why_wire import BandOut, BlockerOut, WhatIfOut, WhyOut
 
 
@@ -32,7 +33,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         if delayed is not None and delayed.not_before is not None:
             hold, at = hold_of(delayed), delayed.not_before
             return _told(run, reason=hold.reason.value, detail=hold.detail, expected=BandOut(at, at, at))
-        progress = _progress(parts, snapshot)
+        progress = parts_done(parts.ingest, snapshot)
         found = await asyncio.to_thread(_explain, snapshot, GangId(run.id), progress)
         if found is None:
             return _told(run, detail="it is about to start")
@@ -60,17 +61,6 @@ def _explain(snapshot: Snapshot, gang: GangId, progress: Mapping[GangId, float])
     """Of a plan made anew, so that what is told fits the snapshot."""
     wanted: Plan = plan(snapshot)
     return why(snapshot, wanted, gang, progress)
-
-
-def _progress(parts: Parts, snapshot: Snapshot) -> dict[GangId, float]:
-    """Which part of all they have to do the runs that say so have done."""
-    found: dict[GangId, float] = {}
-    for running in snapshot.running:
-        live = parts.ingest.live(RunId(running.gang.id))
-        said = None if live is None else live.progress
-        if said is not None and said.total:
-            found[running.gang.id] = said.done / said.total
-    return found
 
 
 def _told(run: Run, **more: Any) -> WhyOut:
