@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from hopyard.stores.reserve import SLICE_BYTES, SLICES
+
 from .world import Done, World, until
 
 # Logs, saves and says little, while the disk is full (`full` is there) and afterwards.
@@ -41,6 +43,10 @@ work(range(6, 9))
 hop.summary(turn=8)
 print("end", flush=True)
 """
+
+
+# What the server has to write of the run before may come while the disk is full, and frees some of its reserve.
+MORE_THAN_RESERVED = (SLICES + 4) * SLICE_BYTES
 
 
 @contextmanager
@@ -90,10 +96,10 @@ def test_commands_on_a_full_disk_say_so_and_work_again_afterwards(small: World, 
     small.write("main.py", "print('hello')\n")
     small.ok("run", "main.py")
     data = small.root / "data"
-    data.write_bytes(os.urandom(300_000))
+    data.write_bytes(os.urandom(MORE_THAN_RESERVED))
     pid = small.server_pid()
     with filled(disk):
-        small.write("main.py", "print('hello again')  # " + "x" * 100_000 + "\n")
+        small.write("main.py", "print('hello again')  # " + os.urandom(MORE_THAN_RESERVED // 2).hex() + "\n")
         is_told(small.hop("run", "main.py"))
         is_told(small.hop("dataset", "push", "data", str(data)))
         assert [run["phase"] for run in small.ok("ps", "--all", "--json").json] == ["succeeded"]

@@ -12,7 +12,7 @@ from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.replica import StopOrder
 from hopyard.replica import tree
 from hopyard.replica.folder import Folder, Left
-from hopyard.replica.reasons import TIME_LIMIT_CODE, code_of, exit_of, seconds_in_words
+from hopyard.replica.reasons import TIME_LIMIT_CODE, code_of, exit_of, is_full, seconds_in_words
 from hopyard.sdk.safepoint import FOLDER
 
 _LAST_PART = 0.25  # of the grace: for a script that comes to no safe point to do what it does at SIGTERM
@@ -37,6 +37,7 @@ class Ending:
     waits: bool = False
     _order: StopOrder | None = None
     _told: bool = False  # by SIGTERM
+    _disk_full: bool = False
     _limit: StopOrder | None = None  # that of the time limit, where that came first
 
     def obey(self, order: StopOrder, now: float) -> None:
@@ -73,9 +74,13 @@ class Ending:
             except ProcessLookupError:
                 return
 
+    def look_at_disk(self) -> None:
+        """The process has ended: see whether its disk is full now, which may be the reason."""
+        self._disk_full = is_full(self.folder.streams)
+
     def exit(self, status: int, *, node_out_of_memory: bool) -> Exit:
         """How it ended, from what waitpid gave."""
-        own = exit_of(status, self.folder.streams / "stderr", node_out_of_memory=node_out_of_memory)
+        own = exit_of(status, self.folder.streams / "stderr", node_out_of_memory=node_out_of_memory, disk_full=self._disk_full)
         if self.verdict is None:
             return own
         if self._order is None:

@@ -14,14 +14,14 @@ _FULL_BYTES = 64 * 1024  # less than a traceback and its surroundings need
 TIME_LIMIT_CODE = 124  # as timeout(1) says it
 
 
-def exit_of(status: int, stderr: Path, *, node_out_of_memory: bool = False) -> Exit:
-    """From what waitpid gave."""
+def exit_of(status: int, stderr: Path, *, node_out_of_memory: bool = False, disk_full: bool = False) -> Exit:
+    """From what waitpid gave. disk_full: that of `stderr`, when the process ended: it could not write why."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return Exit(ExitKind.EXIT_CODE, 0, "finished")
     if code > 0:
         said = last_line(stderr)
-        return Exit(ExitKind.EXIT_CODE, code, f"exit code {code}" + (f": {said}" if said else "") + _full_disk(stderr.parent))
+        return Exit(ExitKind.EXIT_CODE, code, f"exit code {code}" + (f": {said}" if said else "") + (f"; no space left on the disk of {stderr.parent}" if disk_full else ""))
     number = -code
     try:
         name = signal.Signals(number).name
@@ -61,13 +61,13 @@ def last_line(file: Path) -> str:
     return ""
 
 
-def _full_disk(folder: Path) -> str:
-    """What to add where the disk of `folder` is full: a script that ended of that could not write why."""
+def is_full(folder: Path) -> bool:
+    """Whether the disk of `folder` has no space for a traceback."""
     try:
         disk = os.statvfs(folder)
     except OSError:
-        return ""
-    return f"; no space left on the disk of {folder}" if disk.f_bavail * disk.f_frsize < _FULL_BYTES else ""
+        return False
+    return disk.f_bavail * disk.f_frsize < _FULL_BYTES
 
 
 def node_oom_kills() -> int:

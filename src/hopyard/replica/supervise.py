@@ -139,10 +139,13 @@ class Supervisor:
         """Take in every child that ended (orphans of the user's process are ours, too); whether the process itself did."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None:
+                    return self._status is not None
+                if ended.si_pid == self.pid:  # before it is gone for others: they may remove what filled the disk
+                    self._ending.look_at_disk()
+                pid, status = os.waitpid(ended.si_pid, 0)
             except ChildProcessError:
-                return self._status is not None
-            if pid == 0:
                 return self._status is not None
             if pid == self.pid:
                 self._status = status
