@@ -38,6 +38,23 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
     assert shell.hop("node", "uncordon", "box").code == 0
 
 
+def test_what_one_run_refuses_keeps_no_other_back(shell: Shell, client: Client) -> None:
+    assert shell.hop("node", "cordon", "box").code == 0
+    names = [client.post("/runs", {"spec": {"project": "several", "roles": [ROLE], "tags": tags}})["name"] for tags in ({"a": "b"}, {}, {"a": "b"})]
+    refused = shell.hop("update", *names, names[0], "--untag", "a", "--json")
+    assert refused.code == 1
+    first, second, third = refused.json
+    assert [first["run"]["name"], second["name"], third["run"]["name"]] == names
+    assert (second["error"]["code"], "has no tag `a`" in second["error"]["message"]) == ("bad_spec", True)
+    assert f"error: {names[1]}: " in refused.talk and "hint: it has none" in refused.talk
+    again = shell.hop("update", *names[::-1], "--untag", "a")
+    assert (again.code, again.talk.count("error: ")) == (1, 3)
+    assert shell.hop("update", names[1], "--untag", "a", "--json").code == 2, "of a single run it is the error itself"
+    assert shell.hop("stop", *names, names[0]).talk.count("cancelled") == 3
+    assert shell.hop("rm", "-y", *names, names[0]).talk.count("deleted ") == 3
+    assert shell.hop("node", "uncordon", "box").code == 0
+
+
 def test_what_is_not_told_is_asked_for(shell: Shell) -> None:
     for words, what in (
         (("update",), "no run is named"),

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from hopyard.cli import console
 from hopyard.cli.options import extras_option, gpu_memory_option, json_option, pool_option, where_option
+from hopyard.cli.several import distinct, do_each
 from hopyard.errors import NotFound, SpecError, UsageError
 
 Reservation = dict[str, Any]
@@ -235,18 +236,15 @@ def rm(names: tuple[str, ...], as_json: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
+    found = []
     for name in names:  # all are looked up before any is given up
         try:
-            client.get(f"/reservations/{check_name(name, what='NAME')}")
+            found.append(client.get(f"/reservations/{check_name(name, what='NAME')}"))
         except NotFound as missing:
             others = ("nothing was given up: leave it out to give up the others",) if len(names) > 1 else ()
             raise NotFound(missing.message, hints=(*missing.hints, *others)) from missing
-    gone = [client.call("DELETE", f"/reservations/{name}") for name in names]
-    if as_json:
-        console.out_json(gone)
-        return
-    for one in gone:
-        console.say(f"gave up {one['name']}")
+    each = distinct(found, "name")
+    do_each(each, lambda one: client.call("DELETE", f"/reservations/{one['name']}"), said=lambda one, _: f"gave up {one['name']}", as_json=as_json)
 
 
 def table_of(found: list[Reservation]) -> list[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import click
 
 from hopyard.cli import console
 from hopyard.cli.address import Run, being_synced, final, get_run
 from hopyard.cli.options import run_argument
-from hopyard.errors import Conflict, UsageError
+from hopyard.cli.several import distinct, do_each
+from hopyard.errors import Conflict, NotFound, UsageError
 
 _STOP_TIMEOUT_S = 90.0
 
@@ -26,7 +28,7 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
-    runs = [get_run(client, ref) for ref in refs]
+    runs = distinct([get_run(client, ref) for ref in refs])
     live = [run["name"] for run in runs if not (final(run) or being_synced(run))]
     if live and not force:
         raise Conflict(f"{', '.join(live)} {'has' if len(live) == 1 else 'have'} not ended", hints=("--force ends what is alive first",))
@@ -37,9 +39,13 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
         if not click.confirm(f"delete {names}?", err=True):
             console.say("nothing was deleted")
             return
-    for run in runs:
-        client.call("DELETE", f"/runs/{run['id']}", query={"force": int(force)}, timeout_s=_STOP_TIMEOUT_S)
-        console.say(f"deleted {_named(run)}")
+
+    def delete(run: Run) -> Run:
+        with suppress(NotFound):  # a trial went with its study
+            client.call("DELETE", f"/runs/{run['id']}", query={"force": int(force)}, timeout_s=_STOP_TIMEOUT_S)
+        return run
+
+    do_each(runs, delete, said=lambda run, _: f"deleted {_named(run)}")
 
 
 def _named(run: Run) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from hopyard.cli import console
-from hopyard.cli.address import final, get_run
+from hopyard.cli.address import Run, final, get_run
 from hopyard.cli.options import json_option, run_argument
+from hopyard.cli.several import distinct, do_each
 from hopyard.errors import NotFound
 
 
@@ -26,10 +26,11 @@ def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
     except NotFound as error:
         others = ("nothing was stopped: leave it out to stop the others",) if len(refs) > 1 else ()
         raise NotFound(error.message, hints=(*others, *error.hints)) from None
-    ended = [run if final(run) else client.post(f"/runs/{run['id']}/stop", {"grace_s": grace_s}) for run in runs]
-    if as_json:
-        console.out_json(ended)
-        return
-    for before, after in zip(runs, ended, strict=True):
-        already = "had ended already: " if final(before) else ""
-        console.say(f"{after['name']}  {already}{after['phase']}")
+
+    def end(run: Run) -> Run:
+        return run if final(run) else dict(client.post(f"/runs/{run['id']}/stop", {"grace_s": grace_s}))
+
+    def said(before: Run, after: Run) -> str:
+        return f"{after['name']}  {'had ended already: ' if final(before) else ''}{after['phase']}"
+
+    do_each(distinct(runs), end, said=said, as_json=as_json)

@@ -9,6 +9,7 @@ import click
 from hopyard.cli import console
 from hopyard.cli.address import Run, get_run
 from hopyard.cli.options import extras_option, gpu_memory_option, json_option, run_argument
+from hopyard.cli.several import distinct, do_each
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.sdk.client import Client
 
@@ -36,7 +37,8 @@ NO_LIMIT = "none"
 def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **options: Any) -> None:
     """Change runs: what they ask for and whether they may start while they wait; name, tags and note at any time.
 
-    Changed runs keep their place in time. What was changed, by whom, is told by `hop info`.
+    Changed runs keep their place in time. What was changed, by whom, is told by `hop info`. Where a change of one run is refused, the
+    others are changed all the same; the exit code is 1 then.
     """
     from hopyard.sdk.connect import connect
 
@@ -52,13 +54,11 @@ def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **optio
     except NotFound as error:
         others = ("nothing was changed: leave it out to change the others",) if len(refs) > 1 else ()
         raise NotFound(error.message, hints=(*others, *error.hints)) from None
-    answers = []
-    for run in runs:
-        answers.append(_update(client, run, changes, options))
-        if not as_json:
-            console.say(f"{run['name']}  {'; '.join(answers[-1]['changes']) or 'nothing differs'}")
-    if as_json:
-        console.out_json(answers)
+    do_each(distinct(runs), lambda run: _update(client, run, changes, options), said=_said, as_json=as_json)
+
+
+def _said(run: Run, answer: dict[str, Any]) -> str:
+    return f"{run['name']}  {'; '.join(answer['changes']) or 'nothing differs'}"
 
 
 def _update_queue(client: Client, queue: str, changes: dict[str, Any], options: dict[str, Any], *, as_json: bool) -> None:
@@ -70,21 +70,22 @@ def _update_queue(client: Client, queue: str, changes: dict[str, Any], options: 
         near = closest(queue, known)
         raise NotFound(f"--from-queue: there is no queue `{queue}`", hints=(f"did you mean `{near}`?" if near else f"queues: {', '.join(known[:20])}",))
     waiting = [run for run in list_runs(client, phases=("queued",), tags={}, limit=None, trials=1) if run["spec"]["queue"] == queue]
-    answers, started = [], 0
-    for run in reversed(waiting):  # the oldest first
+    started: list[Run] = []
+
+    def change(run: Run) -> dict[str, Any] | None:
         try:
-            answers.append(_update(client, run, changes, options))
+            return _update(client, run, changes, options)
         except Conflict:  # it has started meanwhile
-            started += 1
-            continue
-        if not as_json:
-            console.say(f"{run['name']}  {'; '.join(answers[-1]['changes']) or 'nothing differs'}")
-    if as_json:
-        console.out_json(answers)
-    elif not waiting:
+            started.append(run)
+            return None
+
+    if not (waiting or as_json):
         console.say(f"no run waits in queue {queue}")
-    if started:
-        console.say(f"{started} had started meanwhile, and stay as they are")
+    try:
+        do_each(waiting[::-1], change, said=_said, as_json=as_json)  # the oldest first
+    finally:
+        if started:
+            console.say(f"{len(started)} had started meanwhile, and stay as they are")
 
 
 def _update(client: Client, run: Run, changes: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
