@@ -477,6 +477,7 @@ class Presence:
             else:
                 await add_local(listening)
         self._write(os.getpid())
+        self._publish()
         self._stamps = self._look()
 
     async def keep(self, add_local: Callable[[socket.socket], Awaitable[None]]) -> None:
@@ -493,6 +494,7 @@ class Presence:
             if place_of(self._home) == self._place:
                 self._home.socket_file.unlink(missing_ok=True)
                 self._write(0)
+                self._publish()
 
     def _write(self, pid: int) -> None:
         file, text = self._home.server_file, json.dumps({"pid": pid, **self._said}).encode() + b"\n"
@@ -502,6 +504,16 @@ class Presence:
             if not is_disk_full(failed) or not file.exists():
                 raise
             overwrite(file, text)
+
+    def _publish(self) -> None:
+        """For runs, which see none of the other files."""
+        folder = self._home.address
+        with suppress(OSError):  # a full disk, or one without hard links: a run then asks the port, as it did when it began
+            make_folder(folder)
+            for file in (self._home.server_file, self._home.socket_file):
+                (folder / file.name).unlink(missing_ok=True)
+                if file.exists():
+                    os.link(file, folder / file.name)
 
     def _look(self) -> tuple[object, ...]:
         return tuple(_stamp(path) for path in (self._home.server_file, self._home.socket_file))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ if uid:
 if find_protection() is Protection.MODES:
     sys.exit(77)
 own = home / "attempts" / "abcdef.1"
-view = View([home], [home / "token", home / "attempts", home / "blobs"], [own])
+view = View(bare=[home], read_only=[home / "cache", home / "address"], writable=[own], links={home / "server.json": Path("address/server.json")})
 pid = start(Command(["sh", "-c", undo], dict(os.environ), own, own / "out", own / "err", view=view)).pid
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
@@ -35,7 +36,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if os.getuid() != 0 and request.param != 0:
         pytest.skip("only root becomes another user")
     root = tmp_path / "home"
-    for folder in ("attempts/abcdef.1", "attempts/ghijkl.1", "cache/trees", "blobs"):
+    for folder in ("attempts/abcdef.1", "attempts/ghijkl.1", "cache/trees", "blobs", "address"):
         make_folder(root / folder)
     for file in ("token", "attempts/ghijkl.1/spec.json", "cache/trees/a.txt", "blobs/b"):
         (root / file).write_text("as it was")
@@ -89,3 +90,48 @@ def test_a_run_reads_no_token_and_no_file_of_another_run(home: Path) -> None:
 
 def test_a_run_keeps_its_user(home: Path) -> None:
     assert _run(home, "id -u; stat -c %u .").split() == [str(home.stat().st_uid)] * 2
+
+
+def test_a_run_sees_nothing_of_what_is_made_in_the_home_later_but_where_the_server_is_now(home: Path) -> None:
+    """A server that is started again makes the files of its database anew, and they hold secrets in clear."""
+    script = f"""
+    touch begun; while [ ! -e go ]; do sleep 0.01; done
+    cat {home}/hopyard.db-wal {home}/server.json; ls {home}
+    """
+    uid, own = home.stat().st_uid, home / "attempts/abcdef.1"
+    command = [sys.executable, "-c", _START, str(home), str(uid), script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as replica:
+        while not (own / "begun").exists() and replica.poll() is None:
+            time.sleep(0.01)
+        if replica.returncode == 77:
+            pytest.skip("the kernel allows no mounts here")
+        for file in ("hopyard.db-wal", "address/server.json"):
+            (home / file).write_text(f"{file}\n")
+            os.chown(home / file, uid, -1)
+        (own / "go").touch()
+    assert replica.returncode == 0
+    assert (own / "out").read_text().split() == ["address/server.json", "address", "attempts", "cache", "server.json"]
+
+
+def test_a_run_of_root_reads_nothing_of_other_processes(home: Path) -> None:
+    """By their folders below /proc, in the name of any user."""
+    if home.stat().st_uid != 0:
+        pytest.skip("another user has no other names")
+    with subprocess.Popen(["sleep", "60"], user=65534, group=65534, extra_groups=[], env={"KEY": "s3cret"}) as other:
+        try:
+            script = f"""
+            for pid in {other.pid} {os.getpid()}; do
+                for uid in 0 65534; do
+                    {sys.executable} -I -c "
+import ctypes, os
+ctypes.CDLL(None).setfsuid($uid)
+for name in ('root', 'environ', 'mem', 'cwd'):
+    try: os.open(f'/proc/$pid/{{name}}', os.O_RDONLY); print('opened', name, $pid, $uid)
+    except OSError: pass
+"
+                done
+            done
+            """
+            assert _run(home, script) == ""
+        finally:
+            other.kill()

@@ -56,6 +56,11 @@ class Home:
         return self.root / "server.sock"
 
     @property
+    def address(self) -> Path:
+        """A folder with links to those two: all that a run sees at the top of the home, also when a server after this one makes them anew."""
+        return self.root / "address"
+
+    @property
     def identity_file(self) -> Path:
         """See `config.identity`."""
         return self.root / "identity.json"

@@ -1,18 +1,21 @@
 """What a run's process sees of the home, and what of it the process may write to: mounts of its own, where the kernel allows them.
 
-Root makes them in a mount namespace. Other users do so in a user namespace in which they keep their number: there a process can also
-neither trace nor read processes outside of it, such as its replica and the server. Plain system calls only, for use between fork and exec.
+They are made in a user namespace in which every user keeps its number: there a process can also neither trace nor read processes outside
+of it, such as its replica, the server and other runs, whatever capabilities it has. Where the kernel allows no such namespace, root makes
+them in a mount namespace alone. Plain system calls only, for use between fork and exec.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,21 +41,22 @@ class Protection(StrEnum):
 class View:
     """Of a home, for one process and its children. Real paths, without links.
 
-    read_only: folders, with all that is below them. hidden: files and folders that it finds empty. writable: folders that stay as they
-    are, also below the other ones.
+    bare: folders in which it finds nothing, now and later, but what of the others is below them, and `links`. read_only: folders and files,
+    with all that is below them. hidden: files and folders that it finds empty. writable: folders that stay as they are, also below the other
+    ones. links: symbolic links directly in a bare folder, and to where each leads.
     """
 
     read_only: Sequence[Path] = ()
     hidden: Sequence[Path] = ()
     writable: Sequence[Path] = ()
+    bare: Sequence[Path] = ()
+    links: Mapping[Path, Path] = field(default_factory=dict)
 
 
 @cache
 def find_protection() -> Protection:
     """The best one that works here; tried out in a process of its own, once."""
-    ways = [Protection.MOUNTS]
-    if os.geteuid() != 0:  # in a user namespace root would be root over its own files alone, and packages could not be installed
-        ways.append(Protection.USER_NAMESPACE)
+    ways = (Protection.USER_NAMESPACE, Protection.MOUNTS)
     return next((way for way in ways if _works(way)), Protection.MODES)
 
 
@@ -62,20 +66,37 @@ def enter(view: View, protection: Protection) -> None:
         return
     _unshare(protection)
     # Opened in this namespace: the kernel binds nothing of another one.
-    kept = [(path, os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) for path in view.writable]
-    for folder in view.read_only:
-        _mount(folder, folder, flags=_MS_BIND | _MS_REC)
-        _set_read_only(folder)
-    covered = [path for path in view.hidden if _cover(path)]
-    for path, descriptor in kept:
-        os.makedirs(path, exist_ok=True)
-        _mount(f"/proc/self/fd/{descriptor}", path, flags=_MS_BIND | _MS_REC)
-        os.close(descriptor)
+    read_only, writable = _open(view.read_only), _open(view.writable)
+    covered = [path for path in view.bare if _cover(path)]
+    for path, descriptor in read_only:
+        _bind(descriptor, path)
+        _set_read_only(path)
+    covered += [path for path in view.hidden if _cover(path)]
+    for path, descriptor in writable:
+        _bind(descriptor, path)
+    for path, to in view.links.items():
+        os.symlink(to, path)
     for path in covered:
         _mount(None, path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _EMPTY)
     for capability in _UNDOING:  # after the mounts, which take one of them; exec does not give them back
         _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, capability, 0, 0)
         _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def _open(paths: Sequence[Path]) -> list[tuple[Path, int]]:
+    return [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in paths]
+
+
+def _bind(descriptor: int, path: Path) -> None:
+    """Puts what was opened in this place, which may have been covered meanwhile. Closes it."""
+    if not path.exists():
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            path.mkdir(parents=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    _mount(f"/proc/self/fd/{descriptor}", path, flags=_MS_BIND | _MS_REC)
+    os.close(descriptor)
 
 
 def _works(protection: Protection) -> bool:
@@ -94,17 +115,52 @@ def _works(protection: Protection) -> bool:
 
 def _unshare(protection: Protection) -> None:
     uid, gid = os.geteuid(), os.getegid()
-    if protection is Protection.USER_NAMESPACE:
+    if protection is Protection.USER_NAMESPACE and uid == 0:
+        _keep_all_users(partial(_libc.unshare, _CLONE_NEWUSER | _CLONE_NEWNS))
+    elif protection is Protection.USER_NAMESPACE:
         _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(descriptor, text.encode())
-            finally:
-                os.close(descriptor)
+            _write(f"/proc/self/{name}", text)
     else:
         _check(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", flags=_MS_REC | _MS_SLAVE)  # what is mounted outside later is seen, and nothing goes out
+
+
+def _keep_all_users(unshare: Callable[[], int]) -> None:
+    """As root: a user namespace with the users and groups of this one. Only a process outside of it may map them."""
+    me, maps = os.getpid(), {}
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}") as known:
+            maps[name] = "".join(f"{inside} {inside} {count}\n" for inside, _, count in map(str.split, known))
+    begun, begin = os.pipe2(os.O_CLOEXEC)
+    mapper = os.fork()
+    if mapper == 0:
+        code = 1
+        try:
+            os.close(begin)
+            if os.read(begun, 1):
+                for name, text in maps.items():
+                    _write(f"/proc/{me}/{name}", text)
+                code = 0
+        finally:
+            os._exit(code)
+    os.close(begun)
+    try:
+        _check(unshare())
+        os.write(begin, b"1")
+    finally:
+        os.close(begin)
+        mapped = os.waitpid(mapper, 0)[1] == 0
+    if not mapped:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def _write(file: str, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
 
 
 def _cover(path: Path) -> bool:

@@ -205,18 +205,24 @@ def _failure(failed: HopyardError, what: str = "") -> PrepareFailed:
 
 
 def view_of_home(spec: ReplicaSpec, folder: Folder) -> View | None:
-    """What the run's process sees of the home: caches and the way to the server, and its own folder, the only one that it may write to."""
+    """What the run's process sees of the home: caches and the way to the server, and its own folder, the only one that
+    it may write to. What is made in the home later it does not see."""
     if not spec.node.namespaces:
         return None
     home = Home(Path(spec.node.home))
     sdk_folder(home.root)
-    seen = {home.trees.parent, home.server_file, home.socket_file}
-    if not home.socket_file.exists():  # the server proves itself on its port
-        seen.add(home.identity_file)
-    hidden = [Path(entry.path) for entry in os.scandir(home.root) if Path(entry.path) not in seen]
-    hidden += [home.trees.parent / "uv", home.pack_cache]  # what others fetched, and packed
+    caches = home.trees.parent
+    make_folder(home.address)
+    read_only = [caches, home.address]
+    if not (home.address / home.socket_file.name).exists():  # the server proves itself on its port
+        read_only.append(home.identity_file)
+    root = home.root.resolve()
+    links = {root / file.name: Path(home.address.name, file.name) for file in (home.server_file, home.socket_file)}
+    links |= {root / folder.name: folder.resolve() for folder in (caches, home.attempts) if folder.is_symlink()}
     return View(
-        read_only=list(dict.fromkeys(path.resolve() for path in (home.root, home.trees.parent))),
-        hidden=[path.resolve() for path in hidden if path.exists()],
+        bare=[root],
+        read_only=[path.resolve() for path in read_only if path.exists()],
+        hidden=[path.resolve() for path in (caches / "uv", home.pack_cache) if path.exists()],  # what others fetched, and packed
         writable=[Path(spec.node.gang_folder or folder.root).resolve()],  # one mount: states of models are linked, not copied, from folder to folder
+        links=links,
     )
