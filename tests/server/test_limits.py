@@ -15,9 +15,11 @@ from blake3 import blake3
 from hopyard.config.limits import LimitSettings
 from hopyard.config.settings import ServerSettings
 from hopyard.errors import ServerUnavailable, TooManyRequests
-from hopyard.server.bodies import BodyMemory
+from hopyard.server.bodies import CLOSED, BodyMemory
+from hopyard.server.frames import MOST_FRAMES
 from hopyard.server.protocol import HEADER_BYTES, HEADER_COUNT, URL_BYTES, Hosts
 from hopyard.server.rates import Rates, TokenBucket
+from hopyard.server.user_turns import UserTurns
 from tests.server.stage import TOKEN, Stage, play
 from tests.server.test_http import listening
 
@@ -208,6 +210,41 @@ def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
     asyncio.run(scene())
 
 
+def test_two_users_cannot_hold_all_memory_for_bodies() -> None:
+    async def scene() -> None:
+        memory = BodyMemory(1000_000, wait_s=0)
+        for user in ("bob", "carol"):
+            with pytest.raises(ServerUnavailable):
+                for _ in range(100):
+                    await memory.take(user, 100_000)
+        assert memory.used_bytes <= 800_000
+        await memory.take("alice", 100_000)
+
+    asyncio.run(scene())
+
+
+def test_each_user_has_one_heavy_request_answered_at_a_time() -> None:
+    async def scene() -> None:
+        turns, log, go_on = UserTurns(), [], asyncio.Event()
+
+        async def request(user: str, name: str) -> None:
+            async with turns.of(user):
+                log.append(name)
+                await go_on.wait()
+
+        tasks = [asyncio.create_task(request(*one)) for one in (("bob", "b1"), ("bob", "b2"), ("alice", "a1"), ("bob", "b3"))]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert log == ["b1", "a1"]
+        tasks[1].cancel()
+        go_on.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert log == ["b1", "a1", "b3"]
+        assert not turns._locks
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize(
     "request_text",
     [
@@ -271,6 +308,24 @@ def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path)
         await stage.until(lambda: memory.used_bytes == 0)
 
     serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20))
+
+
+@pytest.mark.parametrize("path", ["/health", "/runs/0"])
+def test_a_client_that_hangs_up_as_its_answer_begins_is_no_fault(tmp_path: Path, path: str) -> None:
+    async def scene(stage: Stage) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/api/v1" + path, "query_string": b"", "headers": [], "root_path": ""}
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(_message: Any) -> None:
+            raise RuntimeError("unable to perform operation on <TCPTransport closed=True reading=False>; the handler is closed")  # as uvloop says
+
+        await stage.app({**scope, "state": {CLOSED: lambda: True}}, receive, send)
+        with pytest.raises(RuntimeError):
+            await stage.app({**scope, "state": {CLOSED: lambda: False}}, receive, send)
+
+    play(tmp_path, scene, loops=False)
 
 
 def test_answers_that_are_read_too_slowly_are_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -364,9 +419,11 @@ def test_a_float_for_an_int_in_a_broken_body_is_refused_in_words(tmp_path: Path,
     play(tmp_path, scene, loops=False)
 
 
-def test_an_empty_pack_is_refused(tmp_path: Path) -> None:
+def test_a_pack_without_blobs_or_with_too_many_is_refused(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        assert (await stage.send("POST", "/blobs/pack", b"")).status_code == 422
+        frame = bytes.fromhex("af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262") + bytes(8)  # an empty blob
+        for count, status in ((0, 422), (MOST_FRAMES, 200), (MOST_FRAMES + 1, 422)):
+            assert (await stage.send("POST", "/blobs/pack", frame * count)).status_code == status
 
     play(tmp_path, scene, loops=False)
 

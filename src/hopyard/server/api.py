@@ -35,6 +35,7 @@ from hopyard.server.routes.tokens import token_endpoints
 from hopyard.server.routes.usage import usage_endpoints
 from hopyard.server.routes.users import user_endpoints
 from hopyard.server.routes.why import why_endpoints
+from hopyard.server.user_turns import UserTurns
 
 BASE = "/api/v1"
 
@@ -74,7 +75,7 @@ def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:
     """
     found = endpoints(parts)
     limits = limits or LimitSettings()
-    guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes), Auditor(parts.audit, parts.runs, now=parts.now), limits.body_timeout_s)
+    guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes), Auditor(parts.audit, parts.runs, now=parts.now), UserTurns(), limits.body_timeout_s)
 
     async def openapi(_ask: Ask[Nothing, Nothing]) -> Any:
         return describe(found, version=parts.version, base=BASE)

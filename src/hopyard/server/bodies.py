@@ -1,4 +1,4 @@
-"""Memory for the bodies of requests and for answers: shared by all, with at most half of it for one user, so that no user starves the rest."""
+"""Memory for the bodies of requests and for answers: shared by all, with at most half of what is free for one user, so that no user starves the rest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _FREE_BYTES = 64 * 1024  # bodies and answers of this size are not counted: they
 _STEP_BYTES = 1024 * 1024  # by which a body grows whose size was not announced
 WAIT_S = 30.0
 GIVE_UP = "give_up"  # in the state of a request: breaks its connection off, since the client is too slow
+CLOSED = "closed"  # in the state of a request: whether its connection is closed
 LONG_BYTES = 16 * 1024 * 1024  # of an answer that holds memory, which are to be read within the time for one body
 _RETRY_AFTER_S = 5.0
 
@@ -50,9 +51,11 @@ class BodyMemory:
         self._by_user[user] += size
 
     def _fits(self, user: str, size: int) -> bool:
-        """One body fits always where nothing else is held, or it could never be sent."""
+        """One body fits always where nothing else is held, or it could never be sent. A user who holds some gets more only up to half of what
+        other users leave, so that however many users there are, some is free for the next one."""
         mine = self._by_user.get(user, 0)
-        return (not self.used_bytes or self.used_bytes + size <= self.total_bytes) and (not mine or mine + size <= self.total_bytes // 2)
+        others = self.used_bytes - mine
+        return (not self.used_bytes or self.used_bytes + size <= self.total_bytes) and (not mine or mine + size <= (self.total_bytes - others) // 2)
 
     def give_back(self, user: str, size: int) -> None:
         self.used_bytes -= size

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl
@@ -30,9 +31,10 @@ from hopyard.server import whole_numbers
 from hopyard.server.answers import Malformed, answer, error_answer, log, plain_error, readable
 from hopyard.server.audit import Auditor
 from hopyard.server.auth import Caller, Tokens
-from hopyard.server.bodies import GIVE_UP, LONG_BYTES, BodyMemory, Lease
+from hopyard.server.bodies import CLOSED, GIVE_UP, LONG_BYTES, BodyMemory, Lease
 from hopyard.server.fields import RULES, SECRET_NAME
 from hopyard.server.rates import Kind, Rates
+from hopyard.server.user_turns import UserTurns
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -80,6 +82,7 @@ class Endpoint(Generic[Q, B]):
     scope: what a user's token must be good for; left out: READ for GET and HEAD, SUBMIT for all else.
     query, body: msgspec structs that the query and the JSON body must be. body as Raw: bytes that `call` reads itself,
     within `limit`. call: returns what is answered as JSON with `status`, or a Response of its own.
+    heavy: it may compute for seconds, so each user has one such request answered at a time.
     returns: the type of the answer, for the description. also: good statuses with which `call` answers that itself. errors:
     statuses that it may answer beside those every one may. rate: which rate of its user a request counts to, beside `requests`.
     """
@@ -100,6 +103,7 @@ class Endpoint(Generic[Q, B]):
     scope: Scope | None = None
     audit: str = ""
     unaudited: str = ""
+    heavy: bool = False
 
     @property
     def action(self) -> str:
@@ -165,6 +169,7 @@ class Guard:
     rates: Rates
     bodies: BodyMemory
     audit: Auditor
+    turns: UserTurns
     answer_s: float  # in which an answer that holds memory must be read
 
 
@@ -185,6 +190,15 @@ class Resource:
         started, sent = False, 0
         lease = self._guard.bodies.lease()
 
+        async def passing(message: Message) -> None:
+            """The transport refuses what is written after the client hung up, until the protocol is told of that."""
+            try:
+                await send(message)
+            except RuntimeError:
+                closed = scope.get("state", {}).get(CLOSED)
+                if closed is None or not closed():
+                    raise
+
         async def sending(message: Message) -> None:
             """In pieces: each waits until the client has read of those before, so that the transport copies little of an answer."""
             nonlocal started, sent
@@ -194,12 +208,12 @@ class Resource:
             if lease.held_bytes:
                 patience.reschedule(began + (1 + sent // LONG_BYTES) * self._guard.answer_s)
             if len(body) <= _PIECE_BYTES:
-                await send(message)
+                await passing(message)
                 return
             rest = memoryview(body)
             for at in range(0, len(rest), _PIECE_BYTES):
                 more = message.get("more_body", False) or at + _PIECE_BYTES < len(rest)
-                await send({"type": "http.response.body", "body": rest[at : at + _PIECE_BYTES], "more_body": more})
+                await passing({"type": "http.response.body", "body": rest[at : at + _PIECE_BYTES], "more_body": more})
 
         try:
             response = await self._answer(*found, Request(scope, receive), lease)
@@ -215,7 +229,7 @@ class Resource:
         except HopyardError as error:
             if started:
                 raise
-            await error_answer(error)(scope, receive, send)
+            await error_answer(error)(scope, receive, passing)
         except ClientDisconnect:
             return
         except Exception as failed:
@@ -224,11 +238,11 @@ class Resource:
             if isinstance(failed, OSError) and failed.errno in (errno.EMFILE, errno.ENFILE):
                 log.warning("%s %s: %s", scope["method"], scope["path"], failed)
                 later = {"Retry-After": "1"} if scope["method"] == "GET" else {}  # of others a part may be done: their clients decide
-                await plain_error(503, ServerUnavailable.code, "the server has no descriptors left", headers=later)(scope, receive, send)
+                await plain_error(503, ServerUnavailable.code, "the server has no descriptors left", headers=later)(scope, receive, passing)
                 return
             log.exception("%s %s failed", scope["method"], scope["path"])
             fault = plain_error(500, "error", "the server failed at this request; its log says more")
-            await fault(scope, receive, send)
+            await fault(scope, receive, passing)
         finally:
             lease.release()
 
@@ -256,13 +270,16 @@ class Resource:
         if endpoint.who != "anyone":
             self._count(endpoint, caller, request)
         query = _NOTHING if endpoint.query is Nothing and not request.scope["query_string"] else parse_query(request, endpoint.query)
-        body: Any = _NOTHING
         lease.user = caller.user
-        if decoder is not None:
-            data = await read_body(request, endpoint.limit, lease)
-            body = await asyncio.to_thread(decode_json, data, decoder) if len(data) > _LARGE_BYTES else decode_json(data, decoder)
-        ask = Ask(request, caller, path, query, body, lease)
-        result = await (self._change(endpoint, ask) if endpoint.changes else endpoint.call(ask))
+        data = None if decoder is None else await read_body(request, endpoint.limit, lease)
+        async with self._guard.turns.of(caller.user) if endpoint.heavy else nullcontext():
+            if endpoint.heavy and await request.is_disconnected():  # it hung up while it waited
+                raise ClientDisconnect
+            body: Any = _NOTHING
+            if decoder is not None and data is not None:
+                body = await asyncio.to_thread(decode_json, data, decoder) if len(data) > _LARGE_BYTES else decode_json(data, decoder)
+            ask = Ask(request, caller, path, query, body, lease)
+            result = await (self._change(endpoint, ask) if endpoint.changes else endpoint.call(ask))
         response = result if isinstance(result, Response) else answer(result, endpoint.status)
         size = response.headers.get("content-length")
         if size is not None:  # one without is read while it is sent, and holds what it asked for
@@ -302,7 +319,7 @@ class Resource:
                 caller.require_attempt(path["attempt"])
 
 
-_LARGE_BYTES = 256 * 1024  # of a body that is decoded in a thread: what is wrong in one may take seconds to find
+_LARGE_BYTES = 256 * 1024  # of a body that is joined and decoded in a thread: what is wrong in one may take seconds to find
 _PIECE_BYTES = 64 * 1024  # of an answer, handed to the transport at once
 _NOBODY = Caller("")
 _NOTHING = Nothing()
@@ -329,7 +346,9 @@ async def read_body(request: Request, limit: int, lease: Lease) -> bytes:
             raise Malformed(f"the body has more than the {limit} bytes that are taken here")
         await lease.arrived(size)
         parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    if len(parts) == 1:
+        return parts[0]
+    return await asyncio.to_thread(b"".join, parts) if size > _LARGE_BYTES else b"".join(parts)
 
 
 def _announced(request: Request) -> int:

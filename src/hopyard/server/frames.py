@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from hopyard.domain.ids import Digest
 from hopyard.server.answers import Malformed
 
+MOST_FRAMES = 10_000  # of a pack
 FRAMES = "for each blob: 32 bytes of its digest, its size as 8 bytes little-endian, its bytes"
 _FRAME = struct.Struct("<32sQ")
 _ALONE_BYTES = 64 * 1024  # a blob of this size or more is handed to the socket as it is, not copied together with others
@@ -19,7 +20,7 @@ _MEDIA = "application/octet-stream"
 
 
 def split_frames(body: bytes) -> list[tuple[Digest, bytes]]:
-    """The blobs of a pack. Raises Malformed where a frame is cut off."""
+    """The blobs of a pack. Raises Malformed where a frame is cut off, or there are more than MOST_FRAMES."""
     blobs: list[tuple[Digest, bytes]] = []
     at, end = 0, len(body)
     while at < end:
@@ -29,6 +30,8 @@ def split_frames(body: bytes) -> list[tuple[Digest, bytes]]:
         at += _FRAME.size
         if size > end - at:
             raise Malformed("the pack ends within a blob")
+        if len(blobs) == MOST_FRAMES:
+            raise Malformed(f"the pack holds more than {MOST_FRAMES} blobs", hints=("send it in several packs",))
         blobs.append((Digest(raw.hex()), body[at : at + size]))
         at += size
     if not blobs:

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from hopyard.server.answers import JSON, encode_error, plain_error
 from hopyard.server.audit import PEER
-from hopyard.server.bodies import GIVE_UP
+from hopyard.server.bodies import CLOSED, GIVE_UP
 from hopyard.server.connections import RETRY_AFTER_S, Connections, Peer, PeerNames, unix_peer
 
 URL_BYTES = 65_535  # httptools takes no more; long lists of cursors come close
@@ -200,7 +200,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["state"].update({PEER: self._from, GIVE_UP: self.give_up})
+        self.scope["state"].update({PEER: self._from, GIVE_UP: self.give_up, CLOSED: self.transport.is_closing})
         self._in_head, self._in_body, self._head_bytes, self._arrived = True, False, 0, 0
         self._heads += 1
         self._deadline = self.loop.time() + self._all.limits.header_timeout_s

@@ -15,7 +15,7 @@ from hopyard.errors import IntegrityError, NotFound
 from hopyard.interfaces.locates_blobs import LocatesBlobs
 from hopyard.server.endpoint import Ask, Endpoint, Nothing, Raw
 from hopyard.server.fields import Hex, In
-from hopyard.server.frames import FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
+from hopyard.server.frames import FRAMES, MOST_FRAMES, FramesResponse, FrameWriter, split_frames, stream_frames
 from hopyard.server.parts import Parts
 from hopyard.server.remote_blobs import Search
 from hopyard.server.rights import check_owner, user_of
@@ -183,12 +183,12 @@ def blob_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return ScrubOut(found.size_bytes, found.damaged, found.last, lost[:_NAMED_LOST], len(lost))
 
     one = Raw("the blob's bytes")
-    pack = Raw(f"at most {PACK_LIMIT >> 20} MiB; {FRAMES}")
+    pack = Raw(f"at most {PACK_LIMIT >> 20} MiB and {MOST_FRAMES} blobs; {FRAMES}")
     return [
-        Endpoint("POST", "/blobs/missing", missing, body=MissingIn, returns=MissingOut, who="run", scope=Scope.READ, unaudited=_READS),
+        Endpoint("POST", "/blobs/missing", missing, body=MissingIn, returns=MissingOut, who="run", scope=Scope.READ, unaudited=_READS, heavy=True),
         Endpoint("POST", "/blobs/pack", put_pack, body=pack, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/fetch", fetch, body=FetchIn, returns=Raw(FRAMES), who="run", errors=(404, 409), scope=Scope.READ, unaudited=_READS),
-        Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,), scope=Scope.READ, unaudited=_READS),
+        Endpoint("POST", "/blobs/locate", locate, body=FetchIn, returns=LocateOut, who="run", errors=(404,), scope=Scope.READ, unaudited=_READS, heavy=True),
         Endpoint("POST", "/blobs/scrub", scrub, body=ScrubIn, returns=ScrubOut, scope=Scope.ADMIN, unaudited=_READS),
         Endpoint("PUT", "/blobs/{digest}", put, body=one, who="run", errors=(507,), rate="upload_bytes", unaudited=_BYTES),
         Endpoint("POST", "/blobs/{digest}/verify", verify, returns=VerifyOut, who="run", scope=Scope.READ, unaudited=_READS),

@@ -54,7 +54,7 @@ def why_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             what_if=[WhatIfOut(line.text, line.start_at) for line in found.what_if],
         )
 
-    return [Endpoint("GET", "/runs/{id}/why", explain, returns=WhyOut, errors=(404,))]
+    return [Endpoint("GET", "/runs/{id}/why", explain, returns=WhyOut, errors=(404,), heavy=True)]
 
 
 def _explain(snapshot: Snapshot, gang: GangId, progress: Mapping[GangId, float]) -> Why | None:
