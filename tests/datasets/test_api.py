@@ -127,6 +127,22 @@ def test_versions_are_counted_kept_and_deleted(tmp_path: Path) -> None:
     play(tmp_path, scene, loops=False)
 
 
+def test_the_metric_of_a_leaderboard_is_set_by_the_maker_of_the_dataset_and_the_owner(tmp_path: Path) -> None:
+    async def scene(stage: Stage) -> None:
+        bob, carol = [(await stage.ask("POST", "/users", {"name": name}))["token"] for name in ("bob", "carol")]
+        trees = [await stage.put_tree({"a": data}, token=carol) for data in (b"1", b"2", b"3")]
+        await stage.ask("POST", "/datasets/d/versions", {"manifest": trees[0], "metric": "val_acc"}, token=bob)
+        await stage.ask("POST", "/datasets/d/versions", {"manifest": trees[1], "metric": "val_acc"}, token=carol)  # as it is
+        for method, path, body in (("POST", "/datasets/d/versions", {"manifest": trees[2], "metric": "loss"}), ("PATCH", "/datasets/d", {"metric": "loss"})):
+            refused = await stage.ask(method, path, body, token=carol, status=403)
+            assert refused["error"]["message"] == "`d` was made by bob, who says with alice what its leaderboard ranks by"
+        assert [one["created_by"] for one in (await stage.ask("GET", "/datasets/d/versions"))["versions"]] == ["carol", "bob"]
+        assert (await stage.ask("PATCH", "/datasets/d", {"metric": "f1"}, token=bob))["metric"] == "f1"
+        assert (await stage.ask("PATCH", "/datasets/d", {"metric": "loss"}))["metric"] == "loss"
+
+    play(tmp_path, scene, loops=False)
+
+
 def test_what_is_no_tree_becomes_no_version(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         outside = Manifest((FileEntry("../x", 1, (digest_of(b"x"),)),)).encode()

@@ -33,6 +33,10 @@ class DatasetStore(Protocol):
         """Number 0 is the newest. Raises NotFound."""
         ...
 
+    async def first_version(self, name: str, /) -> DatasetVersion | None:
+        """The oldest version that was not deleted; None where there is none."""
+        ...
+
     async def set_metric(self, name: str, metric: str, higher_is_better: bool | None, /) -> None: ...
     async def delete(self, name: str, number: int | None, /) -> int:
         """One version, or all with the dataset; how many went. Raises NotFound; Conflict while a live run uses it."""

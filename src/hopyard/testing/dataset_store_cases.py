@@ -64,6 +64,10 @@ class DatasetCases:
         assert [(one.name, one.versions) for one in rest] == [("d2", 1), ("d3", 1), ("d4", 1), ("many", 5)]
         assert [one.number for one in await stores.datasets.versions("many", limit=2)] == [5, 4]
         assert [one.number for one in await stores.datasets.versions("many", before=4, limit=2)] == [3, 2]
+        assert await stores.datasets.first_version("many") == await stores.datasets.version("many", 1)
+        await stores.datasets.delete("many", 1)
+        assert await stores.datasets.first_version("many") == await stores.datasets.version("many", 2)
+        assert await stores.datasets.first_version("none") is None
 
     async def test_the_metric_of_its_board(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")

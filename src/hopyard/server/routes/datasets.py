@@ -102,6 +102,10 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """
         name, body = check_name(ask.path["name"], what="dataset"), ask.body
         manifest = Digest(body.manifest)
+        known = await parts.datasets.find(name) if body.metric is not None else None
+        ranks_anew = body.metric is not None and (known is None or known.metric != body.metric)
+        if ranks_anew:
+            await _check_ranks(parts, ask.caller.user, name)
         async with parts.sweeper.held_off():
             tree = await parts.trees.whole(manifest, what="dataset")
             uploads = await parts.trees.blobs(manifest) if parts.storage.has_uploads(ask.caller.user) else set()
@@ -110,13 +114,15 @@ def dataset_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 name, manifest, size_bytes=tree.size_bytes, files=tree.files, user=ask.caller.user, message=body.message, now=parts.now()
             )
         await parts.storage.referred(ask.caller.user, uploads)
-        if body.metric is not None:
+        if ranks_anew and body.metric is not None:
             await parts.datasets.set_metric(name, body.metric, None)
         return PushOut(made, created)
 
     async def set_metric(ask: Ask[Nothing, MetricIn]) -> Dataset:
-        """Say what the dataset's leaderboard ranks by, and in which direction."""
+        """Say what the dataset's leaderboard ranks by, and in which direction. 403 unless the caller pushed the dataset's first version, or owns
+        the server."""
         await _get(parts, ask.path["name"])
+        await _check_ranks(parts, ask.caller.require_user(), ask.path["name"])
         await parts.datasets.set_metric(ask.path["name"], ask.body.metric, ask.body.higher_is_better)
         return await _get(parts, ask.path["name"])
 
@@ -154,6 +160,15 @@ async def _check_pushed(parts: Parts, user: str, name: str, number: int | None) 
     for other, pushed in others.items():
         who = f"{other}, {parts.queues.owner}" if other != parts.queues.owner else other
         raise Forbidden(f"version {pushed} of `{name}` was pushed by {other}; those who may delete it: {who}", hints=("ask one of them",))
+
+
+async def _check_ranks(parts: Parts, user: str, name: str) -> None:
+    """Raises Forbidden unless the user may say what the dataset's leaderboard ranks by: another metric ranks the runs of everybody anew."""
+    first = await parts.datasets.first_version(name)
+    if first is None or user in (first.created_by, parts.queues.owner):
+        return
+    hint = f"ask one of them; `hop board {name} --metric METRIC` ranks by another metric for you alone"
+    raise Forbidden(f"`{name}` was made by {first.created_by}, who says with {parts.queues.owner} what its leaderboard ranks by", hints=(hint,))
 
 
 async def _get(parts: Parts, name: str) -> Dataset:

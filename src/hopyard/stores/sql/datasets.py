@@ -84,6 +84,15 @@ class SqlDatasetStore:
 
         return await self._database.read(read)
 
+    async def first_version(self, name: str, /) -> DatasetVersion | None:
+        oldest = select(dataset_versions).where(dataset_versions.c.dataset == name).order_by(dataset_versions.c.number).limit(1)
+
+        def read(conn: Connection) -> DatasetVersion | None:
+            row = conn.execute(oldest).one_or_none()
+            return None if row is None else _to_version(row)
+
+        return await self._database.read(read)
+
     async def set_metric(self, name: str, metric: str, higher_is_better: bool | None, /) -> None:
         def write(conn: Connection) -> None:
             _check_exists(conn, name)
