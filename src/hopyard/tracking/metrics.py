@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +17,17 @@ _STREAMS = ("metrics", "tensorboard")
 _READ_BYTES = 4 * 1024 * 1024
 _FEW_BYTES = 64 * 1024  # are read at once; more in a thread, so that others are served meanwhile
 MOST_POINTS = 1_000_000  # of all series together
-_BYTES_OF_POINT = 120  # as Python has them
+_BYTES_OF_POINT, _BYTES_OF_ANSWERED = 24, 100  # in arrays, and as Python numbers in lists beside these
+_LAST_STEP = 2**63 - 1
 
 
 @dataclass(slots=True)
 class Series:
     """One metric. steps, values, times (unix seconds) have equal lengths; `count` is how many points there were before thinning."""
 
-    steps: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    times: array[float] = field(default_factory=lambda: array("d"))
     count: int = 0
     dropped: bool = False  # while it is read: others come first, so what follows is passed over
 
@@ -85,7 +87,7 @@ class _Reader:
                     found[number] = None
                     continue
                 steps = series.steps
-                steps.append(given if given != NO_STEP else steps[-1] + 1 if steps else 0)
+                steps.append(given if given != NO_STEP else min(steps[-1] + 1, _LAST_STEP) if steps else 0)
                 series.values.append(value)
                 series.times.append(time)
 
@@ -125,13 +127,13 @@ async def read_series(
     return shown
 
 
-async def series_bytes(streams: Streams, past: Past) -> int:
-    """About how much memory `read_series` takes at most."""
+async def series_bytes(streams: Streams, past: Past, *, max_points: int | None) -> int:
+    """About how much memory `read_series` and an answer with all that it gives take at most."""
     points = 0
     for attempt, rank in {(key.attempt, key.rank) for key in await streams.list(past.run.id) if key.name in _STREAMS}:
         lengths = await streams.lengths(attempt, rank)
         points += sum(lengths.get(stream, 0) for stream in _STREAMS) // POINT_BYTES
-    return min(points, MOST_POINTS) * _BYTES_OF_POINT
+    return min(points, MOST_POINTS) * (_BYTES_OF_POINT + (_BYTES_OF_ANSWERED if max_points is None else 0))
 
 
 def _finish(found: dict[str, Series], max_points: int | None) -> None:
@@ -180,9 +182,9 @@ def thin(series: Series, max_points: int) -> None:
         begin, end = bucket * count // buckets, (bucket + 1) * count // buckets
         kept.update(_extremes(series.values, begin, end))
     order = sorted(kept)
-    series.steps = [series.steps[at] for at in order]
-    series.values = [series.values[at] for at in order]
-    series.times = [series.times[at] for at in order]
+    series.steps = array("q", [series.steps[at] for at in order])
+    series.values = array("d", [series.values[at] for at in order])
+    series.times = array("d", [series.times[at] for at in order])
 
 
 def _extremes(values: Sequence[float], begin: int, end: int) -> tuple[int, ...]:

@@ -168,7 +168,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         names = None if ask.query.names is None else [name for name in ask.query.names.split(",") if name]
         past = await look_back(parts.runs, parts.streams, RunId(ask.path["id"]))
         await check_here(parts, past.run)
-        await ask.lease.reserve(await series_bytes(parts.streams, past))
+        await ask.lease.reserve(await series_bytes(parts.streams, past, max_points=ask.query.max_points))
         found = await read_series(
             parts.streams, past, names=names, after=ask.query.after, limit=ask.query.limit + 1, rank=ask.query.rank, max_points=ask.query.max_points
         )
@@ -214,7 +214,7 @@ async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 
 def _series(series: Series) -> SeriesOut:
-    return SeriesOut(series.steps, series.values, series.times, series.count)  # type: ignore[arg-type]  # floats, read only
+    return SeriesOut(series.steps.tolist(), [*series.values], [*series.times], series.count)
 
 
 def _ranks(text: str) -> frozenset[int] | None:

@@ -1,0 +1,47 @@
+"""Reading metrics back takes memory for what is answered, and little for what is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hopyard.domain.ids import AttemptId, RunId, RunName
+from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
+from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
+from hopyard.interfaces.streams import Segment
+from hopyard.stores.streams import FolderStreams
+from hopyard.tracking.metrics import Series, read_series
+from hopyard.tracking.past import Past
+from hopyard.tracking.view import View
+
+ATTEMPT = AttemptId("r.1")
+RUN = Run(RunId("r"), RunName("a", "p", 1), RunSpec("p", (RoleSpec(("x",)),)), RunPhase.SUCCEEDED, datetime(2026, 1, 1, tzinfo=UTC))
+LOSS = series_of("loss")
+
+
+async def read(folder: Path, points: bytes) -> tuple[Series, int]:
+    """The thinned curve of these points, and how much memory it took at most to read it."""
+    streams = FolderStreams(folder)
+    await streams.append(ATTEMPT, 0, [Segment("metrics", 0, pack_definition("loss") + points)])
+    tracemalloc.start()
+    try:
+        found = await read_series(streams, Past(RUN, View((ATTEMPT,), {})), max_points=1000)
+        return found["loss"], tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        await streams.close()
+
+
+def test_a_long_curve_is_read_in_little_memory(tmp_path: Path) -> None:
+    count = 600_000
+    series, peak = asyncio.run(read(tmp_path, b"".join(pack_point(POINT, LOSS, n, 1.0, float(n)) for n in range(count))))
+    assert (series.count, series.steps[-1], len(series.steps) <= 1000) == (count, count - 1, True)
+    assert peak < 64 * count
+
+
+def test_steps_are_counted_up_to_the_largest_number(tmp_path: Path) -> None:
+    points = pack_point(POINT, LOSS, 2**63 - 1, 1.0, 1.0) + pack_point(POINT, LOSS, NO_STEP, 1.0, 2.0)
+    series, _ = asyncio.run(read(tmp_path, points))
+    assert list(series.steps) == [2**63 - 1] * 2
