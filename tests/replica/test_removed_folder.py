@@ -18,9 +18,9 @@ from hopyard.domain.resources import Resources
 from hopyard.replica.folder import Folder
 from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.outbox import push_files
-from hopyard.replica.report_limit import ReportLimit
 from hopyard.sdk import checkpoints
 from hopyard.sdk.client import Client
+from hopyard.sdk.report_limit import ReportLimit
 from hopyard.sdk.safepoint import SafePoints
 from hopyard.sdk.streams import Events
 

@@ -178,6 +178,47 @@ def test_it_goes_on_where_it_was_broken_off(server: tuple[Home, Client], recorde
     assert run["phase"] == "succeeded" and run["summary"] == {"acc": 0.75}
 
 
+LOUD = """
+import hopyard as hop
+for step in range(100_000):
+    hop.log(loss=1 / (step + 1), step=step)
+"""
+
+
+def test_a_long_recording_is_limited_as_a_run_is_and_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "home")
+    home.root.mkdir()
+    home.settings_file.write_text("runs: {max_output: 1M, max_metrics: 1M}\n")
+    monkeypatch.setenv("HOPYARD_HOME", str(home.root))
+    monkeypatch.setattr(shipping, "SYNC_BYTES", 300_000)
+    made, send, left = record(home, tmp_path, LOUD), Client.open, [0]
+    (made / "streams" / "stdout").write_bytes(b"".join(b"line %d\n" % n for n in range(300_000)))
+
+    def breaks(client: Client, *args: Any, **more: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise ConnectionError("broken off")
+        return send(client, *args, **more)
+
+    monkeypatch.setattr(Client, "open", breaks)
+    try:
+        client = connect(home=home)
+        for request in (4, 6):
+            left[0] = request
+            with pytest.raises(ConnectionError):
+                ship(made, client)
+        run = ship(made, client).run
+        found, series = client.get(f"/runs/{run['id']}"), curve(client, run["id"])
+        with client.open("GET", f"/runs/{run['id']}/log") as response:
+            log = response.read()
+        client.close()
+    finally:
+        stop_server(home, runs="stop")
+    assert sorted(text.partition(" of replica 0")[0].split()[-1] for text in found["unstored"]) == ["metrics", "stdout"]
+    assert series["steps"][-1] == 99_999 and 2**20 // 33 - 2 <= series["count"] <= 2**20 // 33 + 2, "the beginning and the last value"
+    assert log.startswith(b"line 0\n") and log.endswith(b"line 299999\n") and len(log) < 2**20 * 5 // 4 + 1000
+
+
 def test_kept_folders_count_as_sent(server: tuple[Home, Client], recorded: Path) -> None:
     home, client = server
     assert hop(home, "sync", "--keep", str(recorded)).returncode == 0

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hopyard.config.home import Home
-from hopyard.config.units import format_memory
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
@@ -33,14 +32,14 @@ from hopyard.replica.guard import Guard
 from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.limits import Groups, MemoryWatch
 from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
-from hopyard.replica.output_limit import OutputLimit
 from hopyard.replica.prepare import Preparation, tree_cache, view_of_home
 from hopyard.replica.rendezvous import variables
-from hopyard.replica.report_limit import ReportLimit
 from hopyard.replica.server import ServerLine
 from hopyard.replica.ship import Shipper, StopWord
 from hopyard.replica.supervise import Periodic, Supervisor, Wakeup
 from hopyard.replica.system import FIRST_S, SystemMetrics
+from hopyard.sdk.output_limit import OutputLimit
+from hopyard.sdk.report_limit import ReportLimit
 
 
 def redirect(folder: Path) -> None:
@@ -89,7 +88,7 @@ class Replica:
         self._left_behind = LeftBehind(folder, spec)
         self._output = OutputLimit(spec.node.max_output_bytes)
         self._before: Stamps | None = None  # what lay in the run's folder before its script began, where that is known
-        self._reports = ReportLimit(spec.node.max_metrics_bytes, folder.root / "reports")
+        self._reports = ReportLimit(spec.node.max_metrics_bytes, folder.root / "reports", say=say)
         self._checkpoints = Checkpoints(folder, spec, self._server, self._left_behind, self._server_offsets)
         self._shipper = Shipper(
             folder,
@@ -353,8 +352,7 @@ class Replica:
                 with (self._folder.streams / name).open("rb") as file:
                     dropped = self._output.dropped_bytes(name, file.fileno(), os.fstat(file.fileno()).st_size)
                 if dropped:
-                    limit = format_memory(self._output.limit_bytes)
-                    self._left_behind.add(f"{dropped} bytes of {name} of replica {self._spec.launch.rank} are left out: it passed the limit of {limit} (`hop run --max-output`, at most `runs: {{max_output: …}}` in config.yaml)")
+                    self._left_behind.add(self._output.sentence(name, self._spec.launch.rank, dropped))
 
     def _tell_of_limited_reports(self, name: str) -> None:
         self._left_behind.add(self._reports.sentence(name, self._spec.launch.rank))

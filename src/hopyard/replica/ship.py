@@ -23,9 +23,9 @@ from hopyard.errors import HopyardError, IntegrityError, NotFound, RunOver, Serv
 from hopyard.private_files import open_inside
 from hopyard.replica.diary import say
 from hopyard.replica.folder import Folder
-from hopyard.replica.output_limit import OutputLimit
-from hopyard.replica.report_limit import ReportLimit
 from hopyard.replica.server import ServerLine
+from hopyard.sdk.output_limit import OutputLimit
+from hopyard.sdk.report_limit import ReportLimit
 
 SYNC_BYTES = 4 * 1024**2
 SYNC_EVERY_S = 0.2  # on average: what says something all the time leaves its processor to what computes; a few may follow each other at once

@@ -18,11 +18,12 @@ from typing import Any
 
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.ids import slug
-from hopyard.domain.replica import STREAMS
+from hopyard.domain.stream_limits import StreamLimits
 from hopyard.errors import Conflict, HopyardError, IntegrityError, NotFound, SpecError
 from hopyard.file_locks import is_locked, try_lock
 from hopyard.private_files import write_atomically
 from hopyard.sdk.client import Client
+from hopyard.sdk.limited_streams import LimitedStreams
 from hopyard.sdk.offline import LOCK_FILE, RUN_FILE
 
 SYNC_BYTES = 4 * 1024**2
@@ -91,7 +92,7 @@ def ship(folder: Path, client: Client, *, keep: bool = False, tell: Tell = _sile
         if run.get("offline") is False:
             raise Conflict(f"{run['name']} was not recorded offline")
         attempt = f"{run['id']}.1"
-        size = _send_streams(client, attempt, folder / "streams", tell)
+        size = _send_streams(client, attempt, folder, tell)
         count = _send_checkpoints(client, attempt, folder, tell)
         _end(client, attempt, facts)
         if keep:
@@ -147,35 +148,34 @@ def _spec(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _send_streams(client: Client, attempt: str, streams: Path, tell: Tell) -> int:
-    """All bytes of all streams; how many there are."""
-    sizes = {name: (streams / name).stat().st_size for name in STREAMS if (streams / name).is_file()}
-    total = sum(sizes.values())
-    offsets = _sync(client, attempt, _running(), [], final=False)
-    while True:
-        done = sum(min(offsets.get(name, 0), size) for name, size in sizes.items())
-        tell("streams", done, total)
-        parts: list[tuple[str, int, bytes]] = []
-        left = SYNC_BYTES
-        for name, size in sizes.items():
-            at = offsets.get(name, 0)
-            if at < size and left > 0:
-                with (streams / name).open("rb") as file:
-                    file.seek(at)
-                    parts.append((name, at, file.read(min(left, size - at))))
-                left -= len(parts[-1][2])
-        if not parts:
-            return total
-        before, offsets = offsets, _sync(client, attempt, _running(), parts, final=False)
-        if offsets == before:
-            raise IntegrityError(f"the server takes no more of {', '.join(name for name, _, _ in parts)}")
+def _send_streams(client: Client, attempt: str, folder: Path, tell: Tell) -> int:
+    """All bytes of all streams that the server's limits leave; how many there are."""
+    answer = _sync(client, attempt, _running(), [], final=False)
+    limits = answer.get("limits") or {}
+    with LimitedStreams(folder, StreamLimits(limits.get("output_bytes", 0), limits.get("reports_bytes", 0))) as streams:
+        total, offsets = sum(streams.sizes.values()), answer["offsets"]
+        while True:
+            done = sum(min(offsets.get(name, 0), size) for name, size in streams.sizes.items())
+            tell("streams", done, total)
+            parts: list[tuple[str, int, bytes]] = []
+            left = SYNC_BYTES
+            for name, size in streams.sizes.items():
+                at = offsets.get(name, 0)
+                if at < size and left > 0:
+                    parts.append((name, at, streams.read(name, at, left)))
+                    left -= len(parts[-1][2])
+            if not parts:
+                return total
+            before, offsets = offsets, _sync(client, attempt, _running(), parts, final=False)["offsets"]
+            if offsets == before:
+                raise IntegrityError(f"the server takes no more of {', '.join(name for name, _, _ in parts)}")
 
 
-def _sync(client: Client, attempt: str, status: Mapping[str, Any], parts: list[tuple[str, int, bytes]], *, final: bool) -> dict[str, int]:
+def _sync(client: Client, attempt: str, status: Mapping[str, Any], parts: list[tuple[str, int, bytes]], *, final: bool) -> dict[str, Any]:
     head = {"status": status, "segments": [{"stream": n, "offset": at, "size": len(data)} for n, at, data in parts], "final": final}
     body = b"".join((json.dumps(head).encode(), b"\n", *(data for _, _, data in parts)))
     with client.open("POST", f"/attempts/{attempt}/replicas/0/sync", body=body) as response:
-        return {str(name): int(length) for name, length in json.loads(response.read())["offsets"].items()}
+        return dict(json.loads(response.read()))
 
 
 def _running() -> dict[str, Any]:

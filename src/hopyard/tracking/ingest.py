@@ -130,6 +130,10 @@ class Ingest:
             if not replica.superseded:
                 await replica.live.write(self._runs)
 
+    async def limits(self, attempt: AttemptId, rank: int) -> StreamLimits:
+        """Of the streams of this replica. Raises NotFound as `take`."""
+        return (await self._replica(attempt, rank)).limits
+
     async def offline(self, attempt: AttemptId, rank: int) -> bool:
         """Whether these are the streams of a run that was recorded without a server. Raises NotFound as `take`."""
         return (await self._replica(attempt, rank)).offline

@@ -14,6 +14,7 @@ from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, s
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.run import MAX_REPLICAS, Run, check_newest
+from hopyard.domain.stream_limits import StreamLimits
 from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
 from hopyard.interfaces.streams import Segment
 from hopyard.server.accept import MAX_NOTE_BYTES, MAX_SPEC_BYTES
@@ -56,7 +57,7 @@ class VerifiedOut(Struct, frozen=True):
 class SyncOut(Struct, frozen=True):
     """offsets: how long each stream is here: the replica goes on from there. token: a fresh one where the old one has used
     up half of its life. stop: the replica is to end, within `grace_s`; preempt: to make room, after saving a checkpoint. full: the
-    server has no space left for the segments; only one that is to end is told so, others are refused with 507."""
+    server has no space left for the segments; only one that is to end is told so, others are refused with 507. limits: of the streams, told to users who send a recording."""
 
     offsets: Mapping[str, int]
     token: str | None
@@ -64,6 +65,7 @@ class SyncOut(Struct, frozen=True):
     preempt: bool = False
     grace_s: float | None = None
     full: bool = False
+    limits: StreamLimits | None = None
 
 
 class CheckpointIn(In):
@@ -109,6 +111,7 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             run = await parts.runs.get(RunId(split_attempt(attempt)[0]))
             check_own(ask.caller, run, owner=parts.queues.owner)
             over = run.phase.final
+        limits = None if ask.caller.run is not None else await parts.ingest.limits(attempt, rank)
         full = False
         try:
             offsets = await parts.ingest.take(attempt, rank, segments, over=over)
@@ -122,9 +125,9 @@ def attempt_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         stop = await _hear(parts, attempt, status)
         token = parts.tokens.renewed(bearer(ask.request.headers.get("authorization")))
         if not stop:
-            return answer(SyncOut(offsets, token, stop, full=full))
+            return answer(SyncOut(offsets, token, stop, full=full, limits=limits))
         grace_s = parts.controller.grace(attempt).total_seconds()
-        return answer(SyncOut(offsets, token, stop, parts.controller.preempts(attempt), grace_s, full))
+        return answer(SyncOut(offsets, token, stop, parts.controller.preempts(attempt), grace_s, full, limits))
 
     async def checkpoint(ask: Ask[Nothing, CheckpointIn]) -> Checkpoint:
         """Record a checkpoint whose blobs are all here; 409 `missing_blobs` names those that are not.

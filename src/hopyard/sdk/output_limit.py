@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hopyard.config.units import format_memory
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
-from hopyard.replica.holes import BLOCK, punch
+from hopyard.sdk.holes import BLOCK, punch
 
 _LONGEST_LINE = 65_536
 
@@ -37,6 +37,9 @@ class OutputLimit:
             return 0
         cut = self._cut(descriptor, size)
         return self._tail_begin(descriptor, size, cut) - cut
+
+    def sentence(self, name: str, rank: int, dropped: int) -> str:
+        return f"{dropped} bytes of {name} of replica {rank} are left out: it passed the limit of {format_memory(self.limit_bytes)} (`hop run --max-output`, at most `runs: {{max_output: …}}` in config.yaml)"
 
     def shipped_size(self, name: str, descriptor: int, size: int, *, ended: bool) -> int:
         """How long the stream is that the server gets of a file of this size."""

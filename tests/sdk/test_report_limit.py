@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.domain.points import NO_STEP, POINT, Point, pack_definition, pack_point, read_records, series_of
-from hopyard.replica.report_limit import ReportLimit
+from hopyard.sdk.report_limit import ReportLimit
 
 MIB = 1024 * 1024
 

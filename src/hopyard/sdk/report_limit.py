@@ -11,7 +11,7 @@ import errno
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,8 +21,7 @@ from hopyard.domain.points import MAX_RECORD_BYTES, NO_STEP, POINT, pack_definit
 from hopyard.domain.run import UNSTORED, RunEventKind
 from hopyard.errors import IntegrityError
 from hopyard.private_files import make_folder, open_file
-from hopyard.replica.diary import say
-from hopyard.replica.holes import BLOCK, punch
+from hopyard.sdk.holes import BLOCK, punch
 
 _PIECE_BYTES = 4 * 1024**2
 _PIECES_A_LOOK = 4
@@ -180,13 +179,13 @@ class _Limited:
 
 
 class ReportLimit:
-    """Of all streams of reports of a replica. limit_bytes: of each; 0 is none. folder: where what is kept of them lies.
+    """Of all streams of reports of a replica. limit_bytes: of each; 0 is none. folder: where what is kept of them lies. say: hears of trouble.
 
     All but `server_offset` belongs to one thread. A study's journal is not limited: it is what the next driver goes on from.
     """
 
-    def __init__(self, limit_bytes: int, folder: Path) -> None:
-        self.limit_bytes, self._folder = limit_bytes, folder
+    def __init__(self, limit_bytes: int, folder: Path, *, say: Callable[[str], None] = lambda _: None) -> None:
+        self.limit_bytes, self._folder, self._say = limit_bytes, folder, say
         self._limited: dict[str, _Limited] = {}
 
     def applies(self, name: str, size: int) -> bool:
@@ -213,7 +212,7 @@ class ReportLimit:
             try:
                 limited.given_back = punch(path, before, end)
             except OSError as failed:
-                say(f"{name} takes its space until the end: {failed.strerror}")
+                self._say(f"{name} takes its space until the end: {failed.strerror}")
         return limited.cut + limited.kept_bytes
 
     def read(self, name: str, descriptor: int, at: int, count: int) -> bytes:

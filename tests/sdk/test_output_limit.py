@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.replica.output_limit import OutputLimit
+from hopyard.sdk.output_limit import OutputLimit
 
 MIB = 1024 * 1024
 LIMIT = OutputLimit(4 * MIB)

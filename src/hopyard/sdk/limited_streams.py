@@ -1,0 +1,90 @@
+"""The streams of a recording as a server gets them: what a replica would leave out of them is left out here, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hopyard.domain.replica import STREAMS
+from hopyard.domain.run import UNSTORED
+from hopyard.domain.stream_limits import OUTPUT_STREAMS, StreamLimits
+from hopyard.sdk.output_limit import OutputLimit
+from hopyard.sdk.report_limit import ReportLimit
+
+_KEPT = "reports"  # what is sent in the place of the rest of a long stream: made anew each time, always the same
+
+
+class LimitedStreams:
+    """A context: the recording of `folder` has ended. sizes: by name, how long the server's copy of each stream is to be."""
+
+    def __init__(self, folder: Path, limits: StreamLimits) -> None:
+        self._folder, self._kept = folder / "streams", folder / _KEPT
+        self._output, self._reports = OutputLimit(limits.output_bytes), ReportLimit(limits.reports_bytes, self._kept)
+        self._descriptors: dict[str, int] = {}
+        self._closing = ExitStack()
+        self.sizes: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self._kept, ignore_errors=True)
+        self._closing.callback(shutil.rmtree, self._kept, ignore_errors=True)
+        with self._closing:
+            self._open()
+            self._tell()
+            self.sizes = {name: self._length(name) for name in self._descriptors}
+            self._closing = self._closing.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._closing.close()
+
+    def read(self, name: str, at: int, count: int) -> bytes:
+        """At most `count` bytes of what the server gets of a stream, from its byte `at` on."""
+        descriptor, count = self._descriptors[name], min(count, self.sizes[name] - at)
+        if self._reports.applies(name, self._size(name)):
+            return self._reports.read(name, descriptor, at, count)
+        return self._output.read(name, descriptor, at, count, ended=True)
+
+    def _open(self) -> None:
+        for name in STREAMS:
+            if (self._folder / name).is_file():
+                self._descriptors[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+                self._closing.callback(os.close, self._descriptors[name])
+
+    def _size(self, name: str) -> int:
+        return os.fstat(self._descriptors[name]).st_size
+
+    def _length(self, name: str) -> int:
+        size, descriptor = self._size(name), self._descriptors[name]
+        if self._reports.applies(name, size):
+            return self._reports.look(name, str(self._folder / name), descriptor, size, acknowledged=0, now=0.0, ended=True)
+        return self._output.shipped_size(name, descriptor, size, ended=True)
+
+    def _tell(self) -> None:
+        """Add what is left out to the events, once: a sync that was broken off comes again."""
+        said: list[str] = []
+        for name, descriptor in self._descriptors.items():
+            size = self._size(name)
+            if name in OUTPUT_STREAMS and (dropped := self._output.dropped_bytes(name, descriptor, size)):
+                said.append(self._output.sentence(name, 0, dropped))
+            elif self._reports.applies(name, size):
+                said.append(self._reports.sentence(name, 0))
+        if not said:
+            return
+        path = self._folder / "events"
+        there = path.read_bytes() if path.exists() else b""
+        lines = [json.dumps({"kind": UNSTORED, "text": text}).encode() + b"\n" for text in said]
+        fresh = [line for line in lines if line not in there]
+        if fresh:
+            with path.open("ab") as events:
+                events.write((b"" if there.endswith(b"\n") or not there else b"\n") + b"".join(fresh))
+        if "events" not in self._descriptors:
+            self._open_events(path)
+
+    def _open_events(self, path: Path) -> None:
+        self._descriptors["events"] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._closing.callback(os.close, self._descriptors["events"])
