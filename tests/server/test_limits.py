@@ -269,6 +269,60 @@ def test_a_body_in_crumbs_and_requests_in_heaps_are_refused(tmp_path: Path, requ
     serve(tmp_path, scene)
 
 
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [(b"0\r\nX: ", b"a" * 50_000), (b"0\r\n", b"X: " + b"a" * 1000 + b"\r\n"), (b"4;x=", b"a" * 50_000), (b"", b"0" * 50_000)],
+    ids=["a trailer", "trailers", "an extension", "a size"],
+)
+def test_chunked_bodies_with_more_beside_their_bytes_than_headers_may_have_are_refused(tmp_path: Path, begin: bytes, more: bytes) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        reader, writer = await link(port)
+        writer.write(b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await asyncio.sleep(0)
+        writer.write(begin)
+        sent, refused = 0, asyncio.create_task(reader.readuntil(b"\r\n"))
+        async with asyncio.timeout(30):
+            while not refused.done() and sent < 20 * 2**20:
+                writer.write(more)
+                sent += len(more)
+                await asyncio.sleep(0)
+            assert (await refused).startswith(b"HTTP/1.1 4")
+        writer.close()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+
+    serve(tmp_path, scene)
+
+
+def test_a_chunked_body_with_an_extension_and_a_trailer_is_taken(tmp_path: Path) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        head = b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nTransfer-Encoding: chunked\r\n\r\n" % TOKEN.encode()
+        status, _, told = await ask(port, head + b'e;a=b\r\n{"digests":[]}\r\n0\r\nX-Sum: 1\r\n\r\n')
+        assert (status, told) == (200, {"missing": []})
+
+    serve(tmp_path, scene)
+
+
+def test_a_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        assert (await ask(port, HEALTH + b"Host: evil.example\r\n\r\n"))[0] == 400
+
+    serve(tmp_path, scene)
+
+
+def test_requests_behind_a_refused_one_leave_nothing_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(_stage: Stage, port: int) -> None:
+        for _ in range(5):
+            reader, writer = await link(port)
+            writer.write((HEALTH + b"\r\n") * 200)
+            with suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+    serve(tmp_path, scene)
+
+
 def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> None:
     async def scene(stage: Stage, port: int) -> None:
         size = 40 * 2**20

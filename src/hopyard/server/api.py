@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hopyard.config.limits import LimitSettings
-from hopyard.server.answers import plain_error
+from hopyard.server.answers import JSON, encode, plain_error
 from hopyard.server.audit import Auditor
 from hopyard.server.bodies import BodyMemory
 from hopyard.server.endpoint import Ask, Endpoint, Guard, Nothing, Resource
@@ -77,8 +79,13 @@ def create_api(parts: Parts, limits: LimitSettings | None = None) -> ASGIApp:
     limits = limits or LimitSettings()
     guard = Guard(parts.tokens, Rates(limits, now=time.monotonic), BodyMemory(limits.body_memory_bytes), Auditor(parts.audit, parts.runs, now=parts.now), UserTurns(), limits.body_timeout_s)
 
-    async def openapi(_ask: Ask[Nothing, Nothing]) -> Any:
-        return describe(found, version=parts.version, base=BASE)
+    @cache
+    def description() -> bytes:
+        """Encoded once: that takes a tenth of a second, and any stranger may ask for it."""
+        return encode(describe(found, version=parts.version, base=BASE))
+
+    async def openapi(_ask: Ask[Nothing, Nothing]) -> Response:
+        return Response(description(), media_type=JSON)
 
     described = [Endpoint(method, "/openapi.json", openapi, who="anyone") for method in ("GET", "HEAD")]
     groups = {**_by_path(found), "/openapi.json": described}

@@ -14,7 +14,7 @@ from typing import Any
 import httptools
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from hopyard.server.answers import JSON, encode_error, plain_error
@@ -84,6 +84,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes = self._arrived = self._heads = 0  # of the head's headers; of what came of it; heads that began
         self._body_bytes, self._body_since = 0, 0.0
         self._pieces = self._piece_bytes = 0  # of the body, as its sender cut it
+        self._framing_bytes = 0  # of the body: what came beside it, such as sizes and extensions of chunks, and trailers
+        self._open: list[RequestResponseCycle] = []  # requests that are not answered yet, oldest first
         self._deadline = _NEVER
         self._unread, self._unread_since = 0, 0.0
         self._full_since: float | None = None  # since when the client has not read enough for more to be written
@@ -108,7 +110,14 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
+        self._end_requests()
         super().connection_lost(exc)
+
+    def _end_requests(self) -> None:
+        """Nothing can be answered any more."""
+        for cycle in self._open:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def _leave(self) -> None:
         self._all.unwatch(self)
@@ -184,7 +193,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._thrown_away > _LINGER_BYTES:
                 self.transport.abort()
             return
-        idle, in_head, heads = not self._in_body, self._in_head, self._heads
+        idle, in_head, heads, body_bytes = not self._in_body, self._in_head, self._heads, self._piece_bytes
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -197,6 +206,10 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._arrived += len(data)
             if self._arrived > HEADER_BYTES + URL_BYTES + HEADER_COUNT * _SEPARATORS:
                 self._refuse(431, "usage", f"the headers have more than {HEADER_BYTES >> 10} KiB")
+        elif self._in_body and not idle and self._heads == heads:
+            self._framing_bytes += len(data) - (self._piece_bytes - body_bytes)
+            if self._framing_bytes > HEADER_BYTES + self._piece_bytes:  # the parser may keep it, and copy it again and again
+                self._refuse(431, "usage", "the chunks of the body have longer extensions or trailers than bytes", "leave them out")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -221,7 +234,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body = False, True
         self._body_bytes, self._body_since = 0, self.loop.time()
-        self._pieces = self._piece_bytes = 0
+        self._pieces = self._piece_bytes = self._framing_bytes = 0
         if len(self.pipeline) >= _PIPELINED:
             self._refuse(400, "usage", f"more than {_PIPELINED} requests wait for earlier ones of this connection", "wait for answers")
             raise _Refused
@@ -229,7 +242,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._peer is not None:
             self._peer.waiting.pop(self, None)
         if self.client is not None:
-            host = next((value for name, value in self.headers if name == b"host"), b"")
+            hosts = [value for name, value in self.headers if name == b"host"]
+            if len(hosts) > 1:
+                self._refuse(400, "usage", "there is more than one `Host` header", "send one")
+                raise _Refused
+            host = hosts[0] if hosts else b""
             if not self._hosts.allow(host):
                 self._refuse(
                     421, "usage", f"this server does not answer to the name `{host[:80].decode('latin-1')}`",
@@ -237,6 +254,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 )
                 raise _Refused
         super().on_headers_complete()
+        self._open.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -252,6 +270,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._open = [cycle for cycle in self._open if not cycle.response_complete]
         super().on_response_complete()
         if self._peer is not None and not self.pipeline and not self._in_head:
             self._peer.waiting[self] = None
@@ -267,12 +286,9 @@ class LimitedProtocol(HttpToolsProtocol):
         body = encode_error(code, message, hints)
         lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in self.server_state.default_headers)]
         lines += [b"content-type: %b\r\n" % JSON.encode(), b"content-length: %d\r\n" % len(body), b"connection: close\r\n\r\n", body]
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        if not any(cycle.response_started and not cycle.response_complete for cycle in self._open):
             self.transport.write(b"".join(lines))
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
+        self._end_requests()
         self.flow.resume_reading()
         self.transport.write_eof()
         self._deadline = self.loop.time() + _LINGER_S
