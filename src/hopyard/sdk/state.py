@@ -13,6 +13,8 @@ from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import open_file
+from hopyard.sdk.in_place import Filler
+from hopyard.sdk.speak import say
 
 
 class Kind(StrEnum):
@@ -54,41 +56,40 @@ def take(value: Any) -> Any:
 
 
 def put_back(name: str, value: Any, state: Any) -> Any:
-    """Give `value` the state that `take` took; returns the object that has it now (another one only for plain immutable
-    values). Raises SpecError when the object refuses, as after a change of the model."""
+    """Give `value` the state that `take` took; returns the object that has it now (another one only where it
+    cannot be filled: numbers, texts, arrays of another shape). Raises SpecError when the object refuses, as after a change of the model."""
     kind = kind_of(value)
     try:
-        if kind in _PAIRS:
-            getattr(value, _PAIRS[kind][1])(state)
+        if kind in _PAIRS or kind is Kind.BIT_GENERATOR:
+            _put_own(value, state)
             return value
-        if kind is Kind.BIT_GENERATOR:
-            value.bit_generator.state = state
-            return value
-        return _put_value(value, state)
+        return _put_value(name, value, state)
     except Exception as refused:
         hint = "the checkpoint was made by other code or other parameters; without it: `hop fork` with no checkpoint, or unset HOPYARD_RESTORE_DIR"
         raise SpecError(f"the checkpoint does not fit `{name}`: {refused}", hints=(hint,)) from refused
 
 
-def _put_value(value: Any, state: Any) -> Any:
+def _put_value(name: str, value: Any, state: Any) -> Any:
     """In place where that can be, so that names that the script already holds see it."""
-    if type(value) is type(state):
-        if isinstance(value, dict):
-            value.clear()
-            value.update(state)
-            return value
-        if isinstance(value, list):
-            value[:] = state
-            return value
-        if isinstance(value, set):
-            value.clear()
-            value |= state
-            return value
-        if hasattr(value, "__dict__"):
-            vars(value).clear()
-            vars(value).update(vars(state))
-            return value
-    return state
+
+    def changed(how: str) -> None:
+        say(f"`{name}` holds {how}: what was saved is on what hop.bind returns alone (`bound.{name}`)", once=f"changed-{name}")
+
+    return Filler(_own_state, _put_own, changed).fill(value, state)
+
+
+def _own_state(value: Any) -> Any:
+    """None for an object without methods for its state."""
+    kind = kind_of(value)
+    return take(value) if kind in _PAIRS or kind is Kind.BIT_GENERATOR else None
+
+
+def _put_own(value: Any, state: Any) -> None:
+    kind = kind_of(value)
+    if kind is Kind.BIT_GENERATOR:
+        value.bit_generator.state = state
+    else:
+        getattr(value, _PAIRS[kind][1])(state)
 
 
 def write(path: str, value: Any, state: Any) -> str:
