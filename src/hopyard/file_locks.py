@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hopyard.private_files import open_file
+from hopyard.private_files import open_file, open_inside
 
 _NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # something else lies there: a damaged folder
 
 
 @contextmanager
-def try_lock(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, shared: bool = False) -> Iterator[bool]:
+def try_lock(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[bool]:
     """Whether the lock of a file was free; it is held within the block then. flags: how the file is opened. Raises OSError."""
     descriptor = open_file(path, flags)
     try:
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True
         except BlockingIOError:
             free = False
@@ -28,11 +28,18 @@ def try_lock(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, shared: b
         os.close(descriptor)
 
 
-def is_locked(path: str | Path) -> bool:
+def is_locked(path: str | Path, *, inside: Path | None = None) -> bool:
     """Whether a process holds the lock of a file for itself. It is taken shared for a moment: a process that wants it tries more than once.
-    Raises OSError, but not for a file that is not there."""
+    inside: a folder that other programs write to, in which `path` is then (see `private_files.open_inside`). Raises OSError, but not for a file
+    that is not there."""
     try:
-        with try_lock(path, os.O_RDWR, shared=True) as free:
-            return not free
+        descriptor = open_file(path, os.O_RDWR) if inside is None else open_inside(inside, str(path), os.O_RDWR)
     except _NOT_THERE:
         return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -45,24 +45,35 @@ def open_file(path: str | Path, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
-def open_inside(folder: Path, path: str, flags: int) -> int:
-    """A descriptor of a file or folder below `folder`, in which other programs may put links in the place of anything: it is what lies at
-    that path, reached through no link. `folder` itself stands in a folder of ours. Raises OSError; FileNotFoundError where it is not there,
-    which holds for what only a link leads to, and for pipes and devices."""
-    wanted = os.path.normpath(f"{os.path.realpath(folder.parent)}/{folder.name}/{path}")
-    missing = FileNotFoundError(errno.ENOENT, "only a link, a pipe or a device is in its place", wanted)
+def open_plain(path: str | Path, flags: int) -> int:
+    """A descriptor of a file or folder in whose place other programs may put anything. A link, pipe or device there counts as nothing: the
+    first would lead elsewhere, the others would hold us up. Raises OSError."""
+    missing = FileNotFoundError(errno.ENOENT, "only a link, a pipe or a device is in its place", os.fspath(path))
     try:
-        descriptor = open_file(wanted, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a named pipe must not hold us up
+        descriptor = open_file(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as failed:
         raise missing if failed.errno in (errno.ELOOP, errno.ENXIO) else failed from None
-    try:
-        about = os.fstat(descriptor)
-        if os.readlink(f"/proc/self/fd/{descriptor}") == wanted and (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
-            return descriptor
-        raise missing
-    except BaseException:
-        os.close(descriptor)
-        raise
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return descriptor
+    os.close(descriptor)
+    raise missing
+
+
+def open_inside(folder: Path, path: str, flags: int) -> int:
+    """As `open_plain`, below `folder`, in which no folder on the way may be a link either. `folder` itself stands in a folder of ours."""
+    wanted = os.path.normpath(f"{os.path.realpath(folder.parent)}/{folder.name}/{path}")
+    descriptor = open_plain(wanted, flags)
+    if os.readlink(f"/proc/self/fd/{descriptor}") == wanted:
+        return descriptor
+    os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "only a link leads to it", wanted)
+
+
+def read_inside(folder: Path, path: str, *, most: int = 16 * 2**20) -> bytes:
+    """What a small file below `folder` holds, at most so many bytes. Raises OSError as `open_inside` does."""
+    with os.fdopen(open_inside(folder, path, os.O_RDONLY), "rb") as file:
+        return file.read(most)
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = False, below: str | Path = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -124,6 +125,31 @@ def test_nothing_that_a_repository_names_is_started(repository: Path, monkeypatc
     state, diff = GitProbe(repository).collect()
     assert state is not None and b"+two" in diff
     assert not (repository / "CAUGHT").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"remote.origin.url": "ext::sh {trap}", "protocol.ext.allow": "always"},
+        {"remote.origin.url": "ssh://nowhere.invalid/x", "core.sshCommand": "{trap}"},
+        {"remote.origin.url": "{repository}", "remote.origin.uploadpack": "{trap}; git-upload-pack", "protocol.file.allow": "always"},
+    ],
+    ids=["ext", "ssh", "uploadpack"],
+)
+def test_what_a_partial_clone_lacks_is_not_fetched(repository: Path, settings: dict[str, str]) -> None:
+    trap = repository / "trap.sh"
+    trap.write_text(f"#!/bin/sh\ntouch {repository}/CAUGHT\n")
+    trap.chmod(0o755)
+    blob = git(repository, "rev-parse", "HEAD:a.py")
+    (repository / "a.py").write_text("two\n")
+    (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    for key, value in {"core.repositoryFormatVersion": "1", "extensions.partialClone": "origin", "remote.origin.promisor": "true", **settings}.items():
+        git(repository, "config", key, value.format(trap=trap, repository=repository))
+    GitProbe(repository).collect()
+    assert not (repository / "CAUGHT").exists()
+    with suppress(subprocess.CalledProcessError):
+        git(repository, "diff", "HEAD")
+    assert (repository / "CAUGHT").exists(), "git does fetch it"
 
 
 def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,3 +135,22 @@ for name in ('root', 'environ', 'mem', 'cwd'):
             assert _run(home, script) == ""
         finally:
             other.kill()
+
+
+def test_capabilities_that_root_inherits_do_not_come_back(tmp_path: Path) -> None:
+    """Old container engines start root with inheritable ones."""
+    if os.getuid() != 0:
+        pytest.skip("only root inherits any")
+    own, secret = tmp_path / "attempts" / "abcdef.1", tmp_path / "token"
+    make_folder(own)
+    secret.write_text("as it was")
+    script = f"umount -l {tmp_path}; umount -l {tmp_path}; cat {secret}; grep CapInh /proc/self/status"
+    for folder in ("cache", "address"):
+        make_folder(tmp_path / folder)
+    # A user namespace begins without any; this is the way without one.
+    start = _START.replace("if find_protection()", "from hopyard.replica import process; process.find_protection = lambda: Protection.MOUNTS\nif find_protection()")
+    command = ["setpriv", "--inh-caps", "+sys_admin,+sys_ptrace,+dac_read_search", sys.executable, "-c", start, str(tmp_path), "0", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip("the kernel allows no mounts here")
+    assert (own / "out").read_text().split() == ["CapInh:", "0" * 16], done.stderr

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engines.bench import LocalBench
+from hopyard.domain.ids import AttemptId
+from hopyard.domain.replica import StopOrder
+from hopyard.engines.local.folder import ReplicaFolder, replica_folders
 from hopyard.private_files import open_inside
 from hopyard.replica.folder import Folder
 from replica.conftest import Play
@@ -65,3 +70,48 @@ def test_nothing_is_opened_through_a_link(tmp_path: Path, swapped: str) -> None:
     place.symlink_to(tmp_path / "other" / swapped)
     with pytest.raises(FileNotFoundError):
         open_inside(tmp_path / "gang" / "0", "streams/events", 0)
+
+
+_PIPES = """
+import os, time
+while not os.path.exists("go"):
+    time.sleep(0.01)
+replica = os.environ["HOPYARD_REPLICA_DIR"]
+for name in ("status.json", "spec.json", "stop.json", "left.json", "token", "lock", "streams/events", "streams/metrics", "streams/stdout"):
+    path = f"{replica}/{name}"
+    if os.path.lexists(path):
+        os.unlink(path)
+    os.mkfifo(path)
+os.mkfifo("events.out.tfevents.1.x")
+open("planted", "w").close()
+time.sleep(600)
+"""
+
+
+def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engine(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", _PIPES)
+        processes = [psutil.Process(pid) for state in [await bench.running("a.1")] for pid in (state.pid, state.child_pid)]
+        work = bench.folder("a.1") / "work"
+        (work / "go").touch()
+        await bench.until(lambda _: (work / "planted").exists())
+        await bench.launch("b.1", "print('of another run')")
+        assert [ended.code for ended in await bench.exits("b.1")] == [0]
+        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+        await bench.engine.forget(AttemptId("a.1"))
+        await bench.until(lambda _: not bench.folder("a.1").exists())
+        await bench.until(lambda _: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes))
+
+    play(scenario)
+
+
+def test_the_engine_writes_through_no_link_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    own, other = tmp_path / "a.1" / "0", tmp_path / "b.1" / "0"
+    for place in (own, other):
+        place.mkdir(parents=True)
+    folder = ReplicaFolder(own)
+    own.rename(tmp_path / "a.1" / "away")
+    own.symlink_to(other)
+    with pytest.raises(NotADirectoryError):
+        folder.request_stop(StopOrder(1.0))
+    assert list(other.iterdir()) == [] and replica_folders(tmp_path / "a.1") == []

@@ -24,6 +24,8 @@ _MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
 _TIMEOUT_S = 20.0
 _LONGEST = 1024  # characters of a branch or a remote
 _MOST_LEFT_OUT = 1000  # changed files that git is told to leave out, one by one
+# Objects that are missing in a partial clone are not fetched: the repository's settings would name the programs for that.
+_GIT_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0"}
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 _DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
 # These name another repository than the folder's, or programs to start.
@@ -60,7 +62,7 @@ class GitProbe:
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         import subprocess  # only here: outside a repository its import would be for nothing
 
-        environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED} | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED} | {**_GIT_ENVIRONMENT, "LC_ALL": "C"}
         command = (*_GIT, *self._no_filters, "-C", str(self._folder), *words)
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
 

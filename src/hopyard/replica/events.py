@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hopyard.private_files import open_plain
+
 
 class EventLog:
     """Whole lines of a growing file, each once."""
@@ -19,7 +21,7 @@ class EventLog:
         """The events since the last call. A line cut off at the end is left for later; one that is no JSON object is skipped, and so is
         what was given back to the disk."""
         try:
-            with self._path.open("rb") as file:
+            with os.fdopen(open_plain(self._path, os.O_RDONLY), "rb") as file:
                 self._at = os.lseek(file.fileno(), self._at, os.SEEK_DATA)
                 file.seek(self._at)
                 data = file.read()

@@ -28,7 +28,7 @@ from hopyard.domain.replica import (
     StopOrder,
 )
 from hopyard.errors import IntegrityError, is_disk_full
-from hopyard.private_files import make_folder, open_file, open_inside, overwrite, write_atomically
+from hopyard.private_files import make_folder, open_file, open_inside, overwrite, read_inside, write_atomically
 from hopyard.replica.tree import is_gone, is_same
 from hopyard.sdk.safepoint import LEFT_FILE
 
@@ -100,7 +100,7 @@ class Folder:
         """In a home that was moved, or in a copy of one, the home is the one that the folder lies in now, and the control groups of a copy
         are the original's. Raises IntegrityError when there is none or it is damaged."""
         try:
-            spec = _read_spec((self.root / SPEC_FILE).read_bytes())
+            spec = _read_spec(read_inside(self.root, SPEC_FILE))
         except (OSError, msgspec.MsgspecError) as bad:
             raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {bad}") from bad
         said, own = Home(Path(spec.node.home)), Home(self.root.parents[2])
@@ -116,7 +116,7 @@ class Folder:
 
     def read_state(self) -> ReplicaState | None:
         try:
-            return _read_state((self.root / STATUS_FILE).read_bytes())
+            return _read_state(read_inside(self.root, STATUS_FILE))
         except (OSError, msgspec.MsgspecError):
             return None
 
@@ -131,7 +131,7 @@ class Folder:
 
     def read_stop(self) -> StopOrder | None:
         try:
-            return _read_stop((self.root / STOP_FILE).read_bytes())
+            return _read_stop(read_inside(self.root, STOP_FILE))
         except FileNotFoundError:
             return None
         except OSError:  # without descriptors a file can be seen, and not read
@@ -150,14 +150,14 @@ class Folder:
     def read_left(self) -> Left | None:
         """What the script said as it left to make room; None when it did not."""
         try:
-            return _read_left((self.root / LEFT_FILE).read_bytes())
+            return _read_left(read_inside(self.root, LEFT_FILE))
         except (OSError, msgspec.MsgspecError):
             return None
 
     def read_token(self) -> str | None:
         """A token that the server renewed, which outlives the one in the spec."""
         try:
-            return (self.root / TOKEN_FILE).read_text().strip() or None
+            return read_inside(self.root, TOKEN_FILE).decode(errors="replace").strip() or None
         except OSError:
             return None
 

@@ -19,7 +19,7 @@ from hopyard.domain.run_environment import as_told, for_runs
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.domain.study import GOES_ON
 from hopyard.errors import BlobsElsewhere, Conflict, HopyardError, IntegrityError, MissingBlobs, NotFound, is_passing
-from hopyard.private_files import open_file
+from hopyard.private_files import open_file, open_plain
 from hopyard.replica import boards, process
 from hopyard.replica.adopt import boot_id, end_leftovers, started_ticks
 from hopyard.replica.boards import TensorBoard
@@ -50,6 +50,10 @@ def redirect(folder: Path) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(log)
+
+
+def _is_own_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def run(folder: Path, *, adopt: bool, lock: int, umask: int) -> int:
@@ -309,6 +313,10 @@ class Replica:
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
                 return
             except (HopyardError, OSError) as failed:
+                if not _is_own_folder(self._folder.work) and self._folder.is_there():
+                    self._left_behind.add("what the run made in its folder is not stored: the folder is gone, or a link is in its place")
+                    self._left_behind.tell()
+                    return
                 if isinstance(failed, AGAIN) or is_passing(failed):
                     say(f"the run's files wait: {failed}")
                     if not self._folder.is_there():
@@ -349,7 +357,7 @@ class Replica:
     def _tell_of_dropped_output(self) -> None:
         for name in OUTPUT_STREAMS:
             with suppress(OSError):
-                with (self._folder.streams / name).open("rb") as file:
+                with os.fdopen(open_plain(self._folder.streams / name, os.O_RDONLY), "rb") as file:
                     dropped = self._output.dropped_bytes(name, file.fileno(), os.fstat(file.fileno()).st_size)
                 if dropped:
                     self._left_behind.add(self._output.sentence(name, self._spec.launch.rank, dropped))
@@ -363,7 +371,7 @@ class Replica:
         found = {name: self._reports.server_offset(name, offset) for name, offset in offsets.items()}
         for name in OUTPUT_STREAMS:
             if name in found:
-                with suppress(OSError), (self._folder.streams / name).open("rb") as file:
+                with suppress(OSError), os.fdopen(open_plain(self._folder.streams / name, os.O_RDONLY), "rb") as file:
                     found[name] = self._output.server_offset(name, file.fileno(), found[name])
         return found
 

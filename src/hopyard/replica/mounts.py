@@ -22,6 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
 _SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+_CAPABILITY_VERSION_3 = 0x20080522
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 24, 47, 3
 # With these root could undo what is read-only: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_PTRACE (the
 # mounts of other processes below /proc), CAP_SYS_ADMIN (umount, nsenter), CAP_MKNOD (the disk itself).
@@ -78,6 +79,7 @@ def enter(view: View, protection: Protection) -> None:
         os.symlink(to, path)
     for path in covered:
         _mount(None, path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _EMPTY)
+    _clear_inheritable()
     for capability in _UNDOING:  # after the mounts, which take one of them; exec does not give them back
         _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER, capability, 0, 0)
         _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
@@ -124,6 +126,14 @@ def _unshare(protection: Protection) -> None:
     else:
         _check(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", flags=_MS_REC | _MS_SLAVE)  # what is mounted outside later is seen, and nothing goes out
+
+
+def _clear_inheritable() -> None:
+    """Root's exec would give these back, whatever the bounding set says."""
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()  # twice effective, permitted, inheritable
+    _check(_libc.capget(header, sets))
+    sets[2] = sets[5] = 0
+    _check(_libc.capset(header, sets))
 
 
 def _keep_all_users(unshare: Callable[[], int]) -> None:

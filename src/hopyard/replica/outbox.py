@@ -13,7 +13,7 @@ from hopyard.datasets.pack import pack
 from hopyard.datasets.transfer import push
 from hopyard.datasets.tree import PackedTree
 from hopyard.domain.manifest import is_path
-from hopyard.private_files import FOLDER_MODE, open_inside
+from hopyard.private_files import FOLDER_MODE, open_inside, open_plain
 from hopyard.sdk.client import Client
 
 _STAGE = "outputs"
@@ -98,7 +98,7 @@ def _stamp(about: os.stat_result) -> Stamp:
 def differs(file: Path, other: Path) -> bool:
     """Whether `other` is not a file with the same bytes."""
     try:
-        with file.open("rb") as ours, other.open("rb") as theirs:
+        with os.fdopen(open_plain(file, os.O_RDONLY), "rb") as ours, other.open("rb") as theirs:
             if os.fstat(ours.fileno()).st_size != os.fstat(theirs.fileno()).st_size:
                 return True
             while block := ours.read(_BLOCK_BYTES):

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.private_files import open_plain
 
 _TAIL_BYTES = 4096
 _LONGEST = 200
@@ -49,7 +50,7 @@ def seconds_in_words(seconds: float) -> str:
 def last_line(file: Path) -> str:
     """The last line that says something, shortened; "" without one."""
     try:
-        with file.open("rb") as stream:
+        with os.fdopen(open_plain(file, os.O_RDONLY), "rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
             tail = stream.read()
     except OSError:

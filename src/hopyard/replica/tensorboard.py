@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from hopyard.private_files import open_plain
 from hopyard.replica.protobuf import Damaged, Field, fields, scalar_of_tensor, text
 
 _PATTERN = re.compile(r"events\.out\.tfevents\.")
@@ -84,7 +85,7 @@ class EventFiles:
                     if entry.name not in _SKIPPED and entry.path not in self._folders:
                         self._folders[entry.path] = -1
                         fresh.append(entry.path)
-                elif _PATTERN.search(entry.name) and entry.path not in self._files and entry.is_file():
+                elif _PATTERN.search(entry.name) and entry.path not in self._files and entry.is_file(follow_symlinks=False):
                     self._files[entry.path] = _EventFile(entry.path, self._prefix(folder))
         return fresh
 
@@ -109,7 +110,7 @@ class _EventFile:
             self._inode, self._at, self._broken, self._doubtful = about.st_ino, 0, False, None
         if self._broken or about.st_size <= self._at:
             return
-        with open(self._path, "rb") as file:
+        with os.fdopen(open_plain(self._path, os.O_RDONLY), "rb") as file:
             yield from self._records(file.fileno(), about.st_size)
 
     def _records(self, descriptor: int, size: int) -> Iterator[Scalar]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 
+from hopyard.private_files import open_plain
+
 BLOCK = 65_536  # a multiple of every usual file system's
 _PUNCH_HOLE_KEEP_SIZE = 3
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -15,7 +17,7 @@ def punch(path: str, begin: int, end: int) -> int:
     begin, end = -(-begin // BLOCK) * BLOCK, end // BLOCK * BLOCK
     if end <= begin:
         return begin
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = open_plain(path, os.O_WRONLY)
     try:
         if _libc.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(begin), ctypes.c_long(end - begin)):
             code = ctypes.get_errno()

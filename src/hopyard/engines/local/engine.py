@@ -41,6 +41,7 @@ ADOPT_EVERY_S = 2.0  # between two adoptions of one folder
 ADOPTIONS = 5  # fruitless ones, before a replica is given up as lost
 FROZEN_AFTER_S = 5.0  # beyond the grace of an order: a replica that lives needs no second to kill its script
 log = logging.getLogger("hopyard.engines")
+LEAVE_WITHIN_S = 30.0  # a replica that has said that all is sent
 _GONE = ".gone-"  # prefix of a folder that is being removed
 
 
@@ -406,10 +407,15 @@ class LocalEngine:
     async def _remove(self, attempt: AttemptId) -> None:
         """Wait until the replicas have left (they write their last word just before), then remove the folder."""
         folder = self._home.attempts / attempt
-        deadline = time.monotonic() + 30
-        while any(replica.is_held() for replica in replica_folders(folder)):
-            if time.monotonic() > deadline:
-                return  # still at work: `observe` goes on showing it
+        begun_at, killed = time.monotonic(), False
+        while held := [replica for replica in replica_folders(folder) if replica.is_held()]:
+            waited_s = time.monotonic() - begun_at
+            if waited_s > LEAVE_WITHIN_S and not killed:  # frozen, or its script wrote an end in its name: the kernel ends the script with it
+                killed = True
+                for replica in held:
+                    replica.signal(signal.SIGKILL)
+            if waited_s > 2 * LEAVE_WITHIN_S:
+                return  # `observe` goes on showing it
             await asyncio.sleep(0.02)
         groups: list[Path] = []
         for replica in replica_folders(folder):

@@ -16,7 +16,7 @@ import msgspec
 
 from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, ReplicaSpec, ReplicaState, StopOrder
 from hopyard.file_locks import is_locked
-from hopyard.private_files import make_folder, open_file
+from hopyard.private_files import FILE_MODE, make_folder, open_inside, read_inside
 
 T = TypeVar("T")
 _NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # something else lies there: a damaged folder
@@ -44,11 +44,11 @@ class ReplicaFolder:
 
     def has_begun(self) -> bool:
         """Whether a replica has ever lived here."""
-        return (self.root / STATUS_FILE).exists()
+        return os.path.lexists(self.root / STATUS_FILE)
 
     def is_held(self) -> bool:
         """Whether a living replica holds the lock."""
-        return is_locked(self.root / LOCK_FILE)
+        return is_locked(f"{self.root.name}/{LOCK_FILE}", inside=self.root.parent)
 
     def request_stop(self, order: StopOrder) -> None:
         """Leave the order and wake the replica. With one that is there already: see `StopOrder.followed_by`."""
@@ -66,7 +66,7 @@ class ReplicaFolder:
         folder's lock, so a number that the kernel gave to another process meanwhile, or that a copied status names, is never hit."""
         state = self.read_state()
         pid = 0 if state is None else state.pid
-        if pid <= 0 and number == signal.SIGKILL:
+        if number == signal.SIGKILL and (pid <= 0 or not self._has_lock(pid)):  # a script may have written over what the replica said
             pid = self._lock_holder()
         if pid <= 0:
             return  # it reads the stop file before it starts anything
@@ -83,7 +83,7 @@ class ReplicaFolder:
             os.close(process)
 
     def _lock_holder(self) -> int:
-        """The process that holds the lock's file open, for a replica whose status was removed: 0 where there is none."""
+        """The process that holds the lock's file open, for a replica whose status is not its own: 0 where there is none."""
         pids = (int(process.name) for process in Path("/proc").iterdir() if process.name.isdecimal())
         return next((pid for pid in pids if pid != os.getpid() and self._has_lock(pid)), 0)
 
@@ -99,20 +99,25 @@ class ReplicaFolder:
 
     def _read(self, name: str, kind: type[T]) -> T | None:
         try:
-            return msgspec.json.decode((self.root / name).read_bytes(), type=kind)
+            return msgspec.json.decode(read_inside(self.root.parent, f"{self.root.name}/{name}"), type=kind)
         except (*_NOT_THERE, msgspec.MsgspecError):
             return None
 
     def _replace(self, name: str, data: bytes) -> None:
-        scratch = self.root / f".{name}.{os.urandom(4).hex()}"
-        descriptor = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        """In the folder itself, wherever a script may have moved it meanwhile, and through no link in its place."""
+        folder = open_inside(self.root.parent, self.root.name, os.O_RDONLY | os.O_DIRECTORY)
+        scratch = f".{name}.{os.urandom(4).hex()}"
         try:
+            descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
-            scratch.replace(self.root / name)
+            os.replace(scratch, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            scratch.unlink(missing_ok=True)
+            with suppress(OSError):
+                os.unlink(scratch, dir_fd=folder)
             raise
+        finally:
+            os.close(folder)
 
 
 def process_state(pid: int) -> str:
@@ -149,7 +154,7 @@ def _lines(file: Path) -> list[str]:
 def replica_folders(attempt: Path) -> list[ReplicaFolder]:
     """The replicas of an attempt that are on this machine, by rank."""
     try:
-        ranks = sorted(int(entry.name) for entry in attempt.iterdir() if entry.name.isdecimal())
+        ranks = sorted(int(entry.name) for entry in attempt.iterdir() if entry.name.isdecimal() and not entry.is_symlink())
     except _NOT_THERE:
         return []
     return [ReplicaFolder(attempt / str(rank)) for rank in ranks]
