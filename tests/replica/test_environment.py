@@ -135,8 +135,9 @@ class _Asked(BaseHTTPRequestHandler):
             self.send_response(401)
             self.send_header("WWW-Authenticate", "Basic")
             data = b""
-        elif self.path == "/simple/probe/":
-            data = "".join(f'<a href="/files/{wheel.name}">{wheel.name}</a>' for wheel in self.server.wheels.iterdir()).encode()
+        elif self.path in ("/simple/probe/", "/simple/src/"):
+            name = self.path.split("/")[2]
+            data = "".join(f'<a href="/files/{file.name}">{file.name}</a>' for file in self.server.wheels.glob(f"{name}-*")).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
         else:
@@ -274,6 +275,47 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 """
 
 
+def _pack_source(folder: Path, backend: str) -> None:
+    """Make the package `src`, which there is no wheel of."""
+    pyproject = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "src"\nversion = "1"\n'
+    with tarfile.open(folder / "src-1.tar.gz", "w:gz") as archive:
+        for name, text in (("pyproject.toml", pyproject), ("backend.py", backend), ("PKG-INFO", "Metadata-Version: 2.1\nName: src\nVersion: 1\n")):
+            about = tarfile.TarInfo(f"src-1/{name}")
+            about.size = len(text)
+            archive.addfile(about, io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"UV_DEFAULT_INDEX": "{index}"},
+        {"PIP_INDEX_URL": "{index}"},
+        {"UV_DEFAULT_INDEX": "{index}", "UV_INDEX": "{index}other/ {index}more/", "UV_PUBLISH_PASSWORD": "INDEXPASSWORD"},
+        {"UV_DEFAULT_INDEX": "the-lab={plain}", "UV_INDEX_THE_LAB_USERNAME": "owner", "UV_INDEX_THE_LAB_PASSWORD": "INDEXPASSWORD"},
+    ],
+    ids=["default", "pip", "several", "named"],
+)
+def test_code_of_packages_sees_no_password_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    seen = tmp_path / "seen"
+    looks = f"import os\nwith open({str(seen)!r}, 'a') as file: file.write(repr(dict(os.environ)) + open('/proc/%d/environ' % os.getppid()).read())\n"
+    _pack_source(tmp_path / "wheels", looks + _BACKEND.format(places=[]))
+    index = Index(tmp_path / "wheels")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value.format(index=index.address, plain=index.address.replace("owner:INDEXPASSWORD@", "")))
+    environments = environment.Environments(tmp_path / "cache" / "envs", lambda _: b"src\nprobe\n", lambda _: None, user="bob")
+    try:
+        with ExitStack() as stack:
+            found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+        assert found.lock is not None and b"src==1" in found.lock and b"INDEXPASSWORD" not in found.lock
+        assert "UV_CACHE_DIR" in seen.read_text() and "INDEXPASSWORD" not in seen.read_text()
+    finally:
+        index.shutdown()
+        index.server_close()
+
+
 def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) -> None:
     if find_protection() is Protection.MODES:
         pytest.skip("the kernel allows no mounts here")
@@ -283,12 +325,7 @@ def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) 
     places = [home, caches, caches / "envs", kept / "common", kept / "users" / "alice", kept / "users" / "bob"]
     for folder in (own, *places):
         make_folder(folder)
-    pyproject = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "src"\nversion = "1"\n'
-    with tarfile.open(tmp_path / "wheels" / "src-1.tar.gz", "w:gz") as archive:
-        for name, text in (("pyproject.toml", pyproject), ("backend.py", _BACKEND.format(places=[str(place) for place in places])), ("PKG-INFO", "Metadata-Version: 2.1\nName: src\nVersion: 1\n")):
-            about = tarfile.TarInfo(f"src-1/{name}")
-            about.size = len(text)
-            archive.addfile(about, io.BytesIO(text.encode()))
+    _pack_source(tmp_path / "wheels", _BACKEND.format(places=[str(place) for place in places]))
 
     def folder_of(user: str, lock: bytes) -> Path | None:
         environments = environment.Environments(caches / "envs", lambda _: lock, lambda _: None, user=user, view=View([home], [], [own]))

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import quote
 
 from blake3 import blake3
 
@@ -44,6 +45,17 @@ KEEP = 16  # environments beyond this many go, the least recently used first, un
 _SECRET = "HOPYARD_SECRET_"
 _READY, _LOCKS = ".ready", "locks"
 _TOLD_LINES = 12
+# Settings with addresses: the option of requirements for one of them, and what separates several (None: white space).
+_ADDRESSES: Mapping[str, tuple[str, str | None]] = {
+    "UV_INDEX": ("--extra-index-url", None),
+    "UV_EXTRA_INDEX_URL": ("--extra-index-url", None),
+    "UV_DEFAULT_INDEX": ("--extra-index-url", None),
+    "UV_INDEX_URL": ("--extra-index-url", None),
+    "UV_FIND_LINKS": ("--find-links", ","),
+}
+_LABELLED = re.compile(r"[\w.-]+=")  # an index with a name: `lab=https://…`
+_HOST = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
+_PRIVATE = re.compile(r"_(TOKEN|PASSWORD|USERNAME|SECRET|KEY)$")
 _FROM_PIP = {"UV_FIND_LINKS": "PIP_FIND_LINKS", "UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL"}
 
 
@@ -217,8 +229,13 @@ class Environments:
         for plain, own in names.items():
             given = given.replace(plain, own)
         secrets = {_SECRET + name: value for name, value in self.secrets.items()}
+        settings = _index_settings()
+        if is_own:
+            settings, private = split_passwords(settings)
+            if given:
+                given = b"\n".join([given, *(line.encode(errors="surrogateescape") for line in private)])
         run = partial(self._run, held=held, given=given, cwd=cwd, writable=writable)
-        said = _said_by_uv(run, argv, doing=doing, given=given, cache=kept, secrets=secrets)
+        said = _said_by_uv(run, argv, doing=doing, given=given, cache=kept, settings=settings, secrets=secrets)
         for plain, own in names.items():
             said = said.replace(own, plain)
         return said
@@ -344,12 +361,16 @@ def _said_by_uv(
     doing: str,
     given: bytes = b"",
     cache: Path | None = None,
+    settings: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
-    """What uv prints. run: starts a program with an environment, which holds `secrets`. cache: uv's. Raises PrepareFailed."""
+    """What uv prints. run: starts a program with an environment, which holds `secrets` and `settings`. cache: uv's. settings: None is all of
+    this machine's. Raises PrepareFailed."""
     import uv  # late: only runs with requirements need it
 
-    env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "UV_PYTHON")} | _index_settings() | dict(secrets)
+    everything = _index_settings()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PIP_")) and k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    env |= dict(everything if settings is None else settings) | dict(secrets)
     if cache is not None:
         env["UV_CACHE_DIR"] = str(cache)
     try:
@@ -358,7 +379,7 @@ def _said_by_uv(
         raise NodeFault(f"{doing}: uv could not be started: {failed}") from failed
     if done.returncode:
         said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        words = _hide("\n".join(said[-_TOLD_LINES:]), [*env.values(), given.decode(errors="replace")], secrets.values()).removeprefix("error: ")
+        words = _hide("\n".join(said[-_TOLD_LINES:]), [*env.values(), *everything.values(), given.decode(errors="replace")], secrets.values()).removeprefix("error: ")
         reason = f"{doing}: " + (words.replace("in `-` at", "in the file at") if given else words)
         raise NodeFault(reason) if _of_the_node(done.returncode, words) else PrepareFailed(reason)
     return done.stdout
@@ -389,10 +410,27 @@ def _hide(words: str, known: Iterable[str], secrets: Iterable[str]) -> str:
 
 def _index_settings() -> dict[str, str]:
     """This machine's settings of uv, and those of pip under uv's names."""
-    env = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
+    env = {name: value for name, value in os.environ.items() if name.startswith("UV_") and name != "UV_PYTHON"}
     for ours, theirs in _FROM_PIP.items():
         given = os.environ.get(theirs)
         if ours not in env and given:
             # pip separates by white space, uv find-links by commas and indexes by white space
             env[ours] = given.replace(" ", ",") if ours == "UV_FIND_LINKS" else given
     return env
+
+
+def split_passwords(settings: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Settings of uv without passwords, for its environment, which code of packages inherits; and lines of requirements with the addresses
+    that have one. uv reads these from its input, where nothing of them is left for such code, and uses a password for all of a host."""
+    lines: list[str] = []
+    for name, (option, separator) in _ADDRESSES.items():
+        for word in settings.get(name, "").split(separator):
+            label, named, address = word.partition("=") if _LABELLED.match(word) else ("", "", word)
+            if named and without_credentials(address) == address:
+                of_index = "UV_INDEX_" + re.sub(r"\W", "_", label).upper()
+                user, password = (quote(settings.get(f"{of_index}_{what}", ""), safe="") for what in ("USERNAME", "PASSWORD"))
+                if user or password:
+                    address = with_credentials(address, dict.fromkeys(_HOST.findall(address), f"{user}:{password}"))
+            if without_credentials(address) != address:
+                lines.append(f"{option} {address}")
+    return {name: without_credentials(value) for name, value in settings.items() if not _PRIVATE.search(name)}, lines
