@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import fcntl
 import io
 import os
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from engines.bench import LocalBench
+from hopyard.datasets.cache import remove_tree
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.ids import Digest
 from hopyard.domain.resources import Resources
@@ -252,6 +254,29 @@ def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(tmp_p
             assert first.exists()
             assert folder(Digest("3" * 64), stack).exists()
         assert [one.exists() for one in (first, second, third)] == [True, False, True]
+
+
+def test_caches_of_uv_that_are_large_or_old_go_unless_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caches = tmp_path / "uv"
+
+    def build(user: str, number: int) -> None:
+        remove_tree(tmp_path / "envs")
+        environments = environment.Environments(tmp_path / "envs", lambda _: b"probe", lambda _: None, user=user)
+        environments.ready(Environment(requirements=Digest(str(number) * 64)), ExitStack(), cwd=tmp_path)
+
+    build("bob", 0)
+    build("alice", 1)
+    assert (caches / "users/bob").is_dir() and (caches / "common").is_dir()
+    os.utime(caches / "locks/users/bob", (1, 1))
+    with environment._held(caches / "locks/users/bob", fcntl.LOCK_SH):
+        build("alice", 2)
+        assert (caches / "users/bob").is_dir(), "in use"
+    build("alice", 3)
+    assert not (caches / "users/bob").exists() and (caches / "users/alice").is_dir() and (caches / "common").is_dir()
+    monkeypatch.setattr(environment, "CACHE_BYTES", 1)
+    build("bob", 4)
+    assert [path.name for path in (caches / "users").iterdir()] == ["alice"], "what alice has is measured when she builds"
+    assert not (caches / "common").exists()
 
 
 _BACKEND = """

@@ -42,6 +42,8 @@ from hopyard.replica.mounts import View, enter, find_protection
 # Files of its own, none that uv's cache and other environments have, too.
 _APART = ("--link-mode", "copy")
 KEEP = 16  # environments beyond this many go, the least recently used first, unless a run uses them
+CACHE_BYTES = 20 << 30  # a cache of uv beyond this is emptied, and so is one that was unused for so long:
+CACHE_AGE_S = 30 * 86400
 _SECRET = "HOPYARD_SECRET_"
 _READY, _LOCKS = ".ready", "locks"
 _TOLD_LINES = 12
@@ -55,7 +57,7 @@ _ADDRESSES: Mapping[str, tuple[str, str | None]] = {
 }
 _LABELLED = re.compile(r"[\w.-]+=")  # an index with a name: `lab=https://…`
 _HOST = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
-_PRIVATE = re.compile(r"_(TOKEN|PASSWORD|USERNAME|SECRET|KEY)$")
+_PRIVATE = re.compile(r".*_(TOKEN|PASSWORD|USERNAME|SECRET|KEY)")
 _FROM_PIP = {"UV_FIND_LINKS": "PIP_FIND_LINKS", "UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL"}
 
 
@@ -181,6 +183,7 @@ class Environments:
             _protect(folder)
             write_atomically(_seen(folder), fingerprint(folder, without=_READY).encode())
         self._evict()
+        self._trim_caches()
 
     def _with_credentials(self, lock: bytes, asked_for: Digest | None) -> bytes:
         """The lock as uv gets it: with user names and passwords of this machine's settings, and of the file that it was made of."""
@@ -220,9 +223,9 @@ class Environments:
         into: Path | None = None,
     ) -> bytes:
         """Run uv; its output. `held`: a lock's descriptor that uv keeps, too, so that it outlives us if we are killed beside it."""
-        kept = self.root.parent / "uv"
-        kept = kept / "users" / self.user if is_own else kept / "common"
-        make_folder(kept)
+        caches = self.root.parent / "uv"
+        name = f"users/{self.user}" if is_own else "common"
+        kept = caches / name
         writable = [folder for folder in (kept, into) if folder is not None]
         # Under names of their own: a secret such as UV_INDEX, or LD_PRELOAD, is the run's, and not for the program that builds for all users.
         names = {f"${{{name}}}".encode(): f"${{{_SECRET}{name}}}".encode() for name in self.secrets}
@@ -234,8 +237,11 @@ class Environments:
             settings, private = split_passwords(settings)
             if given:
                 given = b"\n".join([given, *(line.encode(errors="surrogateescape") for line in private)])
-        run = partial(self._run, held=held, given=given, cwd=cwd, writable=writable)
-        said = _said_by_uv(run, argv, doing=doing, given=given, cache=kept, settings=settings, secrets=secrets)
+        with _held(caches / _LOCKS / name, fcntl.LOCK_SH) as using:
+            os.utime(using)
+            make_folder(kept)
+            run = partial(self._run, held=[using] if held is None else [using, held], given=given, cwd=cwd, writable=writable)
+            said = _said_by_uv(run, argv, doing=doing, given=given, cache=kept, settings=settings, secrets=secrets)
         for plain, own in names.items():
             said = said.replace(own, plain)
         return said
@@ -245,7 +251,7 @@ class Environments:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        held: int | None = None,
+        held: Sequence[int] = (),
         given: bytes = b"",
         cwd: Path | None = None,
         writable: Sequence[Path] = (),
@@ -260,7 +266,7 @@ class Environments:
                 check=False,
                 env=env,
                 cwd=cwd,
-                pass_fds=() if held is None else (held,),
+                pass_fds=held,
                 preexec_fn=None if view is None else partial(enter, view, protection),
             )
         except subprocess.SubprocessError as failed:
@@ -279,6 +285,28 @@ class Environments:
                     (folder / _READY).unlink()
                     remove_tree(folder)
                     _seen(folder).unlink(missing_ok=True)
+
+    def _trim_caches(self) -> None:
+        """Remove caches of uv that are too large or long unused, and not in use now. uv fills them again."""
+        caches = self.root.parent / "uv"
+        locks = caches / _LOCKS
+        for lock in (locks / "common", *locks.glob("users/*")):
+            kept = caches / lock.relative_to(locks)
+            with suppress(OSError):  # in use, or removed by another run
+                is_old = lock.stat().st_mtime < time.time() - CACHE_AGE_S
+                # Caches of other users were measured after their own builds.
+                if is_old or (lock.name in ("common", self.user) and _disk_bytes(kept) > CACHE_BYTES):
+                    with _held(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                        remove_tree(kept)
+
+
+def _disk_bytes(folder: Path) -> int:
+    found = 0
+    for above, _, files in os.walk(folder):
+        for name in files:
+            with suppress(FileNotFoundError):
+                found += os.lstat(os.path.join(above, name)).st_blocks * 512
+    return found
 
 
 def is_whole(folder: Path) -> bool:
@@ -433,4 +461,4 @@ def split_passwords(settings: Mapping[str, str]) -> tuple[dict[str, str], list[s
                     address = with_credentials(address, dict.fromkeys(_HOST.findall(address), f"{user}:{password}"))
             if without_credentials(address) != address:
                 lines.append(f"{option} {address}")
-    return {name: without_credentials(value) for name, value in settings.items() if not _PRIVATE.search(name)}, lines
+    return {name: without_credentials(value) for name, value in settings.items() if not _PRIVATE.fullmatch(name)}, lines
