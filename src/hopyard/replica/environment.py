@@ -55,7 +55,7 @@ _ADDRESSES: Mapping[str, tuple[str, str | None]] = {
     "UV_INDEX_URL": ("--extra-index-url", None),
     "UV_FIND_LINKS": ("--find-links", ","),
 }
-_LABELLED = re.compile(r"[\w.-]+=")  # an index with a name: `lab=https://…`
+_LABELLED = re.compile(r"^[\w.-]+=")  # an index with a name: `lab=https://…`
 _HOST = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _PRIVATE = re.compile(r".*_(TOKEN|PASSWORD|USERNAME|SECRET|KEY)")
 _FROM_PIP = {"UV_FIND_LINKS": "PIP_FIND_LINKS", "UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL"}
@@ -453,7 +453,7 @@ def split_passwords(settings: Mapping[str, str]) -> tuple[dict[str, str], list[s
     lines: list[str] = []
     for name, (option, separator) in _ADDRESSES.items():
         for word in settings.get(name, "").split(separator):
-            label, named, address = word.partition("=") if _LABELLED.match(word) else ("", "", word)
+            label, named, address = word.partition("=") if _LABELLED.search(word) else ("", "", word)
             if named and without_credentials(address) == address:
                 of_index = "UV_INDEX_" + re.sub(r"\W", "_", label).upper()
                 user, password = (quote(settings.get(f"{of_index}_{what}", ""), safe="") for what in ("USERNAME", "PASSWORD"))
