@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Arguments, Report, main, ratio, say
@@ -128,13 +129,12 @@ async def one_round(folder: Path, options: argparse.Namespace) -> dict[str, floa
             await world.observe()
             found.setdefault("record_unchanged", []).append(await timed(world.observe))
         await world.submit(PER_PLAN * TIMES)
-        holds = [
-            Hold(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at)
-            for at, gang in enumerate((await world.snapshot()).pending, 1)
-        ]
-        await world.cluster.note_holds(holds, now=world.now(), epoch=world.epoch)
+        snapshot = await world.snapshot()
+        holds = [Hold(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at) for at, gang in enumerate(snapshot.pending, 1)]
+        note = partial(world.cluster.note_holds, based_on=snapshot.version, now=world.now(), epoch=world.epoch)
+        await note(holds)
         moved = [Hold(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]
-        found["holds_again"] = [await timed(lambda: world.cluster.note_holds(moved, now=world.now(), epoch=world.epoch))]
+        found["holds_again"] = [await timed(lambda: note(moved))]
         medians = {name: statistics.median(values) * 1000 for name, values in found.items()}
         return medians | {"gang_cpu": await gang_cpu(world, options.turns)} | bare(folder)
     finally:

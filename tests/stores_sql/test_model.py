@@ -230,7 +230,8 @@ class StoreMachine(RuleBasedStateMachine):
     def hold(self, data: st.DataObject) -> None:
         order = data.draw(st.permutations(list(self.model.runs.values())))
         holds = tuple(Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(order, 1))
-        noting = self.stores.cluster.note_holds(holds, now=self.now(), epoch=self.epoch)
+        version = self.do(self.stores.cluster.snapshot(now=self.now())).version
+        noting = self.stores.cluster.note_holds(holds, based_on=version, now=self.now(), epoch=self.epoch)
         self.do(self.beside_a_fault(noting) if self.clock % 3 == 0 else noting)
         for number, run in enumerate(order, 1):
             run.position = number if run.waits else None

@@ -44,13 +44,13 @@ async def test_a_leader_that_was_paused_writes_nothing(servers: tuple[Stores, St
     stale = Plan(
         planned.version,
         tuple(place(gang, "n1") for gang in gangs),
-        preempt=(Preemption(placed.attempts[0], gangs[1].id, gangs[0].id, "makes room"),),
+        preempt=(Preemption(placed.attempts[0], gangs[1].id, gangs[2].id, "makes room"),),
         promises=(Promise(gangs[2].id, at(60), at(1)),),
     )
     with pytest.raises(NotLeader):
         await paused.cluster.apply(stale, now=at(11), epoch=first.epoch)
     with pytest.raises(NotLeader):
-        await paused.cluster.note_holds([Hold(gangs[0].id, HoldReason.BEHIND, "", 1)], now=at(11), epoch=first.epoch)
+        await paused.cluster.note_holds([Hold(gangs[0].id, HoldReason.BEHIND, "", 1)], based_on=planned.version, now=at(11), epoch=first.epoch)
     for server in servers:
         assert await server.cluster.snapshot(now=at(11)) == before
     assert await paused.cluster.lead("a", now=at(12), ttl=TTL) is None

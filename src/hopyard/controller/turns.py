@@ -189,7 +189,7 @@ class Turns:
             self._unwritten = unwritten  # it is written again with its own estimates
         self._noted_at = self._clock.now()
         try:
-            changed = await self._cluster.note_holds(holds, now=self._noted_at, epoch=epoch)
+            changed = await self._cluster.note_holds(holds, based_on=unwritten[0].version, now=self._noted_at, epoch=epoch)
         except NotLeader:
             self._leader.lost()
             self._wake()

@@ -72,9 +72,10 @@ class ClusterStore(Protocol):
         """
         ...
 
-    async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:
+    async def note_holds(self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int) -> Sequence[RunId]:
         """Write why the runs that still wait do so: position, reason, detail, what blocks them and when they are expected to
-        start. Returns those whose hold is another now (not those that only moved up together). Raises NotLeader."""
+        start. Nothing is written of a run that was changed after `based_on`: it may wait for something else. Returns those whose
+        hold is another now (not those that only moved up together). Raises NotLeader."""
         ...
 
     async def record(

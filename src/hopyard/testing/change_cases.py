@@ -104,6 +104,19 @@ class ChangeCases:
         assert not kinds & {RunEventKind.BREACHED, RunEventKind.PROMISED}
         assert {one.kind for one in await stores.runs.events(other.id)} == {RunEventKind.BREACHED, RunEventKind.PROMISED}
 
+    async def test_a_plan_from_before_a_change_says_nothing_of_why_the_run_waits(self, stores: ClusterStores) -> None:
+        """Of the run that was changed; others are told as planned. What it was told before is gone with the change."""
+        await see(stores, nodes=[node()])
+        changed, other = await submit(stores, now=at(1)), await submit(stores, now=at(2))
+        holds = [Hold(GangId(run.id), HoldReason.NO_CAPACITY, "needs 1 CPU", number) for number, run in enumerate((changed, other), 1)]
+        based_on, epoch = (await stores.cluster.snapshot(now=at(3))).version, await lead(stores)
+        await _change(stores, changed.id, priority=70)
+        assert list(await stores.cluster.note_holds(holds, based_on=based_on, now=at(3), epoch=epoch)) == [other.id]
+        assert [(await stores.runs.get(run.id)).hold_detail for run in (changed, other)] == ["", "needs 1 CPU"]
+        await note(stores, Hold(GangId(changed.id), HoldReason.QUOTA, "quota", 1), holds[1])
+        assert list(await stores.cluster.note_holds(holds, based_on=based_on, now=at(4), epoch=epoch)) == []
+        assert (await stores.runs.get(changed.id)).hold_detail == "quota"
+
     async def test_a_held_run_is_seen_by_no_policy_until_it_is_released(self, stores: ClusterStores) -> None:
         await see(stores, nodes=[node()])
         run = await submit(stores, now=at(1))

@@ -74,7 +74,7 @@ class LeaseCases:
             with pytest.raises(NotLeader):
                 await stores.cluster.apply(plan, now=at(100), epoch=epoch)
             with pytest.raises(NotLeader):
-                await stores.cluster.note_holds([Hold(gang.id, HoldReason.BEHIND, "waits", 1)], now=at(100), epoch=epoch)
+                await stores.cluster.note_holds([Hold(gang.id, HoldReason.BEHIND, "waits", 1)], based_on=snapshot.version, now=at(100), epoch=epoch)
         after = await stores.cluster.snapshot(now=at(1))
         assert after == snapshot
         found = await stores.runs.get(waits.id)

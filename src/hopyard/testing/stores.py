@@ -130,8 +130,10 @@ async def preempt(stores: ClusterStores, attempt: AttemptId, *, for_gang: str = 
 
 
 async def note(stores: ClusterStores, *holds: Hold, seconds: float = 0) -> Sequence[RunId]:
-    """The leader writes why runs wait."""
-    return await stores.cluster.note_holds(holds, now=at(seconds), epoch=await lead(stores, seconds=seconds))
+    """The leader writes why runs wait, as they are now."""
+    now, epoch = at(seconds), await lead(stores, seconds=seconds)
+    version = (await stores.cluster.snapshot(now=now)).version
+    return await stores.cluster.note_holds(holds, based_on=version, now=now, epoch=epoch)
 
 
 def gang_of(snapshot: Snapshot, run: RunId) -> Gang:

@@ -58,11 +58,15 @@ class MemoryClusterStore:
         self._check_leader(epoch)
         return Applying(self._state, now).apply(plan)
 
-    async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
+    async def note_holds(self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
         self._check_leader(epoch)
         state, before = self._state, self._state.holds()
-        state.note_holds(holds)
-        return [RunId(hold.gang) for hold in holds if state.waits(hold.gang) and _differs(before.get(hold.gang), hold)]
+        state.note_holds(holds, based_on)
+        return [
+            RunId(hold.gang)
+            for hold in holds
+            if state.waits_unchanged(hold.gang, based_on) and _differs(before.get(hold.gang), hold)
+        ]
 
     # -- news -------------------------------------------------------------------------------------------------------
 

@@ -178,8 +178,13 @@ class State:
 
     # -- why runs wait ----------------------------------------------------------------------------------------------
 
-    def note_holds(self, holds: Sequence[Hold]) -> None:
-        """Kept as they come: the holds of a long queue are told often and read seldom."""
+    def note_holds(self, holds: Sequence[Hold], based_on: Version) -> None:
+        """Kept as they come: the holds of a long queue are told often and read seldom. A gang that was changed after `based_on` keeps
+        the hold that it has."""
+        changed = {gang for gang, since in self.waits_since.items() if since > based_on}
+        if changed:
+            kept = [hold for gang, hold in self.holds().items() if gang in changed]
+            holds = [*(hold for hold in holds if hold.gang not in changed), *kept]
         self._holds, self._unread = {}, holds
 
     def holds(self) -> Mapping[GangId, Hold]:

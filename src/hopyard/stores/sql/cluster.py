@@ -74,17 +74,17 @@ class SqlClusterStore:
 
         return await self._write(write, vital=False)
 
-    async def note_holds(self, holds: Sequence[Hold], /, *, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
+    async def note_holds(self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int) -> Sequence[RunId]:  # noqa: ARG002
         # They may be made only when they are looked at: neither requests nor other writes wait for that.
         wanted = await asyncio.to_thread(list, holds)
 
         def compare(conn: Connection) -> list[Change]:
             check_epoch(conn, epoch)
-            return self._holds.compare(conn, wanted, epoch=epoch)
+            return self._holds.compare(conn, wanted, based_on=based_on, epoch=epoch)
 
         def write(conn: Connection, some: Sequence[Change]) -> list[RunId]:
             check_epoch(conn, epoch)
-            return self._holds.write(conn, some, epoch=epoch)
+            return self._holds.write(conn, some, based_on=based_on, epoch=epoch)
 
         changes = await self._database.write(compare)
         told: list[RunId] = []

@@ -26,12 +26,12 @@ BASE = "hold_base:"
 _JITTER_US = timedelta(seconds=1) // timedelta(microseconds=1)  # an expected start that moves by less is the same
 
 _WAITING = (
-    select(runs.c.id, runs.c.queue, holds.c.rank, holds.c.reason, holds.c.detail, holds.c.blocked_by, holds.c.expected_at)
+    select(runs.c.id, runs.c.queue, runs.c.touched, holds.c.rank, holds.c.reason, holds.c.detail, holds.c.blocked_by, holds.c.expected_at)
     .outerjoin(holds, holds.c.run == runs.c.id)
     .where(runs.c.phase == str(RunPhase.QUEUED), runs.c.held_by.is_(None))
 )
 _SINCE = (
-    select(runs.c.id, runs.c.queue, runs.c.phase, runs.c.held_by, holds.c.run)
+    select(runs.c.id, runs.c.queue, runs.c.touched, runs.c.phase, runs.c.held_by, holds.c.run)
     .outerjoin(holds, holds.c.run == runs.c.id)
     .where(runs.c.touched > bindparam("b_clock"))
 )
@@ -65,7 +65,7 @@ class HoldRows:
     def _forget(self) -> None:
         self._epoch, self._transaction, self._clock = -1, -1, -1
         self._rows: dict[str, _Row] = {}
-        self._waiting: dict[str, str] = {}  # run → queue
+        self._waiting: dict[str, tuple[str, int]] = {}  # run → its queue, and the version at which it was changed
         self._bases: dict[str, int] = {}
 
     def _undone(self, transaction: int) -> None:
@@ -81,11 +81,13 @@ class HoldRows:
                 self._rows.pop(run, None)
                 self._waiting.pop(run, None)
 
-    def compare(self, conn: Connection, wanted: Sequence[Hold], *, epoch: int) -> list[Change]:
-        """What is to be written of these, of runs that still wait. The bases are moved already."""
+    def compare(self, conn: Connection, wanted: Sequence[Hold], *, based_on: int, epoch: int) -> list[Change]:
+        """What is to be written of these, of runs that still wait as they did at the version `based_on`. The bases are moved already."""
         self._refresh(conn, epoch)
         rows, waiting = self._rows, self._waiting
-        still = [(hold, waiting[hold.gang], rows.get(hold.gang)) for hold in wanted if hold.gang in waiting]
+        still = [
+            (hold, found[0], rows.get(hold.gang)) for hold in wanted if (found := waiting.get(hold.gang)) and found[1] <= based_on
+        ]
         bases = self._best_bases(conn, still)
         changes: list[Change] = []
         for hold, queue, there in still:
@@ -94,10 +96,11 @@ class HoldRows:
                 changes.append((RunId(hold.gang), _row(hold, rank)))
         return changes
 
-    def write(self, conn: Connection, changes: Sequence[Change], *, epoch: int) -> list[RunId]:
-        """Write some of them; those that were written, since their runs still wait."""
+    def write(self, conn: Connection, changes: Sequence[Change], *, based_on: int, epoch: int) -> list[RunId]:
+        """Write some of them; those that were written, since their runs still wait as they did."""
         self._refresh(conn, epoch)
-        still = [(run, row) for run, row in changes if run in self._waiting]
+        waiting = self._waiting
+        still = [(run, row) for run, row in changes if (found := waiting.get(run)) and found[1] <= based_on]
         fresh = [{"run": run, **_values(row)} for run, row in still if run not in self._rows]
         moved = [{"b_run": run, **_values(row)} for run, row in still if run in self._rows]
         _INSERT.change(conn, fresh)
@@ -110,11 +113,11 @@ class HoldRows:
         if epoch != self._epoch or marks.removed > self._clock or marks.clock < self._clock:
             self._read(conn)
         elif marks.runs > self._clock:
-            for run, queue, phase, held_by, row in conn.execute(_SINCE, {"b_clock": self._clock}):
+            for run, queue, touched, phase, held_by, row in conn.execute(_SINCE, {"b_clock": self._clock}):
                 if row is None:  # another server changed the run
                     self._rows.pop(run, None)
                 if phase == RunPhase.QUEUED and held_by is None:
-                    self._waiting[run] = queue
+                    self._waiting[run] = queue, touched
                 else:
                     self._waiting.pop(run, None)
                     self._rows.pop(run, None)
@@ -124,8 +127,8 @@ class HoldRows:
     def _read(self, conn: Connection) -> None:
         self._forget()
         self._bases = {name.removeprefix(BASE): value for name, value in conn.execute(_BASES)}
-        for run, queue, rank, reason, detail, blocked_by, expected_at in conn.execute(_WAITING):
-            self._waiting[run] = queue
+        for run, queue, touched, rank, reason, detail, blocked_by, expected_at in conn.execute(_WAITING):
+            self._waiting[run] = queue, touched
             if rank is not None:
                 self._rows[run] = _Row(rank, reason, detail, decode_words(blocked_by), expected_at)
 
