@@ -277,16 +277,15 @@ def test_a_body_in_crumbs_and_requests_in_heaps_are_refused(tmp_path: Path, requ
 def test_chunked_bodies_with_more_beside_their_bytes_than_headers_may_have_are_refused(tmp_path: Path, begin: bytes, more: bytes) -> None:
     async def scene(_stage: Stage, port: int) -> None:
         reader, writer = await link(port)
-        writer.write(b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await asyncio.sleep(0)
-        writer.write(begin)
+        head = b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head % TOKEN.encode() + begin)
         sent, refused = 0, asyncio.create_task(reader.readuntil(b"\r\n"))
         async with asyncio.timeout(30):
             while not refused.done() and sent < 20 * 2**20:
                 writer.write(more)
                 sent += len(more)
                 await asyncio.sleep(0)
-            assert (await refused).startswith(b"HTTP/1.1 4")
+            assert (await refused).startswith(b"HTTP/1.1 431")
         writer.close()
         assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
 
