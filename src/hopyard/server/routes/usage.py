@@ -68,7 +68,7 @@ def usage_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             found += [_out(one, by, begin, end) for one in sum_usage(rows, by)]
         return UsagesOut(since, until, found)
 
-    return [Endpoint("GET", "/usage", usage, query=UsageQuery, returns=UsagesOut, errors=(400,), tag="usage")]
+    return [Endpoint("GET", "/usage", usage, query=UsageQuery, returns=UsagesOut, errors=(400,), tag="usage", heavy=True)]
 
 
 def _out(one: Usage, by: Sequence[UsageKey], since: datetime, until: datetime) -> UsageOut:
