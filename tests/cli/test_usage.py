@@ -30,7 +30,7 @@ def test_usage_is_shown_by_project_and_counts_removed_runs(shell: Shell) -> None
 
 def test_usage_refuses_unknown_words_and_the_future(shell: Shell) -> None:
     for words, said in (
-        (("--by", "colour"), "`colour` is none of user, queue, project, day, week, month"),
+        (("--by", "colour"), "allowed: user, queue, project, day, week, month"),
         (("--by", "day,week"), "day and week exclude each other"),
         (("--from", "2999-01-01"), "--from: `2999-01-01` is not over yet"),
         (("--from", "soon"), "--from: `soon` is not a time"),
