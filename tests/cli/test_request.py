@@ -203,3 +203,14 @@ def test_sizes_of_several_roles_belong_into_the_file(folder: Path) -> None:
         asked("hop.yaml", gpus="1")
     with pytest.raises(SpecError, match="arguments"):
         asked("hop.yaml", "more")
+
+
+def test_secrets_in_the_file_of_a_run_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = "env: {WANDB_API_KEY: abc, HF_TOKEN: '', DATABASE: 'postgresql://me:pw@db/x', TOKENIZERS_PARALLELISM: 'false'}\n"
+    (folder / "hop.yaml").write_text(env + GANG)
+    asked("hop.yaml")
+    said = capsys.readouterr().err
+    assert "hop.yaml holds the value of WANDB_API_KEY, DATABASE, and every user" in said and "`hop secret set WANDB_API_KEY`" in said
+    (folder / "hop.yaml").write_text("env: {TOKENIZERS_PARALLELISM: 'false'}\n" + GANG)
+    asked("hop.yaml", env=("HF_TOKEN=abc",))
+    assert capsys.readouterr().err == "", "values of the command line are in no file"

@@ -129,9 +129,11 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
 def build_request(what: str, arguments: tuple[str, ...], folder: Path, options: dict[str, Any]) -> RunRequest:
     """The run that the command line asks for. Raises SpecError."""
     if what.endswith((".yaml", ".yml")):
+        from hopyard.cli.submit import note_secrets
         from hopyard.config.runfile import read_runfile
 
         request = read_runfile(Path(what), folder=folder)
+        note_secrets(request, what)
         role = _only_role(request, arguments, options, what)
     else:
         command = _command(what, arguments, folder, built=options.get("requirements") is not None)

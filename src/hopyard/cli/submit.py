@@ -32,6 +32,7 @@ _SETTINGS = re.compile(
     r"|pip\.(conf|ini)|Pipfile(\.lock)?|poetry\.(toml|lock)|pdm\.(toml|lock)|pylock.*\.toml|\.condarc|\.npmrc|\.yarnrc(\.yml)?|\.gitmodules|Dockerfile.*",
     re.IGNORECASE,
 )
+_SECRET = re.compile(r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE)  # names of variables
 _LARGE_BYTES, _MANY_FILES = 200 * 1024 * 1024, 20_000
 _ROUNDS = 5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
 
@@ -104,6 +105,14 @@ def _environment(request: RunRequest, interpreter: str | None, extras: dict[str,
         raise SpecError(f"--requirements: {request.requirements} cannot be read: {broken.strerror}") from broken
     _refuse_secrets(str(request.requirements), data)
     return {"interpreter": interpreter or "", "requirements": _keep(data, extras), "python": request.python}
+
+
+def note_secrets(request: RunRequest, file: str) -> None:
+    """Variables of a run's file: values are hidden from others wherever a run is shown, and the file itself is not."""
+    found = [name for name, value in request.env.items() if value and (_SECRET.fullmatch(name) or any(True for _ in secrets_in(value)))]
+    if found:
+        console.say(f"note: {file} holds the value of {', '.join(found)}, and every user of the server can read the code of a run")
+        console.say(f"hint: `hop secret set {found[0]}` once, and write `secrets: [{found[0]}]` in {file} instead")
 
 
 def _note_readable(request: RunRequest) -> None:
