@@ -13,6 +13,7 @@ from typing import Self
 from hopyard.domain.replica import STREAMS
 from hopyard.domain.run import UNSTORED
 from hopyard.domain.stream_limits import OUTPUT_STREAMS, StreamLimits
+from hopyard.private_files import open_file
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
@@ -50,8 +51,9 @@ class LimitedStreams:
         return self._output.read(name, descriptor, at, count, ended=True)
 
     def _open(self) -> None:
+        """Those that are not open yet."""
         for name in STREAMS:
-            if (self._folder / name).is_file():
+            if name not in self._descriptors and (self._folder / name).is_file():
                 self._descriptors[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
                 self._closing.callback(os.close, self._descriptors[name])
 
@@ -80,11 +82,6 @@ class LimitedStreams:
         lines = [json.dumps({"kind": UNSTORED, "text": text}).encode() + b"\n" for text in said]
         fresh = [line for line in lines if line not in there]
         if fresh:
-            with path.open("ab") as events:
+            with os.fdopen(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as events:
                 events.write((b"" if there.endswith(b"\n") or not there else b"\n") + b"".join(fresh))
-        if "events" not in self._descriptors:
-            self._open_events(path)
-
-    def _open_events(self, path: Path) -> None:
-        self._descriptors["events"] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._closing.callback(os.close, self._descriptors["events"])
+        self._open()
