@@ -262,8 +262,6 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
         closing.push_async_callback(streams.close)
         access = SqlAccessStore(database)
         mark = ensure_mark(home)
-        identity = await ensure_identity(home, access)
-        await ensure_token(home, access, identity.owner, mark, now=clock.now())
         name = "local" if settings.database is None else f"local-{mark}"
         server_key = "" if settings.database is None else secrets.token_hex(SECRET_BYTES)
         engine = LocalEngine(
@@ -285,6 +283,9 @@ async def serve(home: Home, settings: Settings, listening: socket.socket, reserv
         if settings.database is not None:
             await check_node_free(home, cluster, engine)
         unswept = await other_database(home, access)
+        await check_live_runs(home, cluster, engine, clock.now(), other=bool(unswept))
+        identity = await ensure_identity(home, access)  # from here on, the server is not refused: it may leave something in the database
+        await ensure_token(home, access, identity.owner, mark, now=clock.now())
         parts = await assemble(
             runs=SqlRunStore(database),
             cluster=cluster,
@@ -403,6 +404,38 @@ async def check_node_free(home: Home, cluster: ClusterStore, engine: LocalEngine
                 f"if that server is gone for good: `hop node rm {name}` at one that runs",
             ),
         )
+
+
+async def check_live_runs(home: Home, cluster: ClusterStore, engine: LocalEngine, now: datetime, *, other: bool) -> None:
+    """Raises SpecError where this server would do harm to runs that an earlier server of the home left alive: end them, because the database
+    is another one (other) and does not know them; or start others on their GPUs, because the node has another name than theirs."""
+    left = await asyncio.to_thread(engine.left_attempts)
+    if not left:
+        return
+    live = await cluster.live_attempts()
+    unknown = sorted(left.keys() - live.keys())
+    if other and unknown:
+        raise SpecError(
+            f"{len(unknown)} run{'s' * (len(unknown) > 1)} of this home ({_some(unknown)}) belong to another database than the one it is given now, which would end them",
+            hints=(
+                f"go back to that database: see `database:` in {home.settings_file}, or restore {home.database} where that was the database",
+                f"to give up these runs and all blobs and streams of the home: remove {home.database_id_file}",
+            ),
+        )
+    if not any(left.values()):
+        return
+    for running in (await cluster.snapshot(now=now)).running:
+        placed = {one.node for one in running.placement.assignments}
+        if left.get(running.attempt) and engine.node.id not in placed:
+            before = min(placed)
+            raise SpecError(
+                f"runs of this home are live on node `{before}` ({running.attempt}), and its node is named `{engine.node.id}` now: their resources would be given out twice",
+                hints=(f"keep the name until they have ended: `node: {{id: {before}}}` in {home.settings_file}; without it, the node has the name of the machine",),
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def ensure_mark(home: Home) -> str:

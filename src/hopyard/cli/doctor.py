@@ -23,6 +23,7 @@ _GIB = 1024**3
 _FREE_WARN, _FREE_FAIL = 10 * _GIB, 1 * _GIB
 _SKEW_WARN_S = 5.0
 _MEND_BLOBS = "push the dataset, or submit the same code, again; or copy `blobs` back from a backup: this check takes in what is good there"
+_OTHER_DATABASE = "compare `database:` in config.yaml with what it was; of an SQLite home, `hopyard.db` may have been moved or lost: copy it back from a backup"
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -162,7 +163,7 @@ def check_server(home: Home) -> Iterator[Finding]:
             yield Finding("nodes", "fail", f"{node['id']} is out of service: {node['trouble']}", "it is open again by itself once that is over")
     for warning in status["warnings"]:
         if warning != AS_ROOT:
-            yield Finding("server", "warn", warning)
+            yield Finding("server", "warn", warning, _OTHER_DATABASE if "belong to another database" in warning else "")
     unready = [node["id"] for node in status["nodes"] if not node.get("ready", True)]
     yield Finding("server", "ok", f"{client.url} answers in {took * 1000:.1f} ms, version {status['version']}")
     if unready or not status["nodes"]:

@@ -130,6 +130,16 @@ class LocalEngine:
         """This machine."""
         return self._node
 
+    def left_attempts(self) -> dict[AttemptId, bool]:
+        """The attempts that an earlier engine left with something to do or to send, and whether a replica of each lives. It blocks."""
+        found: dict[AttemptId, bool] = {}
+        for attempt in self._attempt_folders():
+            held = {folder: folder.is_held() for folder in replica_folders(attempt)}  # first: see `_see`
+            states = [folder.read_state() for folder in held]
+            if any(held.values()) or not all(state is not None and state.shipped for state in states):
+                found[AttemptId(attempt.name)] = any(held.values())
+        return found
+
     async def start(self) -> None:
         """Start the spawner beforehand: the first launch is then as fast as the others. Raises LaunchFailed."""
         await self._spawner.start()
