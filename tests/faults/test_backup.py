@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -159,6 +160,78 @@ def test_backup_of_another_home_is_replaced_only_on_demand(world: World, other: 
     }
     other.ok("backup", "--replace", str(folder))
     other.ok("backup", str(folder))
+
+
+def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: World, tmp_path: Path) -> None:
+    world.write("data/large.bin", os.urandom(3_000_000))
+    world.write("data/small.bin", os.urandom(1000))
+    world.write("more/rows.txt", "rows")
+    world.ok("dataset", "push", "blob", "data")
+    world.ok("dataset", "push", "more", "more")
+    world.write("says.py", "print('hello')\n")
+    runs = [world.reaches(world.detach("says.py"), "succeeded") for _ in range(2)]
+    folder, home = tmp_path / "backup", world.home.root
+    world.ok("backup", str(folder))
+    (large,) = (folder / "blobs" / "large").glob("??/*")
+    large = large.relative_to(folder)
+    good = (folder / large).read_bytes()
+    with (home / large).open("r+b") as file:
+        file.write(b"\0" if good[:1] != b"\0" else b"\1")
+
+    def backed_up() -> list[str]:
+        done = world.hop("backup", str(folder), "--json")
+        assert (done.code, done.json["missing"]) == (1, []) and "the copies in the backup stay" in done.talk, done
+        assert (folder / large).read_bytes() == good
+        return list(done.json["restorable"])
+
+    assert backed_up() == [str(large)]
+    world.hop("doctor", "--verify")  # sets it aside
+    assert not (home / large).exists()
+    assert backed_up() == [str(large)]
+    packs = list((home / "blobs" / "packs").iterdir())
+    damaged = next(pack for pack in packs if (data := (world.folder / "data" / "small.bin").read_bytes()) in pack.read_bytes())
+    damaged.write_bytes(damaged.read_bytes().replace(data, bytes(1000)))
+    world.hop("doctor", "--verify")
+    gone = home / "streams" / runs[0]["id"]
+    shutil.rmtree(gone)
+    restorable = backed_up()
+    assert {str(large), f"blobs/packs/{damaged.name}"} <= set(restorable) and any(path.startswith(f"streams/{gone.name}/") for path in restorable)
+    other.ok("restore", str(folder))
+    other.ok("dataset", "pull", "blob", "pulled")
+    assert (other.folder / "pulled" / "large.bin").read_bytes() == good and (other.folder / "pulled" / "small.bin").read_bytes() == data
+    assert other.log(other.run(runs[0]["name"])) == "hello\n"
+
+    for path in restorable:  # as the hint says
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder / path, home / path)
+    world.ok("doctor", "--verify")
+    world.ok("backup", str(folder))
+    world.ok("dataset", "rm", "-y", "blob")
+    world.ok("down")
+    (home / "blobs").rename(home / "aside")
+    world.ok("up")
+    before = copied(folder)
+    refused = world.hop("backup", str(folder))
+    assert refused.code == 1 and "has lost most of the blobs or streams" in refused.talk and copied(folder) == before
+    world.ok("down")
+    for database in home.glob("hopyard.db*"):
+        database.unlink()
+    refused = world.hop("backup", str(folder))
+    assert refused.code == 1 and "is gone: there is no" in refused.talk and copied(folder) == before
+    world.ok("up")
+    refused = world.hop("backup", str(folder))
+    assert refused.code == 1 and "is another one now" in refused.talk and copied(folder) == before
+    world.ok("backup", "--replace", str(folder))
+
+
+def test_backup_names_blobs_that_neither_it_nor_the_home_has(world: World, tmp_path: Path) -> None:
+    world.write("data/large.bin", os.urandom(3_000_000))
+    world.ok("dataset", "push", "blob", "data")
+    (large,) = world.home.blobs.glob("large/??/*")
+    large.unlink()
+    done = world.hop("backup", str(tmp_path / "backup"), "--json")
+    assert (done.code, done.json["missing"], done.json["restorable"]) == (1, [large.name], [])
+    assert "neither the home nor the backup has" in done.talk
 
 
 @pytest.fixture

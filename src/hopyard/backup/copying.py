@@ -33,7 +33,7 @@ def scratch_in(folder: Path) -> Iterator[Path]:
 
 
 def is_same(source: Path, copy: Path) -> bool:
-    """Whether a copy needs no other: blobs never change, and what grows has another size and time."""
+    """Whether a copy needs no other, as far as sizes and times tell."""
     try:
         old, new = copy.stat(), source.stat()
     except FileNotFoundError:
@@ -63,6 +63,12 @@ def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> in
     make_folder(copy.parent)
     part.replace(copy)
     return size
+
+
+def copy_times(source: Path, copy: Path) -> None:
+    """The copy counts as the same from now on, see `is_same`."""
+    about = source.stat()
+    os.utime(copy, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
 def copy_database(source: Path, copy: Path, scratch: Path) -> None:

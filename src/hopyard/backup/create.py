@@ -5,38 +5,65 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hopyard import __version__
 from hopyard.backup import copying, postgres
-from hopyard.backup.layout import BLOB_INDEX, DATABASE, DUMP, FOLDERS, MARK, NEW, BackupMark, files_below, read_mark, single_files
+from hopyard.backup.layout import (
+    BLOB_INDEX,
+    DATABASE,
+    DUMP,
+    FOLDERS,
+    LARGE,
+    MARK,
+    PACKS,
+    BackupMark,
+    files_below,
+    read_mark,
+    single_files,
+)
+from hopyard.backup.losses import find_losses, is_damaged, keeps_copy
 from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
+from hopyard.domain.ids import Digest
 from hopyard.errors import Conflict, NotFound, SpecError, StorageFull, is_disk_full
 from hopyard.file_locks import try_lock
 from hopyard.private_files import make_folder, open_file, write_atomically
+from hopyard.stores.sql.references import References, read_references
 
 
-def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: Progress = SILENT) -> BackupMark:
-    """Copy `home` to `folder`, or bring the backup there up to date. Blobs are not swept meanwhile. replace: the backup there may be
-    one of another home, which is lost then.
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """mark: of the backup that was made. restorable: files that the home lost or damaged though its database refers to them, and that are kept in
+    the backup, relative to both. missing: blobs in use that neither has."""
 
-    Raises NotFound where there is no home, SpecError where `folder` cannot be used, Conflict while another backup of the home is made
-    or where the backup there is of another home, StorageFull.
+    mark: BackupMark
+    restorable: tuple[Path, ...] = ()
+    missing: tuple[Digest, ...] = ()
+
+
+def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: Progress = SILENT) -> Backup:
+    """Copy `home` to `folder`, or bring the backup there up to date. Blobs are not swept meanwhile. What the database refers to and the home has
+    no more, or has damaged, stays in the backup. replace: the backup there is lost, whatever it has; it may be one of another home.
+
+    Raises NotFound where there is no home, SpecError where `folder` cannot be used, Conflict while another backup of the home is made,
+    where the backup there is of another home or database, or where the home has lost most of what it has; StorageFull.
     """
     if not home.root.is_dir():
         raise NotFound(f"there is no home at {home.root}", hints=("HOPYARD_HOME names another one",))
     _check_target(home, folder)
+    url = read_settings(home.settings_file).database
     if not replace:
         _check_same_home(home, folder)
-    url = read_settings(home.settings_file).database
+        _check_database_there(home, folder, url)
     try:
         make_folder(folder)
         folder.chmod(0o700)
         with _sweeping_held_off(home), copying.scratch_in(folder) as scratch:
-            return _create(home.root, folder, url, scratch, progress)
+            return _create(home.root, folder, url, scratch, progress, replace=replace)
     except OSError as bad:
         if is_disk_full(bad):
             hint = "what is there of an earlier backup was kept; free some space, or choose another folder"
@@ -44,49 +71,70 @@ def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: 
         raise
 
 
-def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: Progress) -> BackupMark:
-    staged = _stage_databases(home, folder, url, scratch)
+def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: Progress, *, replace: bool) -> Backup:
+    used = read_references(url) if url is not None else None  # before the dump: what is removed meanwhile is in it
+    staged = _stage_databases(home, url, scratch)
+    if used is None:
+        used = read_references(staged[DATABASE]) if DATABASE in staged else References("", frozenset(), frozenset(), frozenset())
+    if not replace:
+        _check_same_database(folder, used.database_id)
     created_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)  # nothing in the databases is later
+    index = staged.get(BLOB_INDEX, home / BLOB_INDEX)
+    losses = find_losses(home, None if replace else folder, used, index=index, shared=url is not None)
+    if losses.most:
+        raise _most_is_lost(home, folder)
     wanted = [*single_files(home), *(path for one in FOLDERS for path in files_below(home, one))]
-    fresh = [path for path in wanted if not copying.is_same(home / path, folder / path)]
+    fresh, restorable = [], set(losses.kept)
+    for path in wanted:
+        if path in restorable or copying.is_same(home / path, folder / path):
+            continue
+        if replace or not keeps_copy(home, folder, path):
+            fresh.append(path)
+        elif is_damaged(home, path):
+            restorable.add(path)
+        else:
+            copying.copy_times(home / path, folder / path)
     progress.begin("copying", sum(_size(home / path) for path in fresh))
     for path in fresh:
         copying.copy_file(home / path, folder / path, scratch, progress)
     copying.flush_folders(folder, fresh)
     (folder / MARK).unlink(missing_ok=True)
+    if losses.blobs:  # the home's index does not know them: it is made anew, of all files, when the backup is restored
+        staged.pop(BLOB_INDEX, None)
     for name in (DATABASE, DUMP, BLOB_INDEX):
         if name in staged:
             staged[name].replace(folder / name)
         else:
             (folder / name).unlink(missing_ok=True)
-    _remove_others(folder, set(wanted))
+    _remove_others(folder, {*wanted, *restorable}, blobs=replace or not losses.unread)
     kept = [path for path in folder.rglob("*") if path.is_file() and scratch not in path.parents]
     kind = "sqlite" if url is None else "postgresql"
     size = sum(path.stat().st_size for path in kept)
-    mark = BackupMark(created_at.isoformat(timespec="seconds"), str(home), __version__, kind, len(kept), size)
+    mark = BackupMark(created_at.isoformat(timespec="seconds"), str(home), __version__, kind, len(kept), size, database_id=used.database_id)
     write_atomically(folder / MARK, mark.encode(), durable=True)
     copying.flush(folder)
-    return mark
+    return Backup(mark, tuple(sorted(restorable)), losses.missing)
 
 
-def _stage_databases(home: Path, folder: Path, url: str | None, scratch: Path) -> dict[Path, Path]:
+def _stage_databases(home: Path, url: str | None, scratch: Path) -> dict[Path, Path]:
     """What takes the place of each database that the backup holds, once all that it refers to is there."""
     staged: dict[Path, Path] = {}
     if url is not None:
-        staged[DUMP] = folder / f"{DUMP}{NEW}"
-        staged[DUMP].unlink(missing_ok=True)
+        staged[DUMP] = scratch / DUMP
         os.close(open_file(staged[DUMP], os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         postgres.dump(url, staged[DUMP])
     for name in (BLOB_INDEX,) if url is not None else (DATABASE, BLOB_INDEX):
         if (home / name).exists():
-            staged[name] = folder / f"{name}{NEW}"
+            staged[name] = scratch / name.name
             copying.copy_database(home / name, staged[name], scratch)
     return staged
 
 
-def _remove_others(folder: Path, wanted: set[Path]) -> None:
-    """What an earlier backup had and the home has no more."""
+def _remove_others(folder: Path, wanted: set[Path], *, blobs: bool) -> None:
+    """What an earlier backup had and the home has no more. blobs: also files of blobs."""
     for one in (None, *FOLDERS):
+        if one in (PACKS, LARGE) and not blobs:
+            continue
         there = single_files(folder) if one is None else files_below(folder, one)
         for path in list(there):
             if path not in wanted:
@@ -126,6 +174,45 @@ def _check_same_home(home: Home, folder: Path) -> None:
     )
 
 
+def _check_database_there(home: Home, folder: Path, url: str | None) -> None:
+    """Raises Conflict where the backup has a database and the home has none, or one of another kind."""
+    had = DATABASE if (folder / DATABASE).exists() else DUMP
+    if (folder / had).exists() and (url is None) != (had == DATABASE):
+        raise _other_database(folder, "is in another place now: see `database:` in its config.yaml")
+    if url is None and had == DATABASE and (folder / had).exists() and not home.database.exists():
+        raise _other_database(folder, f"is gone: there is no {home.database}")
+
+
+def _check_same_database(folder: Path, now: str) -> None:
+    """Raises Conflict where the backup is of another database than this, as of a home that began with an empty one."""
+    try:
+        before = read_mark(folder).database_id or (folder / "database-id").read_text().strip()
+    except (NotFound, FileNotFoundError):
+        return
+    if before and before != now:
+        raise _other_database(folder, "is another one now, perhaps an empty one")
+
+
+def _other_database(folder: Path, why: str) -> Conflict:
+    return Conflict(
+        f"the database of which {folder} has a backup {why}",
+        hints=(
+            f"give the home its database back: {folder / DATABASE} may have it; or choose another folder",
+            "where that database is gone for good: `hop backup --replace`, which gives up what the backup has",
+        ),
+    )
+
+
+def _most_is_lost(home: Path, folder: Path) -> Conflict:
+    return Conflict(
+        f"{home} has lost most of the blobs or streams that {folder} has, and that its database refers to",
+        hints=(
+            f"are all disks of the home mounted? To copy them back: `cp -an {folder}/blobs/packs {folder}/blobs/large {home}/blobs/`, `cp -an {folder}/streams {home}/`, then `hop doctor --verify`",
+            "where they are to be given up: `hop backup --replace`, or another folder",
+        ),
+    )
+
+
 def _is_equal(kept: Path, now: Path) -> bool:
     try:
         return kept.read_bytes() == now.read_bytes()
@@ -139,7 +226,7 @@ def _is_backup(folder: Path) -> bool:
         read_mark(folder)
         return True
     except NotFound:
-        names = {path.name.removesuffix(NEW) for path in folder.iterdir()}
+        names = {path.name for path in folder.iterdir()}
         return bool(names & {str(DATABASE), str(DUMP), copying.SCRATCH})
 
 

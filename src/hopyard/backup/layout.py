@@ -2,7 +2,8 @@
 
 The database comes first, then what it refers to. Packs, large blobs and streams are only ever added to or replaced whole, so what
 is copied later has all that the database names, and a later backup into the same folder copies only what is new. What a backup there
-was made of goes when the new one is whole, so one that is broken off leaves the one before as it was.
+was made of goes when the new one is whole, so one that is broken off leaves the one before as it was. What the database refers to never
+goes, and a good copy of a blob is not replaced: the home may have lost or damaged it meanwhile.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ FORMAT = 1
 MARK = "backup.json"
 DATABASE, DUMP = Path("hopyard.db"), Path("database.dump")  # SQLite's file; what pg_dump wrote
 BLOB_INDEX = Path("blobs") / "index.db"
-FOLDERS = (Path("blobs") / "packs", Path("blobs") / "large", Path("streams"), Path("offline"), Path("kept"))
+PACKS, LARGE, STREAMS = Path("blobs") / "packs", Path("blobs") / "large", Path("streams")
+FOLDERS = (PACKS, LARGE, STREAMS, Path("offline"), Path("kept"))
 _OF_SCRIPTS = (Path("offline"), Path("kept"))  # which hold files that scripts made, by whatever name
 # Of a running server, or made again when they are missing.
 _LEFT_OUT = {"server.json", str(DATABASE), "hopyard.db-wal", "hopyard.db-shm", MARK, str(DUMP)}
-NEW = ".new"  # the next database, until all that it refers to is there
-_LEFT_OUT_ENDS = (".lock", ".sock", ".log", NEW)
+_LEFT_OUT_ENDS = (".lock", ".sock", ".log")
 
 
 @dataclass(frozen=True, slots=True)
 class BackupMark:
-    """created_at: RFC 3339, when the database was copied. home: where it came from. database: `sqlite` or `postgresql`."""
+    """created_at: RFC 3339, when the database was copied. home: where it came from. database: `sqlite` or `postgresql`. database_id: "" where
+    the database has none."""
 
     created_at: str
     home: str
@@ -38,6 +40,7 @@ class BackupMark:
     files: int
     size_bytes: int
     format: int = FORMAT
+    database_id: str = ""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self), indent=2).encode() + b"\n"

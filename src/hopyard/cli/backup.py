@@ -14,17 +14,19 @@ from hopyard.cli.transferbar import TransferBar
 from hopyard.config.home import Home
 
 _FOLDER = click.Path(file_okay=True, dir_okay=True, path_type=Path)
+_NAMED = 20
 
 
 @click.command("backup")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
-@click.option("--replace", is_flag=True, help="Also where DIR holds the backup of another home, which is lost then.")
+@click.option("--replace", is_flag=True, help="Give up what DIR has of an earlier backup, also of another home or database.")
 @json_option
-def backup(folder: Path, replace: bool, as_json: bool) -> None:
+def backup(folder: Path, replace: bool, as_json: bool) -> int:
     """Copy the home of this machine to DIR while its server runs.
 
     DIR then holds the runs, datasets, checkpoints, logs, settings, tokens and secrets of one moment. Backed up there again, only what
-    is new is copied; a backup of another home there is refused. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
+    is new is copied. What the home has lost or damaged since, though its database refers to it, stays in DIR, and is named; the exit code is 1 then. The
+    backup of another home or another database there is refused. A PostgreSQL database is dumped with `pg_dump`. Caches and the folders of live runs are left out.
     """
     from hopyard.backup.create import create_backup
     from hopyard.sdk.connect import check_own_server
@@ -32,11 +34,23 @@ def backup(folder: Path, replace: bool, as_json: bool) -> None:
     home = Home.default()
     check_own_server(home)
     with TransferBar() as bar:
-        mark = create_backup(home, folder.absolute(), replace=replace, progress=bar)
+        made = create_backup(home, folder.absolute(), replace=replace, progress=bar)
+    mark, restorable, missing = made.mark, [str(path) for path in made.restorable], list(made.missing)
     if as_json:
-        console.out_json({"folder": str(folder.absolute()), **asdict(mark)})
+        console.out_json({"folder": str(folder.absolute()), **asdict(mark), "restorable": restorable, "missing": missing})
     else:
         console.say(f"backed up {mark.home} to {folder}: {mark.files:,} files, {console.bytes_text(mark.size_bytes)}")
+    if restorable:
+        console.say(f"warning: the home has lost or damaged {_some(restorable)}, which its database refers to; the copies in the backup stay")
+        console.say(f"hint: to restore each: cp -p {folder}/PATH {mark.home}/PATH; then `hop doctor --verify` takes it in")
+    if missing:
+        console.say(f"warning: neither the home nor the backup has {_some([digest[:12] for digest in missing])} of the blobs in use")
+        console.say("hint: `hop doctor --verify` says what to do")
+    return 1 if restorable or missing else 0
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 @click.command("restore")

@@ -37,21 +37,28 @@ def layout(blobs: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int]
     return parts, offsets, at
 
 
-def scan(path: Path) -> Iterator[tuple[bytes, int, int]]:
-    """Raw digest, offset and size of each good blob of a pack. Blobs that do not match their digest are left out, and
-    whatever follows a frame that runs over the file's end."""
+def frames(path: Path) -> Iterator[tuple[bytes, int, int]]:
+    """Raw digest, offset and size of each blob of a pack as its head says, unchecked; whatever follows a frame that runs over the file's
+    end is left out."""
     with path.open("rb") as file:
         end = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
             return
         at = len(MAGIC)
-        while head := file.read(FRAME.size):
-            if len(head) < FRAME.size:
-                return
+        while len(head := file.read(FRAME.size)) == FRAME.size:
             digest, size = FRAME.unpack(head)
             at += FRAME.size
             if at + size > end:
                 return
+            yield digest, at, size
+            at += size
+            file.seek(at)
+
+
+def scan(path: Path) -> Iterator[tuple[bytes, int, int]]:
+    """`frames` without blobs that do not match their digest."""
+    with path.open("rb") as file:
+        for digest, at, size in frames(path):
+            file.seek(at)
             if blake3(file.read(size)).digest() == digest:
                 yield digest, at, size
-            at += size

@@ -27,10 +27,10 @@ from hopyard.stores.sql.tables import (
     user_secrets,
 )
 
-_SIGNING, _TAKEN, _DATABASE_ID = "signing", "signing-taken", "database-id"  # names in the table of secrets
+_SIGNING, _TAKEN, DATABASE_ID = "signing", "signing-taken", "database-id"  # names in the table of secrets
 _LEFT_TO_OTHERS = timedelta(days=2)
 FIRST_TOKEN = "first"  # the name of the token that a user is made with
-_MANIFESTS: tuple[Column[Any], ...] = (
+MANIFESTS: tuple[Column[Any], ...] = (
     dataset_versions.c.manifest,
     run_datasets.c.manifest,
     run_contents.c.code,
@@ -38,7 +38,7 @@ _MANIFESTS: tuple[Column[Any], ...] = (
     run_contents.c.artifact,
     checkpoints.c.manifest,
 )
-_BLOBS: tuple[Column[Any], ...] = (run_contents.c.git_diff, run_contents.c.requirements, run_contents.c.lock)
+BLOBS: tuple[Column[Any], ...] = (run_contents.c.git_diff, run_contents.c.requirements, run_contents.c.lock)
 
 
 class SqlAccessStore:
@@ -179,10 +179,10 @@ class SqlAccessStore:
 
     async def database_id(self) -> str:
         def write(conn: Connection) -> str:
-            found = _value(conn, _DATABASE_ID)
+            found = _value(conn, DATABASE_ID)
             if found is None:
                 found = token_hex(8).encode()
-                conn.execute(secrets.insert().values(name=_DATABASE_ID, value=found))
+                conn.execute(secrets.insert().values(name=DATABASE_ID, value=found))
             return found.decode()
 
         return await self._database.write(write, vital=True)
@@ -205,10 +205,10 @@ class SqlAccessStore:
         await self._database.write(write)
 
     async def manifests_in_use(self) -> Sequence[Digest]:
-        return await self._database.read(lambda conn: _distinct(conn, _MANIFESTS))
+        return await self._database.read(lambda conn: _distinct(conn, MANIFESTS))
 
     async def blobs_in_use(self) -> Sequence[Digest]:
-        return await self._database.read(lambda conn: _distinct(conn, _BLOBS))
+        return await self._database.read(lambda conn: _distinct(conn, BLOBS))
 
 
 _HASHES = select(tokens.c.hash).limit(1)

@@ -77,8 +77,7 @@ class Database:
         Raises SpecError for an address of no known kind, ServerUnavailable when it does not answer, IntegrityError when
         it is damaged or of a newer Hopyard, StorageFull.
         """
-        address = _address(url)
-        engine, read_engine = _engines(address)
+        engine, read_engine = open_engines(url)
         while True:
             try:
                 bring_to_head(engine)
@@ -261,8 +260,9 @@ def _address(url: str | Path) -> URL:
     )
 
 
-def _engines(address: URL) -> tuple[Engine, Engine]:
-    """One that writes and one that reads."""
+def open_engines(url: str | Path) -> tuple[Engine, Engine]:
+    """One that writes and one that reads, for `url` as in `Database.open`. Raises SpecError."""
+    address = _address(url)
     return _sqlite_engines(address) if address.get_backend_name() == "sqlite" else _postgresql_engines(address)
 
 
