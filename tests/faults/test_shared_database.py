@@ -97,6 +97,35 @@ def test_what_runs_at_a_server_that_is_away_ends_as_its_own_server_says(
     assert is_gone(script.pid)
 
 
+def test_runs_of_a_machine_that_is_gone_for_good_are_given_up_with_its_node(two: tuple[World, World, str], tmp_path: Path) -> None:
+    first, second, _ = two
+    first.write("waits.py", WAITS)
+    let_go = tmp_path / "let_go"
+    runs = [first.detach("--cpus", "0.5", "waits.py", "--", str(tmp_path / f"begun{number}"), str(let_go)) for number in range(2)]
+    scripts = [psutil.Process(first.state(first.reaches(run, "running"))["child_pid"]) for run in runs]
+    second.ok("up")
+    up = second.hop("node", "rm", "--force", "first")
+    assert up.code == 1 and "is up" in up.talk, up
+    first.kill_server()
+    second.ok("stop", runs[0])
+    until(lambda: [node["away_since"] for node in second.ok("node", "ls", "--json").json if node["id"] == "first"] != [None], "its absence")
+    held = second.hop("node", "rm", "first")
+    assert held.code == 1 and "hop node rm --force first" in held.talk, held
+    assert set(second.ok("node", "rm", "--force", "first", "--json").json["lost"]) == set(runs)
+    assert [node["id"] for node in second.ok("node", "ls", "--json").json] == ["second"]
+    assert second.run(runs[0])["phase"] == "cancelled"
+    waits = second.run(runs[1])
+    assert waits["phase"] == "queued"
+    (attempt,) = second.get(f"/runs/{waits['id']}/attempts")["attempts"]
+    assert attempt["phase"] == "lost" and "first was declared gone for good" in attempt["exit"]["reason"]
+    assert not any(is_gone(script.pid) for script in scripts)
+    first.ok("up")  # it was not gone
+    until(lambda: all(is_gone(script.pid) for script in scripts), "the end of what was given up")
+    assert second.run(runs[0])["phase"] == "cancelled"
+    let_go.touch()
+    assert second.reaches(runs[1], "succeeded")["attempt"]["number"] == 2
+
+
 def test_a_second_home_with_the_name_of_a_node_is_refused(two: tuple[World, World, str], tmp_path: Path) -> None:
     first, second, _ = two
     first.ok("up")

@@ -111,11 +111,22 @@ def drain(name: str, reason: str, everything: bool, as_json: bool) -> None:
 
 @node.command("rm")
 @node_argument
-def remove(name: str) -> None:
-    """Forget NODE, which is gone for good. Refused while it is there."""
+@click.option("--force", is_flag=True, help="Also where runs are live there by record: its server is gone for good, so they are lost.")
+@json_option
+def remove(name: str, force: bool, as_json: bool) -> None:
+    """Forget NODE, which is gone for good. Refused while it is there, or holds something of a run.
+
+    With --force, where its server has been away for 15 seconds, all runs of that server are lost: they wait again, and start elsewhere from their
+    newest checkpoints, or end where that was asked for. Should that server come back, it ends what it still has of them.
+    """
     from hopyard.sdk.connect import connect
 
-    connect().call("DELETE", f"/nodes/{_address(name)}")
+    told = connect().call("DELETE", f"/nodes/{_address(name)}", query={"force": int(force)})
+    if as_json:
+        console.out_json(told)
+        return
+    for run in told["lost"]:
+        console.out(f"{run}  is lost there")
     console.say(f"{name} is forgotten")
 
 

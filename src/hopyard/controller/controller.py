@@ -22,7 +22,7 @@ from hopyard.controller.reading import read_runs
 from hopyard.controller.turns import HOLDS_EVERY, LONGEST_PAUSE, Committed, Turns
 from hopyard.controller.watch import Watch
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaStatus
-from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.cluster import Observation, Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId, Version, split_attempt
 from hopyard.domain.run import Run, RunEvent
 from hopyard.errors import StorageFull
@@ -253,6 +253,20 @@ class Controller:
     async def look(self) -> None:
         """Look at the engine now: something may have changed of which nobody tells, such as a node that is gone."""
         await guard_step(self._watch.look)
+
+    async def give_up_engine(self, engine: str, reason: str) -> Sequence[RunId]:
+        """Declare lost what is live with an engine whose server is gone for good: these runs wait again, or end where that was asked for.
+        Its nodes are not ready any more. A server that comes back with it ends what it still finds. Returns the runs."""
+        now = self._clock.now()
+        await self._react(await self._cluster.record(engine, Observation((), ()), now=now, launched=()))
+        snapshot = await self._cluster.snapshot(now=now)
+        owned = {node.id for node in snapshot.nodes.values() if node.engine == engine}
+        lost: list[RunId] = []
+        for running in snapshot.running:
+            if any(one.node in owned for one in running.placement.assignments):
+                await self._react(await self._cluster.fail_launch(running.attempt, reason, now=now))
+                lost.append(RunId(running.gang.id))
+        return lost
 
     async def resign(self) -> None:
         """This server ends on purpose: another one may decide at once."""

@@ -32,6 +32,10 @@ class Servers:
         found = self.known.get(engine)
         return found.seen_at if found is not None and self.now - found.seen_at > AWAY_AFTER else None
 
+    def is_up(self, engine: str) -> bool:
+        """Whether the server with this engine was seen lately."""
+        return engine in self.known and self.away_since(engine) is None
+
     def not_ready(self, node: Node) -> str:
         """Why a node that is not ready is so, as far as its server is the reason."""
         place, since = self.place(node.engine), self.away_since(node.engine)

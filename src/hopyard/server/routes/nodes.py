@@ -15,7 +15,7 @@ from hopyard.domain.access import Scope
 from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.ids import NodeId, RunId
 from hopyard.domain.resources import WHOLE_GPU, Gpu
-from hopyard.errors import NotFound
+from hopyard.errors import Conflict, NotFound
 from hopyard.scheduler.timeline.booked import holds
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
 from hopyard.server.fields import LINE, In
@@ -131,6 +131,16 @@ class DrainOut(Struct, frozen=True):
     left: list[str]
 
 
+class RemoveQuery(In):
+    force: Annotated[int, Meta(ge=0, le=1, description="1 declares lost what is live there, where the node's server is gone for good")] = 0
+
+
+class RemovedOut(Struct, frozen=True):
+    """lost: names of runs that were live there by record. They wait again, or have ended where that was asked for."""
+
+    lost: list[str]
+
+
 _IN_AND_OUT = "takes nodes in and out of service"
 
 
@@ -171,11 +181,26 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 left.append(str(run.name))
         return DrainOut(node, asked, left)
 
-    async def remove(ask: Ask[Nothing, Nothing]) -> Nothing:
-        """Forget a node that its engine no longer sees. 409 while it is there. Only the server's owner may."""
+    async def remove(ask: Ask[RemoveQuery, Nothing]) -> RemovedOut:
+        """Forget a node that its engine no longer sees. 409 while it is there, or holds something of a run. With force, where its server is
+        away, what is live with that server is lost. Only the server's owner may."""
         check_owner(ask.caller, parts.queues.owner, _IN_AND_OUT)
-        await parts.cluster.remove_node(NodeId(ask.path["node"]))
-        return Nothing()
+        snapshot = await parts.cluster.snapshot(now=parts.now())
+        node = _find(snapshot, ask.path["node"])
+        servers = await Servers.get(parts.cluster, now=parts.now())
+        gone = node.engine != parts.engine and not servers.is_up(node.engine)
+        lost: Sequence[RunId] = ()
+        if gone and ask.query.force:
+            lost = await parts.controller.give_up_engine(node.engine, f"its node {node.id} was declared gone for good by {ask.caller.user}")
+        elif gone and _there(snapshot, node.id):
+            raise Conflict(
+                f"a run holds resources of node {node.id}, whose server is away",
+                hints=(f"if that is gone for good: `hop node rm --force {node.id}`, which puts its runs back to the queue",),
+            )
+        elif ask.query.force and node.engine != parts.engine:
+            raise Conflict(f"the server of node {node.id} ({servers.place(node.engine)}) is up", hints=("end it first: `hop down` there",))
+        await parts.cluster.remove_node(node.id)
+        return RemovedOut([str((await parts.runs.get(run)).name) for run in lost])
 
     async def pools(_ask: Ask[Nothing, Nothing]) -> PoolsOut:
         """List the pools of nodes with what of them is in use."""
@@ -185,7 +210,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("GET", "/nodes", nodes, returns=NodesOut),
         Endpoint("GET", at, get, returns=NodeDetailOut),
-        Endpoint("DELETE", at, remove, errors=(403, 409), scope=Scope.ADMIN),
+        Endpoint("DELETE", at, remove, RemoveQuery, returns=RemovedOut, errors=(403, 409), scope=Scope.ADMIN),
         Endpoint("POST", at + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
         Endpoint("POST", at + "/uncordon", uncordon, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
         Endpoint("POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,), scope=Scope.ADMIN),
