@@ -131,11 +131,11 @@ class DrainOut(Struct, frozen=True):
     left: list[str]
 
 
-class RemoveQuery(In):
+class RemoveNodeQuery(In):
     force: Annotated[int, Meta(ge=0, le=1, description="1 declares lost what is live there, where the node's server is gone for good")] = 0
 
 
-class RemovedOut(Struct, frozen=True):
+class RemovedNodeOut(Struct, frozen=True):
     """lost: names of runs that were live there by record. They wait again, or have ended where that was asked for."""
 
     lost: list[str]
@@ -181,7 +181,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
                 left.append(str(run.name))
         return DrainOut(node, asked, left)
 
-    async def remove(ask: Ask[RemoveQuery, Nothing]) -> RemovedOut:
+    async def remove(ask: Ask[RemoveNodeQuery, Nothing]) -> RemovedNodeOut:
         """Forget a node that its engine no longer sees. 409 while it is there, or holds something of a run. With force, where its server is
         away, what is live with that server is lost. Only the server's owner may."""
         check_owner(ask.caller, parts.queues.owner, _IN_AND_OUT)
@@ -200,7 +200,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         elif ask.query.force and node.engine != parts.engine:
             raise Conflict(f"the server of node {node.id} ({servers.place(node.engine)}) is up", hints=("end it first: `hop down` there",))
         await parts.cluster.remove_node(node.id)
-        return RemovedOut([str((await parts.runs.get(run)).name) for run in lost])
+        return RemovedNodeOut([str((await parts.runs.get(run)).name) for run in lost])
 
     async def pools(_ask: Ask[Nothing, Nothing]) -> PoolsOut:
         """List the pools of nodes with what of them is in use."""
@@ -210,7 +210,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     return [
         Endpoint("GET", "/nodes", nodes, returns=NodesOut),
         Endpoint("GET", at, get, returns=NodeDetailOut),
-        Endpoint("DELETE", at, remove, RemoveQuery, returns=RemovedOut, errors=(403, 409), scope=Scope.ADMIN),
+        Endpoint("DELETE", at, remove, RemoveNodeQuery, returns=RemovedNodeOut, errors=(403, 409), scope=Scope.ADMIN),
         Endpoint("POST", at + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
         Endpoint("POST", at + "/uncordon", uncordon, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
         Endpoint("POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,), scope=Scope.ADMIN),
