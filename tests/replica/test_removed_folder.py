@@ -40,7 +40,7 @@ def leave_behind(folder: Folder) -> None:
 
 
 WRITES: dict[str, Callable[[Folder], object]] = {
-    "outputs": lambda folder: push_files(Client("http://127.0.0.1:9", ""), folder.root, folder.work, ["made"]),
+    "outputs": lambda folder: push_files(Client("http://127.0.0.1:9", ""), folder.root, folder.work, {"made": "made"}, {}),
     "status": lambda folder: folder.write_state(ReplicaState(ReplicaPhase.RUNNING, 1)),
     "token": lambda folder: folder.write_token("hopr_x"),
     "stop": lambda folder: folder.request_stop(StopOrder(1.0)),

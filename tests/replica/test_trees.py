@@ -17,7 +17,7 @@ from hopyard.domain.manifest import Manifest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef
 from hopyard.engines.local.cgroups import find_cgroups
-from hopyard.replica.outbox import stamps, written
+from hopyard.replica.outputs import stamps, written
 from replica.conftest import Play
 
 
@@ -213,8 +213,42 @@ def test_what_a_run_wrote_is_found_whatever_the_clocks_say(tmp_path: Path) -> No
     (work / "new").write_text("n")
     for name in ("edited.txt", "new"):
         os.utime(work / name, (0, 0))  # as on a machine whose clock is years behind
-    assert set(written(work, before)) == {"edited.txt", "new", "latest"}
-    assert set(written(work, None)) == {"edited.txt", "new", "latest", "same.txt"}
+    assert set(written(work, before).files) == {"edited.txt", "new", "latest"}
+    assert set(written(work, None).files) == {"edited.txt", "new", "latest", "same.txt"}
+
+
+ODD_OUTPUTS = r"""
+import os
+open('epoch3.pt', 'w').write('weights'); os.mkdir('runs'); open('runs/a', 'w').write('a')
+os.symlink('epoch3.pt', 'last.pt'); os.symlink(os.path.abspath('epoch3.pt'), 'runs/best.pt'); os.symlink('runs', 'latest'); os.symlink('code.txt', 'copy.txt')
+os.symlink('/etc/passwd', 'out'); os.symlink('nowhere', 'dangling')
+for name in (b'tab\tbed', b'line\nbreak', b'back\\slash', b'lat\xe9'): open(name, 'wb').write(b'odd')
+os.symlink(b'tab\tbed', 'untabbed'); open('.netrc', 'w').write('password')
+os.makedirs('venv/out'); open('venv/out/x', 'w').write('x'); os.makedirs('__pycache__'); open('__pycache__/note', 'w').write('n'); open('model.pyc', 'w').write('m')
+os.makedirs('real/bin'); open('real/pyvenv.cfg', 'w').write(''); os.makedirs('node_modules/m'); open('node_modules/m/x', 'w').write('x')
+open('__pycache__/code.cpython-311.pyc', 'w').write('c')
+"""
+
+
+def test_links_and_odd_names_are_stored_or_named_and_kept(play: Play, tmp_path: Path) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        code = bench.sink.put_tree(folder(tmp_path / "code", code="the code"))
+        await bench.launch("a.1", ODD_OUTPUTS, code=code)
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"]
+        manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
+        files = {file.path: b"".join(bench.sink.blobs[chunk] for chunk in file.chunks) for file in manifest.files}
+        assert set(files) == {"epoch3.pt", "runs/a", "copy.txt", "untabbed", "venv/out/x", "__pycache__/note", "model.pyc"}
+        assert (files["copy.txt"], files["untabbed"]) == (b"the code", b"odd")
+        assert {link.path: link.target for link in manifest.links} == {"last.pt": "epoch3.pt", "runs/best.pt": "../epoch3.pt", "latest": "runs"}
+        told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
+        found = {(text := event["text"]).partition("(")[2].partition(")")[0]: text for event in told if event["kind"] == "unstored"}
+        assert set(found) == {r"`back\slash`, `lat\udce9`, `line\nbreak`, `tab\tbed`", "`dangling`, `out`", "`.netrc`", "`node_modules`, `real`"}
+        kept = next(Path(text.rpartition("it is kept in ")[2].partition(" on node")[0]) for text in found.values() if "kept in" in text)
+        assert {path.name.encode(errors="surrogateescape"): path.read_text() for path in kept.iterdir()} == {
+            name: "odd" for name in (b"tab\tbed", b"line\nbreak", b"back\\slash", b"lat\xe9")
+        }
+
+    play(scenario)
 
 
 def test_a_stop_ends_the_waiting_for_space(play: Play) -> None:
@@ -286,4 +320,4 @@ def test_outputs_with_names_of_all_scripts_are_kept(tmp_path: Path) -> None:
     kept = {"می\u200cخواهم.txt", "wide\u3000space", "soft\xadhyphen", "👩\u200d👧.png"}
     for name in (*kept, "line\nbreak", "back\\slash", os.fsdecode(b"\xff")):
         (tmp_path / name).touch()
-    assert set(written(tmp_path, None)) == kept
+    assert set(written(tmp_path, None).files) == kept

@@ -38,17 +38,14 @@ class Rules:
         return name in self.names or (bool(self.suffixes) and name.endswith(self.suffixes))
 
 
+# Everybody may read the code of a run, and its files.
+SECRETS = frozenset({".netrc", "_netrc", ".git-credentials", ".pypirc", ".dockercfg", ".pgpass", "id_rsa", "id_ecdsa", "id_ed25519"})
+REPOSITORIES = frozenset({".git", ".hg", ".svn"})
+CACHES = frozenset({".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".tox", ".nox", ".idea", ".DS_Store", ".hopyard"})
 CODE = Rules(
     "code",
     (GITIGNORE, HOPIGNORE),
-    frozenset(
-        {
-            *(".git", ".hg", ".svn", ".hopyard", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"),
-            *(".ruff_cache", ".ipynb_checkpoints", ".tox", ".nox", ".idea", ".DS_Store"),
-            # What holds passwords and keys: everybody may read the code of a run.
-            *(".netrc", "_netrc", ".git-credentials", ".pypirc", ".dockercfg", ".pgpass", "id_rsa", "id_ecdsa", "id_ed25519"),
-        }
-    ),
+    SECRETS | REPOSITORIES | CACHES | {"__pycache__", ".venv", "venv", "node_modules"},
     (".pyc", ".pyo"),
     above=True,
     only_files=True,

@@ -24,7 +24,7 @@ class LeftBehind:
     _untold: list[str] = field(default_factory=list)
     _telling: threading.Lock = field(default_factory=threading.Lock)  # several threads have something to say
 
-    def keep(self, what: str, path: Path, why: Exception) -> None:
+    def keep(self, what: str, path: Path, why: Exception | str) -> None:
         """what: as a sentence begins ("the checkpoint of step 5"). path: its folder, which may be gone."""
         kept = self._move(path)
         where = f"it is kept in {kept} on node {self.spec.node.id}" if kept else "its folder could not be kept either"

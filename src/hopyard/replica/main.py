@@ -31,7 +31,8 @@ from hopyard.replica.gpu_memory import EVERY_S, GpuMemoryWatch
 from hopyard.replica.guard import Guard
 from hopyard.replica.left_behind import LeftBehind
 from hopyard.replica.limits import Groups, MemoryWatch
-from hopyard.replica.outbox import Stamps, differs, push_files, stamps, written
+from hopyard.replica.outbox import push_files, stage_files
+from hopyard.replica.outputs import KEPT, Obstacle, Outputs, Stamps, sentence_of, stamps, storable, written
 from hopyard.replica.prepare import Preparation, tree_cache, view_of_home
 from hopyard.replica.rendezvous import variables
 from hopyard.replica.server import ServerLine
@@ -306,11 +307,12 @@ class Replica:
         launch, patience = self._spec.launch, Patience()
         while True:
             try:
-                paths = self._outputs()
-                if paths:
+                found = storable(self._folder.work, self._outputs())
+                if found.files or found.links:
                     client = self._server.client
-                    tree = push_files(client, self._folder.root, self._folder.work, paths)
+                    tree = push_files(client, self._folder.root, self._folder.work, found.files, found.links)
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
+                self._keep_unstored(found.unstored)
                 return
             except (HopyardError, OSError) as failed:
                 if not _is_own_folder(self._folder.work) and self._folder.is_there():
@@ -335,18 +337,33 @@ class Replica:
     def _forgo_outputs(self, why: Exception) -> None:
         self._left_behind.keep("what the run made in its folder", self._folder.work, why)
 
-    def _outputs(self) -> list[str]:
+    def _keep_unstored(self, unstored: Mapping[str, Obstacle]) -> None:
+        """Files that no tree can hold stay on the node, and the run says where."""
+        for obstacle in Obstacle:
+            paths = [path for path, why in unstored.items() if why is obstacle]
+            if not paths:
+                continue
+            folder, files = None, [path for path in paths if obstacle in KEPT and (self._folder.work / path).is_file()]
+            if files:
+                with suppress(OSError):
+                    folder = stage_files(self._folder.root, self._folder.work, {path: path for path in files})
+            if folder is None:
+                self._left_behind.add(f"{sentence_of(paths)} not stored: {obstacle}")
+            else:
+                self._left_behind.keep(sentence_of(paths), folder, obstacle)
+
+    def _outputs(self) -> Outputs:
         """Files of the run's folder that are new, or not as they are in its code."""
         work, code = self._folder.work, self._spec.launch.code
-        paths = written(work, self._before)
-        if not paths or code is None:
-            return paths
+        found = written(work, self._before)
+        if not (found.files or found.links or found.unstored) or code is None:
+            return found
         try:
             with tree_cache(self._spec, self._folder).use(code, self._server.client.fetch) as tree:
-                return [path for path in paths if differs(work / path, tree / path)]
+                return found.unlike(work, tree)
         except (BlobsElsewhere, IntegrityError, MissingBlobs, NotFound) as failed:
             say(f"all files that were written to are sent, as the run's code cannot be had: {failed}")
-            return paths
+            return found
 
     def _tell_machine_env(self) -> None:
         """What the run's processes get of the machine's variables is recorded with the run. On a full disk it goes unrecorded."""
