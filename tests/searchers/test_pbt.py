@@ -108,6 +108,24 @@ def test_a_member_that_failed_is_neither_copied_nor_waited_for() -> None:
     assert "0" not in donors
 
 
+def test_members_are_compared_after_the_same_number_of_epochs() -> None:
+    """One that is ahead is copied as it was at the epoch of the member that copies it."""
+    searcher = population(4, quantile=0.5)
+    begun = [proposed(searcher) for _ in range(4)]
+    for step in (1, 2):
+        for number in (0, 1):
+            tell(searcher, number, step, 5.0 + number - step)
+            if step == 1:
+                proposed(searcher)
+    for number, loss in ((2, 3.5), (3, 9.0)):
+        tell(searcher, number, 1, loss)
+    again = {one.trial: one for one in (proposed(searcher) for _ in range(2))}
+    assert again[TrialId("2")].start_from == "2", "the best of all after one epoch"
+    assert again[TrialId("3")].start_from in ("0", "2")
+    donor = begun[int(str(again[TrialId("3")].start_from))].params
+    assert all(again[TrialId("3")].params[one.name] in [moved(one, donor[one.name], factor=1.2, up=up) for up in (True, False)] for one in SPACE.parameters)
+
+
 def test_lineage_of_a_whole_study() -> None:
     """Copies do better here: a curve that only falls, faster with a larger lr."""
     lived: dict[TrialId, float] = {}

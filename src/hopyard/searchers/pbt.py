@@ -15,7 +15,7 @@ from hopyard.searchers.tracked import Tracked, TrackingSearcher
 
 @dataclass(frozen=True, slots=True)
 class _Stand:
-    """A member as it was at its last budget: what others would copy."""
+    """A member as it was at one of its budgets: what others would copy."""
 
     loss: float
     params: Mapping[str, ParamValue]
@@ -24,7 +24,7 @@ class _Stand:
 class PopulationBased(TrackingSearcher):
     """`trials` members train side by side, `interval` epochs at a time. A member that is among the worst `quantile` when it goes on
     takes over state and params of one of the best `quantile`, drawn from them, and explores: each parameter is drawn anew with
-    probability `resample`, else changed a little.
+    probability `resample`, else changed a little. Compared are members after the same number of epochs, as they were then.
 
     The member that has done least goes on first, so that few workers keep a large population level. rounds: all wait until the
     last has reached the same epoch. A member that fails is gone. Who descends from whom is in `Proposal.start_from`.
@@ -46,7 +46,7 @@ class PopulationBased(TrackingSearcher):
     ) -> None:
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed)
         self._interval, self._quantile, self._resample, self._factor, self._rounds = interval, quantile, resample, factor, rounds
-        self._stands: dict[int, _Stand] = {}  # of members that can be copied
+        self._stands: dict[int, dict[int, _Stand]] = {}  # of members that can be copied, by their epochs
 
     def _next(self) -> Proposal | SearchState:
         if self._limit is None or len(self._trials) < self._limit:
@@ -68,7 +68,7 @@ class PopulationBased(TrackingSearcher):
 
     def _reached(self, trial: Tracked) -> Verdict:
         assert trial.loss is not None
-        self._stands[trial.number] = _Stand(trial.loss, trial.params)
+        self._stands.setdefault(trial.number, {})[trial.budget] = _Stand(trial.loss, trial.params)
         return Verdict.CONTINUE if trial.budget >= self._max_epochs else Verdict.PAUSE
 
     def _ended(self, trial: Tracked, _outcome: TrialOutcome) -> None:
@@ -78,7 +78,7 @@ class PopulationBased(TrackingSearcher):
         if donor is not None:
             member.params = explored(
                 self._space,
-                self._stands[donor.number].params,
+                self._stands[donor.number][member.step].params,
                 self._seed,
                 member.number,
                 member.step,
@@ -89,7 +89,8 @@ class PopulationBased(TrackingSearcher):
 
     def _donor(self, member: Tracked) -> Tracked | None:
         """Whom it copies; None where it is good enough."""
-        ranking = sorted(self._stands, key=lambda number: (self._stands[number].loss, number))
+        losses = {number: stands[member.step].loss for number, stands in self._stands.items() if member.step in stands}
+        ranking = sorted(losses, key=lambda number: (losses[number], number))
         few = int(len(ranking) * self._quantile)
         if not few or member.number not in ranking[-few:]:
             return None

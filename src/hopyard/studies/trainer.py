@@ -22,7 +22,7 @@ class Work:
 
     done: epochs of this trial that were reported and told to the searcher; what is reported again of them is of no interest (it is
     repeated where a state was lost). start_from: whose state to begin with: None its own (a fresh one where done is 0), another's
-    a copy of that one as it was left.
+    a copy of that one as it was left (of `studies.trials`: as it was after `done` epochs, where it is ahead).
     resumed: the driver began again, and this work was given before: what is left of it is to be taken up.
     """
 

@@ -11,7 +11,7 @@ from hopyard.domain.space import Space
 from hopyard.domain.study import Goal, Parallel, StudySpec
 from hopyard.errors import SpecError
 from hopyard.studies.trainer import Work
-from hopyard.studies.trials.launch import Launched, plan_run, submission
+from hopyard.studies.trials.launch import Launched, plan_run, shift_of_copy, submission
 
 STUDY = RunId("study-run")
 TRIAL = {"project": "p", "roles": [], "params": {"lr": 0.1, "fixed": 7}, "tags": {"team": "vision"}}
@@ -58,10 +58,20 @@ def test_one_that_goes_on_does_so_from_its_checkpoint() -> None:
     assert (older.shift, older.last) == (0, 9)  # an epoch is repeated
 
 
-@pytest.mark.parametrize(("step", "shift", "last"), [(2, 2, 4), (6, -2, 8), (4, 0, 6), (5000, 0, 6)])
-def test_a_copy_trains_as_many_epochs_as_it_was_given(step: int, shift: int, last: int) -> None:
+@pytest.mark.parametrize(
+    ("copied", "step", "epochs", "shift", "last"),
+    [
+        (Launched(TrialId("7"), RunId("other"), 4, 4), 4, 4, 0, 6),
+        (Launched(TrialId("7"), RunId("other"), 4, 4), 3, 4, 1, 5),  # the newest checkpoint that there is
+        (Launched(TrialId("7"), RunId("other"), 9, 12, -3), 12, 9, -8, 14),  # more than the study's epochs, and epochs all the same
+        (Launched(TrialId("7"), RunId("other"), 4, 4), 5000, 4, 0, 6),  # batches
+        (Launched(TrialId("7"), RunId("other"), 4, 6, -2), 5000, 4, -2, 8),
+    ],
+)
+def test_a_copy_trains_as_many_epochs_as_it_was_given(copied: Launched, step: int, epochs: int, shift: int, last: int) -> None:
     source = {"run": "other", "step": step, "manifest": "f" * 64}
-    launched, body = plan_run(STUDY, study(), work(6, done=4), source, shift=None)
+    found = shift_of_copy(copied, step, epochs, done=4)
+    launched, body = plan_run(STUDY, study(), work(6, done=4), source, shift=found)
     assert (launched.shift, launched.last, body["spec"]["params"]["epochs"]) == (shift, last, last)
 
 
@@ -74,7 +84,7 @@ def test_a_study_that_says_nothing_of_epochs_leaves_the_script_as_it_is() -> Non
 
 def test_a_record_says_all_that_is_needed_to_submit_it_again() -> None:
     source = {"run": "other", "step": 2, "manifest": "f" * 64}
-    launched, body = plan_run(STUDY, study(), work(6, done=4, lr=0.2), source, shift=None)
+    launched, body = plan_run(STUDY, study(), work(6, done=4, lr=0.2), source, shift=2)
     record = {"kind": "run", "trial": "4", "run": launched.run, "budget": 6, "last": launched.last, "shift": launched.shift, "resume": launched.resume}
     again = Launched.of_record(record)
     assert again == launched

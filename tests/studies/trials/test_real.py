@@ -35,6 +35,7 @@ STUDIES: dict[str, tuple[str, str]] = {
     "silent": (script(log="hop.log(loss=1.0, val=2.0, step=epoch)"), "trials: 3\nepochs: 2\nconcurrent: 3\nsearcher: grid\n"),
     "saves-nothing": (script(bind=""), "trials: 4\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
     "population": (script(), "trials: 4\nepochs: 3\nsearcher: {name: pbt, interval: 1, quantile: 0.5}\n"),
+    "staggered": (script(log="time.sleep(0.3 * (p.lr > 0.01)); hop.log(acc=state['done'], step=epoch)"), "trials: 4\nepochs: 4\nsearcher: {name: pbt, interval: 1, quantile: 0.5}\n"),
     "deaf": (script(epochs="width=1", turns="10_000", log="time.sleep(0.02); hop.log(acc=measure(state['done']), step=epoch)"), "trials: 2\nepochs: 2\nsearcher: grid\n"),
     "runs-on": (script(epochs="width=1", turns="10_000", log="time.sleep(0.02); hop.log(acc=state['done'], step=epoch)"), "trials: 2\nepochs: 4\nsearcher: {name: halving, eta: 2}\n"),
     "as-it-is": (script(epochs="epochs=5"), "trials: 2\nsearcher: grid\n"),
@@ -179,8 +180,17 @@ def test_a_population_copies_and_goes_on_from_checkpoints(studies: dict[str, Fou
         assert [step for step, _ in study.told(trial)] == [1, 2, 3]
 
 
-def test_a_copy_of_one_that_was_ahead_goes_on_for_all_of_its_epochs(studies: dict[str, Found]) -> None:
-    assert studies["uneven"].told("1") == [(1, 1), (2, 2), (3, 5), (4, 6), (5, 7), (6, 8)]
+def test_a_copy_of_one_that_is_ahead_has_the_state_after_its_own_epochs(studies: dict[str, Found]) -> None:
+    assert studies["uneven"].told("1") == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)]
+    assert {one["spec"]["params"]["epochs"] for one in studies["uneven"].trials} == {2, 4, 6}
+
+
+def test_every_value_of_a_population_is_of_a_state_with_as_many_epochs(studies: dict[str, Found]) -> None:
+    study = studies["staggered"]
+    assert study.run["phase"] == "succeeded"
+    assert [r for r in study.of_kind("asked") if r["answer"]["start_from"] not in (None, r["answer"]["trial"])], "none copied"
+    for trial in map(str, range(4)):
+        assert study.told(trial) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
 def test_a_script_that_does_not_hear_of_its_budget_is_stopped_there(studies: dict[str, Found]) -> None:

@@ -40,17 +40,18 @@ def counts_epochs(spec: StudySpec) -> bool:
     return spec.max_epochs > 1
 
 
-def plan_run(study: RunId, spec: StudySpec, work: Work, source: Mapping[str, Any] | None, *, shift: int | None) -> tuple[Launched, dict[str, Any]]:
+def shift_of_copy(source: Launched, step: int, epochs: int, *, done: int) -> int:
+    """From the script's epochs to those of a trial with `done` epochs that goes on from another trial's checkpoint: the script counts on
+    from the epochs of the copied state. source: the run of the checkpoint of this step, saved after `epochs` epochs of its trial. A step
+    beyond the last epoch of that run counts batches."""
+    return done - (step if step <= source.last else epochs - source.shift)
+
+
+def plan_run(study: RunId, spec: StudySpec, work: Work, source: Mapping[str, Any] | None, *, shift: int) -> tuple[Launched, dict[str, Any]]:
     """The run that does this work, and the body of its submission. source: the checkpoint to go on from, as the server lists them.
-    shift: from the script's epochs to the trial's, None where the checkpoint is another trial's: then its step tells."""
-    step = 0 if source is None else int(source["step"])
-    # A copy of another trial may have done more epochs than this one: the script counts on from those, the study from its own.
-    if source is None:
-        shift = 0
-    elif shift is None:
-        shift = work.done - step if 0 <= step <= spec.max_epochs else 0
+    shift: from the script's epochs to the trial's."""
     last = work.budget - shift
-    resume = None if source is None else {"run": source["run"], "step": step, "manifest": source["manifest"]}
+    resume = None if source is None else {"run": source["run"], "step": int(source["step"]), "manifest": source["manifest"]}
     body = submission(study, spec, work, resume, last)
     return Launched(work.trial, RunId(body["id"]), work.budget, last, shift, resume), body
 

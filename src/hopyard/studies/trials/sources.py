@@ -32,9 +32,9 @@ class Sources:
     def submitted(self, run: RunId, name: str) -> None:
         self._names[run] = name
 
-    def find(self, whose: Launched, done: int, *, trial: TrialId) -> tuple[Saved | None, int]:
+    def find(self, whose: Launched, done: int, *, trial: TrialId) -> tuple[Saved, Launched] | None:
         """The newest checkpoint of this run after at most `done` epochs of its trial, else the one that it began with, else of the run before;
-        and its shift from the script's epochs to the trial's. None where there is none: what that costs `trial` is said."""
+        and the run whose script counts its step. None where there is none: what that costs `trial` is said."""
         lost, beyond, at = "", False, whose
         while True:
             saved, gone = self._saved(at.run)
@@ -42,7 +42,7 @@ class Sources:
             if gone:
                 lost = lost or f"run {self._names.get(at.run, at.run)} {gone}"
             if fit:
-                return self._tell(trial, lost, fit[-1]), at.shift
+                return self._tell(trial, lost, fit[-1]), at
             beyond = beyond or bool(saved)
             if at.resume is None:
                 break
@@ -50,7 +50,7 @@ class Sources:
             saved, gone = self._saved(RunId(origin["run"]))
             began = [one for one in saved if (one["step"], one["manifest"]) == (origin["step"], origin["manifest"])]
             if began:
-                return self._tell(trial, lost, began[0]), at.shift
+                return self._tell(trial, lost, began[0]), at
             lost = lost or f"the checkpoint of run {self._names.get(origin['run'], origin['run'])} that it went on from {gone or _DELETED}"
             before = self._runs.get(RunId(origin["run"]))
             if before is None or before[0].trial != at.trial:
@@ -58,7 +58,7 @@ class Sources:
             at = before[0]
         if done:
             self._tell_nothing(trial, lost or (f"all checkpoints that are left are from beyond epoch {done}" if beyond else ""))
-        return None, 0
+        return None
 
     def _saved(self, run: RunId) -> tuple[Sequence[Saved], str]:
         """The run's checkpoints; and what became of a run that cannot be asked for them, else ""."""

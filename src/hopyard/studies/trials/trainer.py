@@ -18,7 +18,7 @@ from hopyard.studies.journal import CONTINUED
 from hopyard.studies.server import StudyServer
 from hopyard.studies.trainer import Ground, News, Reached, TrialFailed, Work
 from hopyard.studies.trials.child import Child
-from hopyard.studies.trials.launch import Launched, counts_epochs, plan_run, submission
+from hopyard.studies.trials.launch import Launched, counts_epochs, plan_run, shift_of_copy, submission
 from hopyard.studies.trials.sources import Sources
 
 LOOK_EVERY_S = 0.15  # on average at most so often, though there is always news
@@ -39,6 +39,7 @@ class TrialRuns:
         self._children: dict[RunId, Child] = {}  # runs that are not over, or still speak
         self._newest: dict[TrialId, Launched] = {}  # the run that each trial was given last
         self._left: dict[TrialId, Launched] = {}  # the run in which each trial came to a budget last
+        self._reached_in: dict[TrialId, dict[int, Launched]] = {}  # by budget, the run in which each trial came to it
         self._cut: dict[TrialId, Launched] = {}  # runs that ended with the study that this one continues
         self._news: list[News] = []
         self._looked_at = 0.0
@@ -63,7 +64,7 @@ class TrialRuns:
                 self._cut |= {trial: launched for trial, launched in self._newest.items() if self._left.get(trial) != launched}
                 self._newest.clear()
             elif record.get("kind") == "reached" and record["trial"] in self._newest:
-                self._left[record["trial"]] = self._newest[record["trial"]]
+                self._note_left(record["trial"])
 
     # -- the Trainer --------------------------------------------------------------------------------------------------
 
@@ -102,8 +103,9 @@ class TrialRuns:
             if self._news or self._ground.stopping() or time.monotonic() >= deadline:
                 news, self._news = self._news, []
                 for one in news:
-                    if one.trial in self._newest and not isinstance(one, TrialFailed):
-                        self._note_left(one)
+                    launched = self._newest.get(one.trial)
+                    if launched is not None and not isinstance(one, TrialFailed) and (child := self._children.get(launched.run)) is not None and child.over:
+                        self._note_left(one.trial)
                 return news
 
     def close(self, *, over: bool) -> None:
@@ -129,15 +131,25 @@ class TrialRuns:
             self._sources.launched(launched, told=work.done)
             self._submit(work, launched, body)
 
-    def _source(self, work: Work, source_of: TrialId) -> tuple[Mapping[str, Any] | None, int | None]:
-        """The checkpoint that the work begins with, and its shift, None where it is another trial's."""
-        cut, left = self._cut.pop(work.trial, None), self._left.get(source_of)
-        if cut is not None:
-            return self._sources.find(cut, work.done, trial=work.trial)
-        if left is None:
-            return None, None
-        source, shift = self._sources.find(left, left.budget, trial=work.trial)
-        return source, shift if source_of == work.trial else None
+    def _source(self, work: Work, source_of: TrialId) -> tuple[Mapping[str, Any] | None, int]:
+        """The checkpoint that the work begins with, and the shift from the script's epochs to the trial's."""
+        cut = self._cut.pop(work.trial, None)
+        origin, epochs = (cut, work.done) if cut is not None else self._origin(work, source_of)
+        found = None if origin is None else self._sources.find(origin, epochs, trial=work.trial)
+        if found is None:
+            return None, 0
+        source, counted = found
+        own = counted.trial == work.trial
+        return source, counted.shift if own else shift_of_copy(counted, int(source["step"]), epochs, done=work.done)
+
+    def _origin(self, work: Work, source_of: TrialId) -> tuple[Launched | None, int]:
+        """The run whose state the work goes on from, and after how many epochs of its trial. A trial that copies another one takes the state
+        after its own number of epochs, though the other one is ahead by now: so no state is trained for more epochs than the study says."""
+        reached = self._reached_in.get(source_of, {})
+        if source_of != work.trial and work.done and (ahead := [budget for budget in reached if budget >= work.done]):
+            return reached[min(ahead)], work.done
+        left = self._left.get(source_of)
+        return left, 0 if left is None else left.budget
 
     def _submit(self, work: Work, launched: Launched, body: Mapping[str, Any]) -> None:
         self._newest[work.trial] = launched
@@ -162,10 +174,9 @@ class TrialRuns:
         found = None if cut is None else self._server.find(f"/runs/{cut.run}")
         return found is not None and not RunPhase(found["phase"]).final
 
-    def _note_left(self, news: News) -> None:
-        child = self._children.get(self._newest[news.trial].run)
-        if child is not None and child.over:
-            self._left[news.trial] = self._newest[news.trial]
+    def _note_left(self, trial: TrialId) -> None:
+        launched = self._left[trial] = self._newest[trial]
+        self._reached_in.setdefault(trial, {})[launched.budget] = launched
 
     # -- looking ----------------------------------------------------------------------------------------------------------
 
