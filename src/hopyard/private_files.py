@@ -40,9 +40,10 @@ def make_folder(path: P, *, below: str | Path = "") -> P:
     return path
 
 
-def open_file(path: str | Path, flags: int) -> int:
-    """A descriptor as `os.open` gives one; a file that is made has mode 0600. Also an `opener` of `open`. Raises OSError."""
-    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+def open_file(path: str | Path, flags: int, *, folder: int | None = None) -> int:
+    """A descriptor as `os.open` gives one; a file that is made has mode 0600. folder: a descriptor of that which the path begins in. Also an
+    `opener` of `open`. Raises OSError."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
 
 
 def open_plain(path: str | Path, flags: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from engines.bench import LocalBench
 from hopyard.private_files import make_folder
+from hopyard.replica.mounts import Protection, find_protection
+from replica.conftest import Play
 
 # The process under test is started by an ordinary replica's code, in a process that first becomes the user.
 _START = """
@@ -154,3 +158,34 @@ def test_capabilities_that_root_inherits_do_not_come_back(tmp_path: Path) -> Non
     if done.returncode == 77:
         pytest.skip("the kernel allows no mounts here")
     assert (own / "out").read_text().split() == ["CapInh:", "0" * 16], done.stderr
+
+
+def test_replicas_of_a_gang_may_look_into_each_other_and_into_no_other_run(play: Play) -> None:
+    """As libraries do that share memory of GPUs. Not where modes are the only protection."""
+    script = """
+import json, os, time
+gang = os.environ["HOPYARD_GANG_DIR"]
+rank = int(os.environ["RANK"])
+open(f"{gang}/{rank}/work/me", "w").write(str(os.getpid()))
+other = f"{gang}/{1 - rank}/work/me"
+while not os.path.exists(other) or not open(other).read():
+    time.sleep(0.01)
+def opens(pid):
+    try:
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+print(json.dumps([opens(open(other).read()), opens(os.getppid())]))
+open(f"{gang}/{rank}/work/done", "w").close()
+while not os.path.exists(f"{gang}/{1 - rank}/work/done"):
+    time.sleep(0.01)
+"""
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script, script)
+        assert [ended.reason for ended in await bench.exits("a.1")] == ["finished"] * 2
+        expected = [True, find_protection() is Protection.MODES]
+        assert [json.loads(bench.sink.stream("a.1", rank, "stdout")) for rank in (0, 1)] == [expected] * 2
+
+    play(scenario)

@@ -57,9 +57,9 @@ def _is_own_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def run(folder: Path, *, adopt: bool, lock: int, umask: int) -> int:
-    """Live this replica's life, with its folder's lock held in descriptor `lock` until the end. umask: of the user's process.
-    Returns the program's exit code."""
+def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | None = None) -> int:
+    """Live this replica's life, with its folder's lock held in descriptor `lock` until the end. umask: of the user's process. namespace: the
+    user namespace of its gang's processes on this node. Returns the program's exit code."""
     place = Folder(folder)
     state = place.read_state()
     if state is not None and (state.shipped or not adopt):
@@ -69,7 +69,7 @@ def run(folder: Path, *, adopt: bool, lock: int, umask: int) -> int:
     except HopyardError as damaged:
         say(f"replica: {damaged}")
         return 1
-    replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=umask)
+    replica = Replica(place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=umask, namespace=namespace)
     guard = None if adopt else Guard(place, spec, lock)
     replica.live()
     if guard is not None:
@@ -82,9 +82,16 @@ class Replica:
     """One replica of one attempt. See `docs/replica.md`."""
 
     def __init__(
-        self, folder: Folder, spec: ReplicaSpec, *, adopted: ReplicaState | None = None, is_adoption: bool = False, umask: int = 0o022
+        self,
+        folder: Folder,
+        spec: ReplicaSpec,
+        *,
+        adopted: ReplicaState | None = None,
+        is_adoption: bool = False,
+        umask: int = 0o022,
+        namespace: int | None = None,
     ) -> None:
-        self._folder, self._spec, self._umask = folder, spec, umask
+        self._folder, self._spec, self._umask, self._namespace = folder, spec, umask, namespace
         self._is_adoption, self._adopted = is_adoption, adopted
         self._state = ReplicaState(ReplicaPhase.PREPARING, os.getpid(), boot=boot_id(), started_at=time.time())
         launch = spec.launch
@@ -175,6 +182,7 @@ class Replica:
                     tuple(dict.fromkeys(groups.folders.values())),
                     self._umask,
                     view_of_home(spec, folder),
+                    self._namespace,
                 )
             )
         except PrepareFailed:

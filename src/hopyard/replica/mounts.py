@@ -61,11 +61,35 @@ def find_protection() -> Protection:
     return next((way for way in ways if _works(way)), Protection.MODES)
 
 
-def enter(view: View, protection: Protection) -> None:
-    """Gives this process the view. Raises OSError where that fails half-way."""
+def open_user_namespace() -> int | None:
+    """A descriptor of a new user namespace for processes that `enter` it together, as the replicas of a gang do: they may trace each other and
+    share memory of GPUs. None where the protection is another one. Raises OSError."""
+    if find_protection() is not Protection.USER_NAMESPACE:
+        return None
+    (made, make), (left, leave) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    first = os.fork()
+    if first == 0:
+        try:
+            os.close(leave)
+            _begin_user_namespace()
+            os.write(make, b"1")
+            os.read(left, 1)
+        finally:
+            os._exit(0)
+    os.close(make)
+    try:
+        return os.open(f"/proc/{first}/ns/user", os.O_RDONLY | os.O_CLOEXEC) if os.read(made, 1) else None
+    finally:
+        for descriptor in (made, left, leave):
+            os.close(descriptor)
+        os.waitpid(first, 0)
+
+
+def enter(view: View, protection: Protection, namespace: int | None = None) -> None:
+    """Gives this process the view. namespace: a user namespace to enter; None begins one. Raises OSError where that fails half-way."""
     if protection is Protection.MODES:
         return
-    _unshare(protection)
+    _unshare(protection, namespace)
     # Opened in this namespace: the kernel binds nothing of another one.
     read_only, writable = _open(view.read_only), _open(view.writable)
     covered = [path for path in view.bare if _cover(path)]
@@ -115,17 +139,23 @@ def _works(protection: Protection) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _unshare(protection: Protection) -> None:
-    uid, gid = os.geteuid(), os.getegid()
-    if protection is Protection.USER_NAMESPACE and uid == 0:
-        _keep_all_users(partial(_libc.unshare, _CLONE_NEWUSER | _CLONE_NEWNS))
+def _unshare(protection: Protection, namespace: int | None = None) -> None:
+    if namespace is not None:
+        _check(_libc.setns(namespace, _CLONE_NEWUSER))
     elif protection is Protection.USER_NAMESPACE:
-        _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            _write(f"/proc/self/{name}", text)
-    else:
-        _check(_libc.unshare(_CLONE_NEWNS))
+        _begin_user_namespace()
+    _check(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", flags=_MS_REC | _MS_SLAVE)  # what is mounted outside later is seen, and nothing goes out
+
+
+def _begin_user_namespace() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        _keep_all_users(partial(_libc.unshare, _CLONE_NEWUSER))
+        return
+    _check(_libc.unshare(_CLONE_NEWUSER))
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        _write(f"/proc/self/{name}", text)
 
 
 def _clear_inheritable() -> None:

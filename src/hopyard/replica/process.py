@@ -31,7 +31,7 @@ _OOM_SCORE = b"300"  # when the whole node runs out, the user's process goes bef
 @dataclass(frozen=True, slots=True)
 class Command:
     """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join. view: what it
-    sees of the home, where the kernel lets us see to that."""
+    sees of the home, where the kernel lets us see to that. namespace: as of `mounts.enter`."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -42,6 +42,7 @@ class Command:
     groups: Sequence[Path] = ()
     umask: int = 0o022
     view: View | None = None
+    namespace: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ def start(command: Command) -> Started:
                 parent,
                 command.view or View(),
                 protection,
+                command.namespace,
             )
     except OSError as failed:
         os.close(told)
@@ -152,6 +154,7 @@ def _exec(
     parent: int,
     view: View,
     protection: Protection,
+    namespace: int | None,
 ) -> None:
     """In the child, until exec. Only plain system calls: other threads of the parent are gone in the middle of what they did."""
     try:
@@ -171,7 +174,7 @@ def _exec(
         except OSError:
             pass
         try:
-            enter(view, protection)
+            enter(view, protection, namespace)
         except OSError as failed:
             os.write(tell, _WORD.pack(b"V", failed.errno or 0))
             os._exit(127)

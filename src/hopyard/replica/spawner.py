@@ -22,7 +22,7 @@ from hopyard.domain.replica import STATUS_FILE
 from hopyard.private_files import OTHERS
 from hopyard.replica import main as replica
 from hopyard.replica.folder import take_lock
-from hopyard.replica.mounts import find_protection
+from hopyard.replica.mounts import find_protection, open_user_namespace
 
 
 def serve(descriptor: int) -> None:
@@ -62,22 +62,25 @@ def _answer(line: bytes, ours: Sequence[int], umask: int) -> dict[str, object]:
     adopt = bool(request["adopt"])
     locked: dict[Path, int | None] = {}
     started: list[int | None] = []
+    namespace: int | None = None
     try:
         for name in request["start"]:
             locked[Path(name)] = _claim(Path(name), adopt)
         # The child inherits the lock that is taken here: there is no moment at which it looks dead.
         held = [lock for lock in locked.values() if lock is not None]
+        namespace = open_user_namespace() if len(held) > 1 and not adopt else None
         for folder, lock in locked.items():
-            started.append(None if lock is None else _fork(folder, lock, adopt, (*ours, *(other for other in held if other != lock)), umask))
+            not_for_it = (*ours, *(other for other in held if other != lock))
+            started.append(None if lock is None else _fork(folder, lock, adopt, not_for_it, umask, namespace))
     except OSError as failed:
         for pid in started:
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
         return {"error": str(failed)}
     finally:
-        for lock in locked.values():
-            if lock is not None:
-                os.close(lock)
+        for descriptor in (*locked.values(), namespace):
+            if descriptor is not None:
+                os.close(descriptor)
     return {"started": started}
 
 
@@ -89,7 +92,7 @@ def _claim(folder: Path, adopt: bool) -> int | None:
     return lock
 
 
-def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int], umask: int) -> int:
+def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int], umask: int, namespace: int | None) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -100,7 +103,7 @@ def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int], umask
             os.close(descriptor)
         os.setsid()
         replica.redirect(folder)
-        code = replica.run(folder, adopt=adopt, lock=lock, umask=umask)
+        code = replica.run(folder, adopt=adopt, lock=lock, umask=umask, namespace=namespace)
     finally:
         # Never back into the spawner's loop, and without its exit functions.
         os._exit(code)

@@ -16,7 +16,7 @@ import msgspec
 
 from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, ReplicaSpec, ReplicaState, StopOrder
 from hopyard.file_locks import is_locked
-from hopyard.private_files import FILE_MODE, make_folder, open_inside, read_inside
+from hopyard.private_files import make_folder, open_file, open_inside, read_inside
 
 T = TypeVar("T")
 _NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # something else lies there: a damaged folder
@@ -108,7 +108,7 @@ class ReplicaFolder:
         folder = open_inside(self.root.parent, self.root.name, os.O_RDONLY | os.O_DIRECTORY)
         scratch = f".{name}.{os.urandom(4).hex()}"
         try:
-            descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
+            descriptor = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=folder)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
             os.replace(scratch, name, src_dir_fd=folder, dst_dir_fd=folder)
