@@ -234,8 +234,8 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
         assert refused.code == 1
         assert refused.talk.splitlines()[1].startswith("hint: --keep-runs ")
     finally:
-        assert shell.hop("down", "--stop-runs").talk == "the server has ended\n"
-    assert shell.hop("down").talk == "no server runs\n"
+        assert shell.hop("down", "--stop-runs").talk == f"the server of {tmp_path / 'another'} has ended\n"
+    assert shell.hop("down").talk == f"no server runs for {tmp_path / 'another'}\n"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
@@ -21,7 +22,7 @@ from hopyard.backup.layout import MARK
 from hopyard.backup.restore import restore_backup
 from hopyard.config.home import Home
 from hopyard.datasets.cache import remove_tree
-from hopyard.errors import IntegrityError
+from hopyard.errors import Conflict, IntegrityError
 from tests.stores_sql.postgres import PostgreSQL, running_postgres, server_programs
 
 from .world import World, until
@@ -244,6 +245,7 @@ def postgres() -> Iterator[PostgreSQL]:
 def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgres: PostgreSQL) -> None:
     postgres.execute("CREATE DATABASE original")
     postgres.execute("CREATE DATABASE copy")
+    postgres.execute("CREATE DATABASE empty")
     worlds = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -257,6 +259,14 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
         assert first.ok("backup", str(folder), "--json").json["database"] == "postgresql"
         second.ok("restore", str(folder), "--database", postgres.url_of("copy"))
         assert second.log(second.run(run["name"])) == "kept\n"
+        third = Home(tmp_path / "third")
+        for keeps, wrong in ((False, "copy"), (True, "empty")):  # the database of a pair is restored once, with one of them
+            with pytest.raises(Conflict) as refused:
+                restore_backup(folder, third, database=postgres.url_of(wrong), keep_database=keeps)
+            assert not third.root.exists()
+            assert keeps or "--keep-database" in refused.value.hints[0]
+        restore_backup(folder, third, database=postgres.url_of("copy"), keep_database=True)
+        assert (third.streams / run["id"]).is_dir() and postgres.url_of("copy") in third.settings_file.read_text()
         second.ok("rm", "-y", run["name"])
         assert first.run(run["name"])["phase"] == "succeeded", "they share no database"
     finally:
@@ -306,3 +316,15 @@ def test_restore_that_fails_leaves_an_empty_home_empty(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=r"hopyard\.db cannot be copied"):
         restore_backup(folder, restored)
     assert list(restored.root.iterdir()) == []
+
+
+def test_restore_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    home, folder = small_home(tmp_path / "home"), tmp_path / "backup"
+    create_backup(home, folder)
+    child = subprocess.Popen(["true"])
+    child.wait()
+    left, other = (tmp_path / f"restored.{pid}.restoring" for pid in (child.pid, os.getppid()))
+    for one in (left, other):
+        one.mkdir()
+    restore_backup(folder, Home(tmp_path / "restored"))
+    assert not left.exists() and other.exists(), "the second one may be under way"

@@ -214,6 +214,19 @@ def test_on_a_full_disk_runs_and_users_are_removed_a_server_starts_and_down_stop
     assert sorted(folder.name for folder in small.home.streams.iterdir()) == sorted(small.run(ref)["id"] for ref in (names[2], live["name"]))
 
 
+def test_on_a_full_disk_a_key_is_kept_and_the_token_of_the_home_is_replaced_with_its_file(small: World, disk: Path) -> None:
+    small.ok("up")
+    before = small.home.read_token()
+    with filled(disk):
+        shutil.rmtree(small.home.root / ".reserve", ignore_errors=True)
+        with filled(disk / "home"):
+            is_told(small.hop("token", "rotate-key"))
+            rotated = small.hop("token", "rotate")
+            assert (small.home.read_token() != before) == (rotated.code == 0), rotated
+            small.ok("ps")
+    small.ok("token", "rotate-key")
+
+
 def test_without_a_reserve_a_removal_on_a_full_disk_works_or_changes_nothing(small: World, disk: Path) -> None:
     small.write("main.py", "print('hello')\n")
     name = small.run(small.detach("main.py"))["name"]

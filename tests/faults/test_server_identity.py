@@ -89,7 +89,7 @@ def test_a_copy_of_a_running_home_never_reaches_the_original(world: World) -> No
     subprocess.run(["cp", "-a", world.home.root, copy.home.root], check=True)
     try:
         assert copy.hop("status").out == f"no server runs for {copy.home.root}\n"
-        assert copy.hop("down").talk == "no server runs\n"
+        assert copy.hop("down").talk == f"no server runs for {copy.home.root}\n"
         assert copy.ok("ps", "--json").json == []
         assert copy.ok("status", "--json").json["home"] == str(copy.home.root)
         assert copy.server_pid() != world.server_pid()

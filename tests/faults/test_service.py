@@ -83,3 +83,9 @@ def test_service_refuses_to_replace_a_unit_that_is_not_its_own(managed: World) -
         refused = world.hop("service", *words)
         assert refused.code == 1 and "is not one of `hop service`" in refused.talk
     assert file.read_text() == "[Service]\nExecStart=/bin/true\n"
+
+
+def test_unit_of_a_user_for_the_home_of_another_one_is_refused(world: World) -> None:
+    refused = world.hop("service", "install", "--system", "--run-as", "nobody", "--print")
+    assert refused.code == 2 and f"{world.home.root} belongs to root" in refused.talk and "--run-as root" in refused.talk, refused
+    world.ok("service", "install", "--system", "--run-as", "root", "--print")

@@ -46,6 +46,12 @@ def test_borrowing_is_limited_beyond_the_guarantee_own_or_of_those_below() -> No
     assert refused(books, gang("x", "a", gpus=2)) == ("quota", "top", detail)
 
 
+def test_a_guarantee_by_models_of_gpus_counts_where_borrowing_is_refused() -> None:
+    books = accounts(tree(queue("a", guarantee={"gpu:a100": 3}, borrow_limit={"gpu": 0})))
+    detail = "asks for 4 GPUs; queue a uses 0 of its 3 GPUs and may borrow 0 GPUs more"
+    assert refused(books, gang("x", "a", gpus=4)) == ("quota", "a", detail)
+
+
 def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
     of = tree(
         queue("team", guarantee={"gpu": 6}, lend_limit={"gpu": 2}),  # keeps 4

@@ -20,6 +20,7 @@ from hopyard.backup.layout import (
     MARK,
     PACKS,
     BackupMark,
+    database_id_of,
     files_below,
     read_mark,
     single_files,
@@ -186,8 +187,8 @@ def _check_database_there(home: Home, folder: Path, url: str | None) -> None:
 def _check_same_database(folder: Path, now: str) -> None:
     """Raises Conflict where the backup is of another database than this, as of a home that began with an empty one."""
     try:
-        before = read_mark(folder).database_id or (folder / "database-id").read_text().strip()
-    except (NotFound, FileNotFoundError):
+        before = database_id_of(read_mark(folder), folder)
+    except NotFound:
         return
     if before and before != now:
         raise _other_database(folder, "is another one now, perhaps an empty one")

@@ -60,6 +60,14 @@ def read_mark(folder: Path) -> BackupMark:
         raise IntegrityError(f"{folder / MARK} is damaged: {bad}", hints=("restore another backup",)) from bad
 
 
+def database_id_of(mark: BackupMark, folder: Path) -> str:
+    """Which database the backup is of; "" where that is not known."""
+    try:
+        return mark.database_id or (folder / "database-id").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
 def single_files(home: Path) -> Iterator[Path]:
     """The files at the top of a home that a backup copies: settings, tokens, secrets. Relative to the home."""
     for path in sorted(home.iterdir()):

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import glob
 import json
-import secrets
+import os
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hopyard.backup import copying, postgres
-from hopyard.backup.layout import BLOB_INDEX, DATABASE, DUMP, FOLDERS, BackupMark, files_below, read_mark, single_files
+from hopyard.backup.layout import (
+    BLOB_INDEX,
+    DATABASE,
+    DUMP,
+    FOLDERS,
+    BackupMark,
+    database_id_of,
+    files_below,
+    read_mark,
+    single_files,
+)
 from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.errors import Conflict, SpecError, StorageFull, is_disk_full
 from hopyard.private_files import make_folder, write_atomically
+from hopyard.stores.sql.references import read_references
+
+_RESTORING = ".restoring"  # the end of the name of a home that is not whole yet; before it, the process that restores
 
 
-def restore_backup(folder: Path, home: Home, *, database: str | None = None, hold: bool = True, progress: Progress = SILENT) -> BackupMark:
+def restore_backup(
+    folder: Path, home: Home, *, database: str | None = None, keep_database: bool = False, hold: bool = True, progress: Progress = SILENT
+) -> BackupMark:
     """Make `home`, which must not exist or be empty, of the backup in `folder`.
 
-    database: the empty PostgreSQL database for a backup that has a dump of one; else that of the backup's settings. hold: the server
+    database: the empty PostgreSQL database for a backup that has a dump of one; else that of the backup's settings. keep_database: that database holds already what the backup has a dump of, restored with another server
+    of it: only files are restored. hold: the server
     of the home starts no run until its nodes are uncordoned, so that nothing runs twice beside the original.
     Raises NotFound or IntegrityError (see `read_mark`), Conflict where the home is in use, SpecError, StorageFull.
     """
@@ -31,15 +49,25 @@ def restore_backup(folder: Path, home: Home, *, database: str | None = None, hol
         raise SpecError("the backup has a dump of a PostgreSQL database", hints=("name an empty database to restore it to: --database URL",))
     if mark.database == "sqlite" and database is not None:
         raise SpecError("--database: the backup holds an SQLite file, not a dump of PostgreSQL", hints=("leave --database out",))
-    target = home.root if home.root.exists() else home.root.with_name(f"{home.root.name}.{secrets.token_hex(4)}.restoring")
+    if mark.database == "postgresql" and url is not None:
+        _check_database(mark, folder, url, keep=keep_database)
+    elif keep_database:
+        raise SpecError("--keep-database: the backup holds an SQLite file, not a dump of PostgreSQL", hints=("leave it out",))
+    for left in home.root.parent.glob(f"{glob.escape(home.root.name)}.*{_RESTORING}"):
+        if (pid := left.name.removesuffix(_RESTORING).rpartition(".")[2]).isdecimal() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(left, ignore_errors=True)  # of a restore that was killed
+    target = home.root if home.root.exists() else home.root.with_name(f"{home.root.name}.{os.getpid()}{_RESTORING}")
     try:
         _copy(mark, folder, target, progress)
         if mark.database == "postgresql" and url is not None:
-            postgres.restore(url, folder / DUMP)
+            if not keep_database:
+                postgres.restore(url, folder / DUMP)
             if database is not None:
                 _set_database(target / home.settings_file.name, database)
         if hold:
-            note = json.dumps({"created_at": mark.created_at, "home": mark.home}).encode() + b"\n"
+            # A database that was kept may be later than these files: what it says is live then cannot have ended before.
+            created_at = datetime.now(UTC).isoformat(timespec="seconds") if keep_database else mark.created_at
+            note = json.dumps({"created_at": created_at, "home": mark.home}).encode() + b"\n"
             write_atomically(target / home.restored_file.name, note, durable=True)
         copying.flush(target)
         if target != home.root:
@@ -50,6 +78,17 @@ def restore_backup(folder: Path, home: Home, *, database: str | None = None, hol
             raise StorageFull(f"no space left at {home.root}", hints=("nothing was restored; restore to another disk",)) from bad
         raise
     return mark
+
+
+def _check_database(mark: BackupMark, folder: Path, url: str, *, keep: bool) -> None:
+    """Raises Conflict where the database at `url` is not empty, or, where it is to be kept, not that of the backup."""
+    there, wanted = read_references(url).database_id, database_id_of(mark, folder)
+    if keep and there != wanted:
+        what = "is empty" if not there else "is not the one that the backup is of"
+        raise Conflict(f"the database {what}, so there is nothing to keep", hints=("leave --keep-database out, and name an empty database",))
+    if there and not keep:
+        same = f"it holds what the backup of another server of it had: `hop restore {folder} --database URL --keep-database` restores only the files"
+        raise Conflict("the database is not empty", hints=((same,) if there == wanted else ()) + ("name an empty one: --database URL",))
 
 
 def _copy(mark: BackupMark, folder: Path, target: Path, progress: Progress) -> None:

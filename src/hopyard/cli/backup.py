@@ -56,13 +56,14 @@ def _some(names: list[str]) -> str:
 @click.command("restore")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
 @click.option("--database", metavar="URL", help="The empty PostgreSQL database to restore to, where the backup has a dump of one.")
+@click.option("--keep-database", is_flag=True, help="The database at URL was restored already, with another server of it: restore only files.")
 @click.option("--start-runs", is_flag=True, help="Start what waits at once, not only when `hop node uncordon` says so.")
 @json_option
-def restore(folder: Path, database: str | None, start_runs: bool, as_json: bool) -> None:
+def restore(folder: Path, database: str | None, keep_database: bool, start_runs: bool, as_json: bool) -> None:
     """Make the home of this machine (HOPYARD_HOME), which must be empty, of the backup in DIR.
 
     Runs that were live then are queued again, from their newest checkpoints. They and all that waits start only after
-    `hop node uncordon`: the original may still run them.
+    `hop node uncordon`: the original may still run them. Of servers that share a database, restore one with it and the others with --keep-database.
     """
     from hopyard.backup.restore import restore_backup
     from hopyard.sdk.connect import check_own_server
@@ -70,7 +71,7 @@ def restore(folder: Path, database: str | None, start_runs: bool, as_json: bool)
     home = Home.default()
     check_own_server(home)
     with TransferBar() as bar:
-        mark = restore_backup(folder.absolute(), home, database=database, hold=not start_runs, progress=bar)
+        mark = restore_backup(folder.absolute(), home, database=database, keep_database=keep_database, hold=not start_runs, progress=bar)
     if as_json:
         console.out_json({"home": str(home.root), "held": not start_runs, "backup": asdict(mark)})
         return

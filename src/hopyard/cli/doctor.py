@@ -154,7 +154,7 @@ def check_server(home: Home) -> Iterator[Finding]:
         status = client.get("/status")
     except ServerUnavailable as away:
         if (home.read_server() or {}).get("pid"):
-            yield Finding("server", "warn", f"does not answer: {away.message}", f"the next command starts it again; its log is {home.server_log}")
+            yield Finding("server", "warn", f"does not answer: {away.message}", "; ".join(away.hints) or f"the next command starts it again; its log is {home.server_log}")
         else:
             yield Finding("server", "ok", "not running; the first command that needs it starts it")
         return

@@ -50,7 +50,7 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
     except Conflict as refused:
         hints = ("--keep-runs lets them go on without it; the next server takes them back", "--stop-runs ends them")
         raise Conflict(refused.message, hints=hints) from refused
-    console.say("the server has ended" if ended else "no server runs")
+    console.say(f"the server of {home.root} has ended" if ended else f"no server runs for {home.root}")
 
 
 @click.command("status")

@@ -15,7 +15,7 @@ import click
 
 from hopyard.cli import console
 from hopyard.cli.options import json_option
-from hopyard.config.home import HOME_VARIABLE, Home
+from hopyard.config.home import HOME_VARIABLE, Home, user_name
 from hopyard.config.systemd import home_of_unit, unit_name, unit_text
 from hopyard.errors import Conflict, Forbidden, NotFound, ServerUnavailable, SpecError
 
@@ -58,7 +58,12 @@ def install(system: bool, run_as: str | None, only_print: bool, force: bool) -> 
         raise SpecError("--run-as is of a unit of the whole machine", hints=("add --system",))
     user = _user(run_as) if system else None
     unit = _unit(system, user)
-    unit.home.find_folder()
+    about = unit.home.find_folder()
+    if about is not None and user is not None and about.st_uid != user.pw_uid:
+        raise SpecError(
+            f"{unit.home.root} belongs to {user_name(about.st_uid)}, and the server would run as {user.pw_name}: it would not start",
+            hints=(f"--run-as {user_name(about.st_uid)}", f"or unset {HOME_VARIABLE} to use the home of {user.pw_name}"),
+        )
     check_own_server(unit.home)
     text = unit_text(unit.home, python=sys.executable, path=os.environ.get("PATH", os.defpath), user=user.pw_name if user else None)
     if only_print:

@@ -6,6 +6,7 @@ import json
 import shlex
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,9 +15,9 @@ from hopyard.cli import console
 from hopyard.cli.options import json_option
 from hopyard.config.home import Home
 from hopyard.domain.access import Scope
-from hopyard.errors import NotFound, SpecError
+from hopyard.errors import NotFound, SpecError, is_disk_full
 from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
-from hopyard.private_files import write_atomically
+from hopyard.private_files import overwrite, write_atomically
 from hopyard.sdk.client import API, Client
 
 _expires_option = click.option("--expires", metavar="30d", help="The token is valid for so long.  [default: until it is revoked]")
@@ -105,7 +106,7 @@ def create(name: str, scopes: tuple[str, ...], expires: str | None, user: str | 
 @_expires_option
 @_user_option
 @json_option
-def rotate(which: str | None, expires: str | None, user: str | None, as_json: bool) -> None:
+def rotate(which: str | None, expires: str | None, user: str | None, as_json: bool) -> int:
     """Replace a token (the one in use where none is named) by a new one of the same name and scopes; the old one is valid no longer.
 
     A token that lies in this home's `token` or `login.json` is replaced there, and not printed.
@@ -115,18 +116,21 @@ def rotate(which: str | None, expires: str | None, user: str | None, as_json: bo
     client, home = connect(), Home.default()
     old = _find(client, which, user)
     made = client.call("POST", f"/tokens/{old['id']}/rotate", json_body={"expires_at": _expiry(expires)}, once=True)
+    code = 0
     try:
         file = _replace_here(home, old["id"], made["secret"])
     except OSError as failed:
-        console.say(f"note: the new token could not be written into this home: {failed.strerror}")
-        file = None
+        console.say(f"error: the new token could not be written into this home: {failed.strerror}")
+        console.say("hint: keep what is printed here, and write it into the file `token` of the home once that is possible")
+        file, code = None, 1
     if as_json:
         console.out_json({**made["token"], **({"token": made["secret"]} if file is None else {"token_file": file})})
-        return
+        return code
     if file is None:
         console.out(made["secret"])
     where = f"; the new one is in {file}" if file is not None else ". The new one is not shown again"
     console.say(f"token {old['name'] or old['id']} of {old['user']} is replaced{where}{_until(made['token'])}")
+    return code
 
 
 @token.command("revoke")
@@ -184,14 +188,24 @@ def _replace_here(home: Home, old: str, secret: str) -> str | None:
 
     held = home.read_token()
     if held is not None and _id(held) == old:
-        write_atomically(home.token_file, secret.encode() + b"\n", durable=True)
+        _write(home.token_file, secret.encode() + b"\n")
         return str(home.token_file)
     login = read_login(home)
     if login is not None and _id(login[1]) == old:
         said = {"url": login[0], "token": secret}
-        write_atomically(home.login_file, json.dumps(said).encode() + b"\n", durable=True)
+        _write(home.login_file, json.dumps(said).encode() + b"\n")
         return str(home.login_file)
     return None
+
+
+def _write(file: Path, text: bytes) -> None:
+    """In place on a disk without room for a second file: the earlier token is valid no longer, and the new one is as long. Raises OSError."""
+    try:
+        write_atomically(file, text, durable=True)
+    except OSError as failed:
+        if not is_disk_full(failed):
+            raise
+        overwrite(file, text)
 
 
 def _id(secret: str) -> str:

@@ -355,8 +355,7 @@ class Accounts:
         for queue, caps in limits.caps[leaf]:
             limit = caps.get(name)
             if limit is not None and (used := ledger.used(queue).get(name, 0)) + ask > limit:
-                sure = limits.sure[queue].get(name, 0)
-                detail = sentences.over_limit(limits.tree.queues[queue], name, ask=ask, used=used, limit=limit, sure=sure)
+                detail = sentences.over_limit(limits.tree.queues[queue], name, ask=ask, used=used, limit=limit)
                 return Refusal(HoldReason.QUOTA, queue, detail)
         if name in limits.kept_names and self._cluster and (left := self._open(leaf, name)) < ask:
             keepers = self._keepers(leaf, name)

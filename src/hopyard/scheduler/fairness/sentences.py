@@ -21,12 +21,13 @@ def amount(name: str, of: int) -> str:
     return f"{of} {name}"
 
 
-def over_limit(queue: Queue, name: str, *, ask: int, used: int, limit: int, sure: int) -> str:
-    """The queue, or one above the gang's, is at the most that it may use."""
+def over_limit(queue: Queue, name: str, *, ask: int, used: int, limit: int) -> str:
+    """The queue, or one above the gang's, is at the most that it may use. What it may not borrow of that is its own, by this name or, of GPUs,
+    by those of their models."""
     if queue.maximum.get(name) == limit:
         return f"{_asks(name, ask)}; queue {queue.name} uses {_bare(name, used)} of at most {amount(name, limit)}"
-    beyond = amount(name, queue.borrow_limit[name])
-    return f"{_asks(name, ask)}; queue {queue.name} uses {_bare(name, used)} of its {amount(name, sure)} and may borrow {beyond} more"
+    own, beyond = amount(name, limit - queue.borrow_limit[name]), amount(name, queue.borrow_limit[name])
+    return f"{_asks(name, ask)}; queue {queue.name} uses {_bare(name, used)} of its {own} and may borrow {beyond} more"
 
 
 def kept_back(queue: QueueName, name: str, *, ask: int, left: int, keepers: list[QueueName]) -> str:

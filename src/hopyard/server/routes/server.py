@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run, RunPhase
-from hopyard.errors import Conflict, NotFound
+from hopyard.errors import Conflict, NotFound, StorageFull, is_disk_full
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.audit import record_stops
 from hopyard.server.endpoint import Ask, Endpoint, Nothing
@@ -136,7 +136,12 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         """Sign the tokens of runs with a new key. Live runs go on: theirs count until they expire, and are renewed before. Only the
         server's owner may."""
         check_owner(ask.caller, parts.queues.owner, "rotates its key")
-        await asyncio.to_thread(parts.tokens.rotate_key)
+        try:
+            await asyncio.to_thread(parts.tokens.rotate_key)
+        except OSError as failed:
+            if not is_disk_full(failed):
+                raise
+            raise StorageFull("no space left for a new key; the earlier one goes on signing", hints=("free some space on the disk of the home",)) from failed
         return RotatedOut(parts.now() + RUN_TOKEN_LIFE)
 
     async def shutdown(ask: Ask[Nothing, ShutdownIn]) -> Nothing:

@@ -30,7 +30,7 @@ def translate(error: BaseException) -> BaseException:
 
 
 def _translate_driver(error: DBAPIError) -> BaseException:
-    said = str(error.orig).strip()
+    said = " ".join(str(error.orig).split())  # PostgreSQL's client writes several lines, with tabs
     code = getattr(error.orig, "sqlite_errorcode", 0)
     if code == sqlite3.SQLITE_FULL or getattr(error.orig, "sqlstate", None) == _DISK_FULL:
         return errors.StorageFull(f"the database has no space left: {said}", hints=_MAKE_SPACE)
