@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 from hypothesis import example, given
@@ -67,3 +68,11 @@ def test_smoothing_begins_without_bias_and_passes_gaps() -> None:
     assert found[0] == 1.0
     assert math.isnan(found[1])
     assert 1.0 < found[2] < 3.0
+
+
+@pytest.mark.parametrize("unicode", [True, False])
+def test_the_largest_numbers_are_drawn(unicode: bool) -> None:
+    largest = sys.float_info.max
+    rows = draw([Curve("a", [0, 1, 2], [largest, -largest, math.inf])], width=40, height=8, unicode=unicode)
+    assert len(rows) == 8 and any(cell.curve == 0 for row in rows for cell in row)
+    assert draw([Curve("a", [0], [largest])], width=40, height=8, unicode=unicode)

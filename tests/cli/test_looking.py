@@ -11,6 +11,7 @@ import pytest
 
 from hopyard.datasets.ignore import CODE
 from hopyard.datasets.walk import PATH, walk
+from hopyard.errors import SpecError
 from hopyard.sdk.client import Client
 
 from .conftest import TRAIN, shell_in
@@ -152,6 +153,31 @@ def test_fork(shell: Shell, trained: list[str], client: Client) -> None:
     refused = shell.hop("fork", trained[0], "--checkpoint", "99")
     assert (refused.code, refused.talk.splitlines()[0]) == (2, f"error: run {trained[0]} has no checkpoint of step 99")
     assert shell.hop("fork", trained[0], "--checkpoint", "best").talk.startswith("error: --checkpoint: `best`")
+
+
+def test_a_fork_of_a_label_names_the_run_that_is_forked(shell: Shell, trained: list[str]) -> None:
+    shell.write("train.py", TRAIN)
+    first = shell.hop("run", "-n", "slow", "train.py", "--json").json["run"]["name"]
+    forked = shell.hop("fork", "slow", "--json")
+    second = forked.json["run"]["name"]
+    assert f"forks {first}; `slow` means {second} from now on (`--name` gives it another)" in forked.talk
+    assert f"forks {second}; `slow` means" in shell.hop("fork", "slow", "--json").talk
+    assert "means" not in shell.hop("fork", "slow", "-n", "other", "--json").talk
+
+
+@pytest.mark.parametrize(("label", "means"), [("last", "the newest run"), ("12", "the run of that number")])
+def test_a_label_that_names_another_run_is_refused(shell: Shell, trained: list[str], client: Client, label: str, means: str) -> None:
+    shell.write("train.py", TRAIN)
+    for words in (("run", "-n", label, "train.py"), ("fork", trained[0], "-n", label), ("update", trained[0], "--name", label)):
+        refused = shell.hop(*words)
+        assert (refused.code, refused.talk.splitlines()[0]) == (2, f"error: --name: `{label}` means {means} where a run is named"), words
+    with pytest.raises(SpecError, match=f"label: `{label}` means"):
+        client.patch(f"/runs/{client.get('/runs/resolve', ref=trained[0])['id']}", {"label": label})
+
+
+def test_an_empty_tag_is_shown_as_one(shell: Shell, trained: list[str]) -> None:
+    assert "tag c none -> ``" in shell.hop("update", trained[0], "--tag", "c=").talk
+    assert "tag c `` -> none" in shell.hop("update", trained[0], "--untag", "c").talk
 
 
 def test_board(shell: Shell) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.cli.console import number
 from hopyard.cli.logs import last_lines, last_state
 from hopyard.cli.output import Output, SharedLine
 from hopyard.cli.statusline import StatusLine
@@ -85,3 +86,11 @@ def test_last_lines(data: bytes, count: int) -> None:
     lines[-1] = lines[-1][:-1]
     lines = [line for line in lines if line]
     assert last_lines(data, count) == b"".join(lines[len(lines) - min(count, len(lines)) :])
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(49999, "49999"), (-123456.7, "-123457"), (9999.7, "10000"), (0.123456, "0.1235"), (1234.0, "1234"), (2e9, "2e+09"), (float("nan"), "nan"), (None, "not finite")],
+)
+def test_numbers_are_shown_with_all_digits_in_front_of_the_point(value: float | None, shown: str) -> None:
+    assert number(value) == shown

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hopyard.cli.address import duration_s
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.points import NO_STEP, POINT, pack_definition, pack_point, series_of
 from hopyard.interfaces.streams import StreamKey
@@ -333,6 +334,9 @@ def test_an_offline_run_is_recorded_whole(tmp_path: Path) -> None:
         assert again == found
         board = await stage.ask("GET", "/datasets/mnist/board")
         assert [row["name"] for row in board["rows"]] == ["alice/p/1"]
+        assert duration_s(await stage.ask("GET", f"/runs/{run['id']}")) == 60
+        refused = await stage.ask("POST", f"/runs/{run['id']}/fork", {}, status=409)
+        assert "was recorded offline, without its code" in refused["error"]["message"], refused
         await stage.ask("POST", "/runs/offline", {**body, "id": "offline-2", "started_at": "2026-01-02T03:04:05"}, status=422)
         assert stage.engine.starts == []
 

@@ -93,7 +93,7 @@ def in_line(run: Run) -> str:
 def duration_s(run: Run) -> float:
     """Seconds that its attempts ran, until now; 0 when it has not started. What it waited in between does not count."""
     attempt = run.get("attempt")
-    if not attempt:
+    if not attempt or run.get("offline"):  # what was recorded offline has no part in what the scheduler counts
         return seconds_since(run.get("started_at"), run.get("ended_at"))
     runs_now = bool(attempt.get("started_at")) and not attempt.get("ended_at")
     return float(run["served_s"]) + (seconds_since(attempt["started_at"]) if runs_now else 0.0)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MARKS = "ox+*#@%&"
 COLOURS = ("cyan", "yellow", "green", "red")
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bit of the dot in column x, row y of a cell
 _SMALLEST_WIDTH, _SMALLEST_HEIGHT = 24, 4
+_LARGEST = 8e307  # larger values are drawn there: the distance of two has to be a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Cell:
 
 def draw(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> list[list[Cell]]:
     """A picture of `width` columns and `height` rows including both axes, row by row. No curve with a finite point: no rows."""
+    curves = [replace(curve, ys=[max(-_LARGEST, min(y, _LARGEST)) if math.isfinite(y) else y for y in curve.ys]) for curve in curves]
     points = [[(x, y) for x, y in zip(c.xs, c.ys, strict=True) if math.isfinite(y)] for c in curves]
     flat = [point for one in points for point in one]
     if not flat:

@@ -194,8 +194,11 @@ def bytes_text(amount: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, without needless zeros. None is what the API says of a value that is not a finite number."""
-    return "not finite" if value is None else f"{value:.4g}"
+    """Four significant digits, without needless zeros; of larger numbers all digits in front of the point, as of counts. None is what the
+    API says of a value that is not a finite number."""
+    if value is None:
+        return "not finite"
+    return f"{value:.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def seconds_since(moment: str | None, until: str | None = None) -> float:

@@ -62,7 +62,7 @@ BEST = "best"
 def fork(ref: str, checkpoint: str | None, epochs: int | None, trust: bool, detach: bool, as_json: bool, **options: Any) -> int:
     """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now.
 
-    RUN@STEP is RUN with --checkpoint STEP. A study that is forked searches anew; with --checkpoint best its best model is trained on, in a study of one trial (`parallel: mop`).
+    RUN@STEP is RUN with --checkpoint STEP. Without --name the new run has the name of RUN, which means the newer one from then on. A study that is forked searches anew; with --checkpoint best its best model is trained on, in a study of one trial (`parallel: mop`).
     `hop search resume` goes on with a study.
     """
     from datetime import UTC, datetime
@@ -89,6 +89,9 @@ def fork(ref: str, checkpoint: str | None, epochs: int | None, trust: bool, deta
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     saved = list(client.pages(f"/runs/{source['id']}/checkpoints", "checkpoints")) if wanted == "newest" else []
     run = client.post(f"/runs/{source['id']}/fork", changes, plan=1)
+    if ref != source["name"]:
+        label = run["spec"]["label"]
+        console.say(f"forks {source['name']}" + (f"; `{label}` means {run['name']} from now on (`--name` gives it another)" if label and label == source["spec"]["label"] else ""))
     if saved and study is None and run["spec"]["resume"]["step"] < saved[-1]["step"]:
         step = run["spec"]["resume"]["step"]
         console.say(f"warning: the checkpoint of step {saved[-1]['step']} of {source['name']} cannot be read: it starts from that of step {step}")
@@ -147,7 +150,7 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
     """What of a run's spec the options change, roles excepted. Raises SpecError."""
     from hopyard.config import params
     from hopyard.config.runspec import parse_standing
-    from hopyard.domain.ids import check_name
+    from hopyard.domain.ids import check_label, check_name
 
     changes: dict[str, Any] = {
         "params": params.parse_params(options["params"]),
@@ -156,7 +159,7 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
         "tags": params.parse_tags(options["tags"]),
     }
     if options["label"]:
-        changes["label"] = check_name(options["label"], what="--name")
+        changes["label"] = check_label(check_name(options["label"], what="--name"), what="--name")
     if options["project"]:
         changes["project"] = check_name(options["project"], what="--project")
     standing = parse_standing(options)

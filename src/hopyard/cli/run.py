@@ -40,7 +40,7 @@ from hopyard.config.runspec import (
     project_of,
     script_command,
 )
-from hopyard.domain.ids import check_name
+from hopyard.domain.ids import check_label, check_name
 from hopyard.errors import SpecError, UsageError
 
 _SPELLED = {"gpu_memory": "--gpu-memory", "extras": "--resource"}
@@ -163,7 +163,7 @@ def _changed(request: RunRequest, options: dict[str, Any]) -> RunRequest:
     """`request` with what the command line says beside roles; it goes before what a file says."""
     changes = parse_standing(options)
     if options.get("label"):
-        changes["label"] = check_name(options["label"], what="--name")
+        changes["label"] = check_label(check_name(options["label"], what="--name"), what="--name")
     if options.get("project"):
         changes["project"] = check_name(options["project"], what="--project")
     if options.get("datasets"):

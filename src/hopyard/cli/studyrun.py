@@ -20,7 +20,7 @@ from hopyard.config.runspec import parse_standing
 from hopyard.config.searchfile import read_searchfile
 from hopyard.config.studyjson import study_of_json
 from hopyard.config.studyrequest import StudyRequest
-from hopyard.domain.ids import check_name
+from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Constant, Parameter, Space
 from hopyard.domain.study import StudySpec
@@ -45,7 +45,7 @@ def request_of(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyReq
     if fixed:
         study = replace(study, space=_fix(study.space, fixed))
     if options.get("label"):
-        changes["label"] = check_name(options["label"], what="--name")
+        changes["label"] = check_label(check_name(options["label"], what="--name"), what="--name")
     trial = asked.trial
     if trial is not None:
         inherited = {key: value for key, value in changes.items() if key != "label"}

@@ -73,7 +73,7 @@ def _print(folder: Path, outcome: Shipped | HopyardError, *, waits: bool) -> Non
         more = f", {outcome.checkpoints} checkpoint{'s' if outcome.checkpoints != 1 else ''}" if outcome.checkpoints else ""
         console.out(f"{outcome.run['name']}  {outcome.run['phase']}  {console.bytes_text(outcome.stream_bytes)}{more}")
     elif waits:
-        console.say(f"{folder.name}: its script still runs")
+        console.say(f"{folder.name}: its script still runs, or another `hop sync` sends it")
     else:
         console.say(f"error: {outcome.message}")
         for hint in outcome.hints:

@@ -101,7 +101,7 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     """What the options change, sizes excepted. Raises SpecError."""
     from hopyard.config import params
     from hopyard.config.runspec import parse_sizes, parse_standing
-    from hopyard.domain.ids import check_name
+    from hopyard.domain.ids import check_label, check_name
 
     unlimited = options["time"] == NO_LIMIT
     changes = parse_standing({**options, "time": None if unlimited else options["time"]})
@@ -112,7 +112,7 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     if options["untag"]:
         changes["untag"] = list(options["untag"])
     if options["label"] is not None:
-        changes["label"] = check_name(options["label"], what="--name") if options["label"] else ""
+        changes["label"] = check_label(check_name(options["label"], what="--name"), what="--name") if options["label"] else ""
     if options["hold"] and options["release"]:
         raise SpecError("--hold: --release is given as well", hints=("say one of the two",))
     if options["hold"] or options["release"]:

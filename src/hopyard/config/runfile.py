@@ -38,6 +38,7 @@ from hopyard.config.reader import Section, read_yaml, shown
 from hopyard.config.rolefile import read_roles
 from hopyard.config.runspec import RoleRequest, RunRequest, parse_dataset, parse_kept, project_of
 from hopyard.config.values import read_flag, read_name, read_param
+from hopyard.domain.ids import check_label
 
 RUN_KEYS = (
     "name", "project", "datasets", "params", "env", "secrets", "tags", "requirements", "python", "queue", "priority", "preemptible", "topology", "time", "max_output", "max_metrics",
@@ -56,7 +57,7 @@ def read_request(top: Section, roles: tuple[RoleRequest, ...], *, base: Path, fo
     return RunRequest(
         roles=roles,
         project=read_name(top, "project") or project_of(folder),
-        label=read_name(top, "name"),
+        label=top.checked("name", lambda: check_label(read_name(top, "name"), what="name")),
         datasets=_datasets(top),
         params=_params(top.section("params")),
         env=_texts(top.section("env"), variable=True),

@@ -25,6 +25,7 @@ Version = NewType("Version", int)
 
 DEFAULT_QUEUE = QueueName("default")
 DEFAULT_POOL = PoolName("default")
+LAST = "last"  # the newest run of a user, where a run is named
 
 # The one rule of each kind of name. Always matched whole, here with `fullmatch`; the server's shapes and its description are made of them.
 NAME_PATTERN = r"(?!.*\.\.)[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?"
@@ -47,6 +48,14 @@ def check_name(value: str, *, what: str) -> str:
     """
     if not is_name(value):
         raise SpecError(f"{what}: `{shown(value[:200])}` is not a name", hints=(f"a name is made of {NAME_RULE}",))
+    return value
+
+
+def check_label(value: str, *, what: str) -> str:
+    """Return `value` unless a command would take it for another run: `last` is the newest one, a number is that of a run. Raises SpecError."""
+    if value == LAST or (value.isascii() and value.isdecimal()):
+        means = "the newest run" if value == LAST else "the run of that number"
+        raise SpecError(f"{what}: `{value}` means {means} where a run is named", hints=("give the run a name with other letters in it",))
     return value
 
 

@@ -52,7 +52,7 @@ def changes(before: Run, after: Run) -> list[str]:
             if was != now:
                 found.append(f"{_WORDS.get(field, field)}{of} {_amount(field, was)} -> {_amount(field, now)}")
     found += [
-        f"tag {key} {_quoted(old.tags.get(key, ''))} -> {_quoted(new.tags.get(key, ''))}"
+        f"tag {key} {_tag(old.tags.get(key))} -> {_tag(new.tags.get(key))}"
         for key in sorted({*old.tags, *new.tags})
         if old.tags.get(key) != new.tags.get(key)
     ]
@@ -80,6 +80,11 @@ def _amount(field: str, value: Any) -> str:
 
 def _quoted(text: str) -> str:
     return f"`{text}`" if text else "none"
+
+
+def _tag(value: str | None) -> str:
+    """A tag may be empty, which is not the same as none."""
+    return "none" if value is None else f"`{value}`"
 
 
 def _listed(value: object) -> str:

@@ -57,7 +57,7 @@ def last_line(file: Path) -> str:
         return ""
     for line in reversed(tail.replace(b"\r", b"\n").split(b"\n")):
         text = "".join(c for c in line.decode(errors="replace") if c.isprintable()).strip()
-        if text and not text.startswith("hint: "):  # a note below the message of an error of ours
+        if text and not text.startswith(("hint: ", "hopyard: ")):  # a note below the message of an error of ours, and what tracking says
             return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return ""
 

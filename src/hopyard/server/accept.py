@@ -13,7 +13,7 @@ import msgspec
 from hopyard.config.suggest import closest
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
-from hopyard.domain.ids import DEFAULT_QUEUE, Digest, GangId, check_name, check_run_id, new_run_id
+from hopyard.domain.ids import DEFAULT_QUEUE, Digest, GangId, check_label, check_name, check_run_id, new_run_id
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.run import MAX_REPLICAS, DatasetRef, ResumeFrom, Run, RunSpec
 from hopyard.domain.run_environment import check_settable
@@ -125,6 +125,7 @@ def check_spec(spec: RunSpec) -> None:
         raise SpecError("roles: a run has at least one role")
     _check_size(spec)
     check_name(spec.project, what="project")
+    check_label(spec.label, what="label")
     seen: set[str] = set()
     for at, role in enumerate(spec.roles):
         check_name(role.name, what=f"roles.{at}.name")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hopyard.domain.ids import RunId, RunName, is_name, is_run_id
+from hopyard.domain.ids import LAST, RunId, RunName, is_name, is_run_id
 from hopyard.domain.run import Run, RunPhase
 from hopyard.domain.suggest import close_names
 from hopyard.errors import NotFound, SpecError
@@ -33,7 +33,7 @@ async def resolve(runs: RunStore, ref: str, *, user: str, project: str | None = 
         or await _by_part_of_id(runs, ref)
         or await _by_label_of_others(runs, ref)
     )
-    if found is None and ref == "last":  # what commands ask for that were given no name
+    if found is None and ref == LAST:  # what commands ask for that were given no name
         others = await runs.list(RunFilter(limit=1))
         raise NotFound("you have no runs yet" if others else "there are no runs yet", hints=("`hop run` starts one", *(("`hop ps --all` lists those of others",) if others else ())))
     if found is None:
@@ -42,7 +42,7 @@ async def resolve(runs: RunStore, ref: str, *, user: str, project: str | None = 
 
 
 async def _by_word(runs: RunStore, ref: str, user: str) -> Run | None:
-    if ref != "last":
+    if ref != LAST:
         return None
     return next(iter(await runs.list(RunFilter(user=user, trials=False, limit=1))), None)
 
@@ -77,7 +77,7 @@ async def _by_own_label(runs: RunStore, ref: str, user: str) -> Run | None:
 
 async def _by_label_of_others(runs: RunStore, ref: str) -> Run | None:
     """A label must not stand in for a name: what is written as one is looked up among the names alone."""
-    if "/" in ref or ref.isdecimal() or ref == "last":
+    if "/" in ref or ref.isdecimal() or ref == LAST:
         return None
     return next(iter(await runs.list(RunFilter(label=ref, limit=1))), None)
 

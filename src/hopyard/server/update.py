@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hopyard.domain.ids import QueueName, RunId
+from hopyard.domain.ids import QueueName, RunId, check_label
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.quota import admins
 from hopyard.domain.run import RoleSpec, Run, RunEvent, RunEventKind, RunPhase, RunSpec
@@ -94,7 +94,7 @@ def _asked(before: Run, wish: Wish) -> RunSpec:
         priority=spec.priority if wish.priority is None else wish.priority,
         time_limit_s=limit,
         roles=roles,
-        label=spec.label if wish.label is None else wish.label,
+        label=spec.label if wish.label is None else check_label(wish.label, what="label"),
         tags=tags,
     )
 

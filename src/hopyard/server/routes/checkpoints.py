@@ -113,6 +113,9 @@ def checkpoint_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         source, change = await parts.runs.get(RunId(ask.path["id"])), ask.body
         if change.epochs is not None and change.checkpoint != BEST:
             raise SpecError("epochs: only a study's best model is trained for so many more", hints=('say `checkpoint: "best"` too, or of a script change its parameter: `-p epochs=N`',))
+        if source.offline and source.spec.code is None:
+            hint = "`hop run SCRIPT`, in the folder of the script, runs it again"
+            raise Conflict(f"run {source.name} was recorded offline, without its code: it cannot be forked", hints=(hint,))
         source, dropped = await taken_over(parts, source, ask.caller)
         inherited, gone = without_gone_queue(await parts.queues.tree(), source.spec)
         source = replace(source, spec=inherited)

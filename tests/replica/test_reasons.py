@@ -1,0 +1,23 @@
+"""What a failed process said last, as the reason of its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopyard.replica.reasons import last_line
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("ValueError: bad\nhint: try another\n", "ValueError: bad"),
+        ("hopyard: resumed from the checkpoint of step 8\nusage: train.py\nhopyard: most of the time goes into checkpoints\n", "usage: train.py"),
+        ("hopyard: resumed from the checkpoint of step 8\n", ""),
+        ("", ""),
+    ],
+)
+def test_what_hopyard_itself_writes_is_no_reason(tmp_path: Path, said: str, reason: str) -> None:
+    (tmp_path / "stderr").write_text(said)
+    assert last_line(tmp_path / "stderr") == reason
