@@ -267,12 +267,14 @@ def test_labels_of_others_never_stand_in_for_a_name_or_an_id(tmp_path: Path) -> 
         async def find(ref: str, status: int | None = None) -> Any:
             return (await stage.ask("GET", "/runs/resolve", ref=ref, status=status)).get("id")
 
-        for taken in (mine["id"], mine["id"][:19], "alice/p/1", "p/1", "1", "mine"):
+        for taken in (mine["id"], mine["id"][:19], "alice/p/1", "p/1", "mine"):
             await labelled(taken)
             assert await find(taken) == mine["id"], taken
-        for absent in ("alice/p/99", "p/99", "99"):
+        for absent in ("alice/p/99", "p/99"):
             await labelled(absent)
             await find(absent, status=404)
+        for reserved in ("1", "99", "last"):
+            await stage.ask("POST", "/runs", {"spec": {**spec, "label": reserved}}, token=eve, status=400)
         shared = await labelled("resnet")
         assert await find("resnet") == shared
         forked = await stage.ask("POST", f"/runs/{shared}/fork", {}, plan=0)
