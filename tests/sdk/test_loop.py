@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hopyard.domain.points import NO_STEP
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.sdk import checkpoints
 from hopyard.sdk.checkpoints import Position
@@ -214,6 +215,20 @@ def test_without_anything_bound_a_loop_neither_saves_nor_skips(replica: Replica,
     code = "import hopyard as hop\nhop.bind(infer=print)\nprint(list(hop.loop(range(3))))\n"
     done = other.run(code, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2"))
     assert done.stdout == "[0, 1, 2]\n" and "nothing is bound" in done.stderr and other.checkpoints == []
+
+
+def test_points_without_steps_are_counted_on_in_a_fork(replica: Replica, tmp_path: Path) -> None:
+    code = "import hopyard as hop\np = hop.params(n=3)\ns = hop.bind(n=0)\nfor e in hop.loop(range(p.n)):\n    hop.log(loss=1.0)\n    hop.log(acc=1.0, step=10 * e)\n    hop.log(loss=0.5, lr=0.1)\n"
+    replica.run(code)
+    checkpoint = str(replica.folder / "checkpoints" / "3")
+    steps = {}
+    for run in ("r1", "fork"):
+        again = Replica(tmp_path, run)
+        again.run(code, HOPYARD_RESTORE_DIR=checkpoint, HOPYARD_RUN_ID=run, HOPYARD_PARAMS='{"n": 5}')
+        steps[run] = {name: [p.step for n, p in again.points if n == name] for name in ("loss", "acc", "lr")}
+        assert json.loads((again.folder / "checkpoints" / "5" / "hopyard.json").read_text())["logged"] == {"loss": 10, "lr": 5}
+    assert steps["r1"]["loss"] == [NO_STEP] * 4, "the readers of the run's own streams count"
+    assert steps["fork"] == {"loss": [6, NO_STEP, NO_STEP, NO_STEP], "acc": [30, 40], "lr": [3, NO_STEP]}
 
 
 def test_only_rank_0_saves(replica: Replica) -> None:

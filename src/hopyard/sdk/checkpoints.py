@@ -43,7 +43,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A checkpoint as it was found on disk. `objects` maps each name to its file. foreign: as of `state.read`."""
+    """A checkpoint as it was found on disk. `objects` maps each name to its file. foreign: as of `state.read`. run: which saved it, "" where
+    that is not known. logged: how many points of each metric it had logged without a step."""
 
     folder: str
     step: int
@@ -51,6 +52,8 @@ class Contents:
     metrics: Mapping[str, float] = field(default_factory=dict)
     objects: Mapping[str, str] = field(default_factory=dict)
     foreign: bool = False
+    run: str = ""
+    logged: Mapping[str, int] = field(default_factory=dict)
 
     def state_of(self, name: str) -> Any:
         """Raises IntegrityError, SpecError for what is not plain in another user's."""
@@ -70,7 +73,16 @@ def _remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def write(root: str, step: int, objects: Mapping[str, Any], positions: Sequence[Position], metrics: Mapping[str, float]) -> str:
+def write(
+    root: str,
+    step: int,
+    objects: Mapping[str, Any],
+    positions: Sequence[Position],
+    metrics: Mapping[str, float],
+    *,
+    run: str = "",
+    logged: Mapping[str, int] | None = None,
+) -> str:
     """Save `objects` under `root`/`step`; returns the folder. An earlier checkpoint of the same step is replaced.
 
     Raises OSError when the disk refuses and SpecError for an object that cannot be saved; then nothing is left behind.
@@ -79,7 +91,7 @@ def write(root: str, step: int, objects: Mapping[str, Any], positions: Sequence[
     scratch = os.path.join(root, f".tmp-{step}-{os.urandom(6).hex()}")
     make_folder(scratch, below=root)
     try:
-        _fill(scratch, step, objects, positions, metrics)
+        _fill(scratch, step, objects, positions, {"metrics": dict(metrics), "run": run, "logged": dict(logged or {})})
         _sync_tree(scratch)
         final = os.path.join(root, str(step))
         _move(scratch, final)
@@ -90,7 +102,7 @@ def write(root: str, step: int, objects: Mapping[str, Any], positions: Sequence[
     return final
 
 
-def _fill(folder: str, step: int, objects: Mapping[str, Any], positions: Sequence[Position], metrics: Mapping[str, float]) -> None:
+def _fill(folder: str, step: int, objects: Mapping[str, Any], positions: Sequence[Position], facts: Mapping[str, Any]) -> None:
     files: dict[str, str] = {}
     for name, value in objects.items():
         if states.kind_of(value) is not Kind.ASIDE:
@@ -100,7 +112,7 @@ def _fill(folder: str, step: int, objects: Mapping[str, Any], positions: Sequenc
         if position.chance is not None:
             states.pickle_to(os.path.join(folder, f"random-state-{number}.pkl"), position.chance)
     loops = [{"name": p.name, "depth": p.depth, "done": p.done, "finished": p.finished, "chance": p.chance is not None} for p in positions]
-    index = {"format": _FORMAT, "step": step, "loops": loops, "metrics": dict(metrics), "objects": files}
+    index = {"format": _FORMAT, "step": step, "loops": loops, "objects": files, **facts}
     with open(os.path.join(folder, INDEX), "w", encoding="utf-8", opener=open_file) as text:
         json.dump(index, text)
 
@@ -134,8 +146,9 @@ def read(folder: str, *, foreign: bool = False) -> Contents:
         if index["format"] != _FORMAT:
             raise IntegrityError(f"{folder}: a checkpoint of format {index['format']!r}", hints=("upgrade hopyard",))
         positions = tuple(_position(folder, number, said, foreign=foreign) for number, said in enumerate(index["loops"]))
-        return Contents(folder, int(index["step"]), positions, dict(index["metrics"]), dict(index["objects"]), foreign)
-    except (OSError, ValueError, KeyError, TypeError) as bad:
+        logged = {str(name): int(count) for name, count in index.get("logged", {}).items()}
+        return Contents(folder, int(index["step"]), positions, dict(index["metrics"]), dict(index["objects"]), foreign, str(index.get("run", "")), logged)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as bad:
         raise IntegrityError(f"{folder} is not a checkpoint that can be read: {bad}") from bad
 
 

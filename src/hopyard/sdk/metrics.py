@@ -27,7 +27,7 @@ Number = SupportsFloat | SupportsIndex | HasItem  # what may be logged
 class MetricStream:
     """The `metrics` stream of one process, and the latest value of each metric that it logged."""
 
-    __slots__ = ("_file", "_known", "_on_new", "latest")
+    __slots__ = ("_file", "_first", "_known", "_on_new", "counts", "latest")
 
     def __init__(self, path: str, on_new: Callable[[], None] = lambda: None) -> None:
         """on_new: called when this process names a metric that it has not named before."""
@@ -35,12 +35,21 @@ class MetricStream:
         self._file = StreamFile(path, whole=whole_bytes)
         self._known: dict[str, int] = {}
         self.latest: dict[str, float] = {}
+        self.counts: dict[str, int] = {}  # points of each metric that were logged without a step
+        self._first: dict[str, int] = {}  # the steps of the next such points, where the streams of this run do not tell them
 
     def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
         """Append the points as one write; on a full disk as many as fit. Raises SpecError for a value that is no number."""
         # Every nanosecond here is paid by users' loops: no helper is called for a known metric with a float value.
         now = time.time()
         if step is None:
+            counts = self.counts
+            for name in metrics:
+                counts[name] = counts.get(name, 0) + 1
+            if self._first and not self._first.keys().isdisjoint(metrics):
+                for name, value in metrics.items():
+                    self._write_slowly(self._first.pop(name, NO_STEP), now, {name: value})
+                return
             at = NO_STEP
         elif type(step) is int:
             at = step
@@ -80,6 +89,11 @@ class MetricStream:
         self._on_new()
         if self._file.append(b"".join(parts)):
             self._known.update(fresh)
+
+    def go_on(self, counts: Mapping[str, int], *, of_other_run: bool) -> None:
+        """Count on from those of a checkpoint. of_other_run: what it counted is not in the streams of this run, where readers look."""
+        self.counts = dict(counts)
+        self._first = {**counts} if of_other_run else {}
 
     def forget_definitions(self) -> None:
         """Name every series anew: after a fork, because each process does that for itself."""

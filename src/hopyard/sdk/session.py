@@ -127,7 +127,7 @@ class Session:
         root = os.path.join(self.folder, "checkpoints")
         began = time.monotonic()
         try:
-            folder = checkpoints.write(root, number, binding.objects(self.bound), self._trail.positions(), latest)
+            folder = checkpoints.write(root, number, binding.objects(self.bound), self._trail.positions(), latest, run=self.this_run().id, logged=self.metrics.counts)
         except OSError as broken:
             say(f"no checkpoint of step {number}: {broken.strerror or broken}; the script goes on", once=f"save-{broken.errno}")
             return None
@@ -175,6 +175,8 @@ class Session:
         binding.restore(self.bound, contents)
         self._trail.expect(contents.positions)
         self._restored, self._last_step = contents, contents.step
+        if contents.run:
+            self.metrics.go_on(contents.logged, of_other_run=contents.run != self.this_run().id)
         if self.rank() == 0:  # the generators that were saved are rank 0's; all alike would be worse than new ones
             put_chance(contents.chance())
             say(f"resumed from the checkpoint of step {contents.step}", once="resumed")
