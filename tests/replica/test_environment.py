@@ -21,7 +21,7 @@ import pytest
 
 from engines.bench import LocalBench
 from hopyard.datasets.cache import remove_tree
-from hopyard.domain.attempt import ExitKind
+from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import Digest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment
@@ -374,6 +374,36 @@ def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play:
         assert bench.sink.stream("a.1", 0, "stdout") == b""
 
     play(scenario)
+
+
+def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    index = Index(tmp_path / "wheels")
+    requirements = f"--index-url {index.address.replace('http:', 'https:')}\nprobe\n".encode()
+    environments = environment.Environments(tmp_path / "home" / "envs", lambda _: requirements, lambda _: None, user="bob")
+    try:
+        with ExitStack() as stack, pytest.raises(PrepareFailed) as failed:
+            environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+    finally:
+        index.shutdown()
+        index.server_close()
+    assert failed.value.exit.kind is ExitKind.LOST
+    assert "received corrupt message of type InvalidContentType" in failed.value.exit.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kind"),
+    [
+        (2, "error sending request for url (https://index/probe/)\n  Caused by: invalid peer certificate: UnknownIssuer", ExitKind.LOST),
+        (2, "error sending request for url (https://index/probe/)\n  Caused by: received fatal alert: HandshakeFailure", ExitKind.LOST),
+        (2, "error sending request for url (https://index/probe/)\n  Caused by: Connection refused (os error 111)", ExitKind.NODE_FAULT),
+        (-9, "error sending request\n  Caused by: invalid peer certificate: Expired", ExitKind.NODE_FAULT),
+        (1, "no version of probe==99", ExitKind.PREPARE_FAILED),
+    ],
+)
+def test_the_words_of_uv_tell_whose_fault_a_failed_build_is(code: int, words: str, kind: ExitKind) -> None:
+    assert environment.failure_of_uv(code, words).exit == Exit(kind, 125, words)
 
 
 def test_an_interpreter_that_is_not_here_is_told(play: Play) -> None:

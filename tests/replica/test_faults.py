@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -93,6 +95,26 @@ def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(play: Play, monke
         assert said == [os.getpid()]
         folder.write_state(replace(adopter._state, pid=0))  # whoever ends what a test left must not take us for a replica
         os.close(lock)
+
+    play(scenario)
+
+
+def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_the_script(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Exit:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", WAITS)
+        state = await bench.running("a.1")
+        monkeypatch.setattr(main.Wakeup, "listen", lambda _: None)  # signals are this process's own
+        monkeypatch.setattr(main.Replica, "_run", fail)
+        folder = Folder(bench.folder("a.1"))
+        replica = main.Replica(folder, folder.read_spec())
+        replica._state = state
+        ended = await asyncio.to_thread(replica._run_or_say_why_not, ExitStack())
+        assert ended == Exit(ExitKind.LOST, 1, f"lost: its replica failed on node {(await bench.node()).id}: Too many open files")
+        found = tree.read_stat(state.child_pid)
+        assert found is None or found.state in "ZX"
 
     play(scenario)
 

@@ -36,7 +36,7 @@ from hopyard.domain.ids import Digest
 from hopyard.domain.run import Environment
 from hopyard.domain.urls import credentials, with_credentials, without_credentials
 from hopyard.private_files import make_folder, open_file, write_atomically
-from hopyard.replica.failure import NodeFault, PrepareFailed
+from hopyard.replica.failure import NodeFault, PrepareFailed, UntrustedIndex
 from hopyard.replica.mounts import View, enter, find_protection
 
 # Files of its own, none that uv's cache and other environments have, too.
@@ -409,7 +409,7 @@ def _said_by_uv(
         said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         words = _hide("\n".join(said[-_TOLD_LINES:]), [*env.values(), *everything.values(), given.decode(errors="replace")], secrets.values()).removeprefix("error: ")
         reason = f"{doing}: " + (words.replace("in `-` at", "in the file at") if given else words)
-        raise NodeFault(reason) if _of_the_node(done.returncode, words) else PrepareFailed(reason)
+        raise failure_of_uv(done.returncode, reason)
     return done.stdout
 
 
@@ -419,10 +419,16 @@ _TROUBLE = re.compile(
     r"|Disk quota exceeded|Stale file handle|dns error|[Cc]onnection (refused|reset|timed out)|operation timed out|error sending request|[Nn]etwork is unreachable"
 )
 
+# As uv, and the TLS library in it, tell of a server without a certificate, or a protocol, that this node accepts. uv calls that a request that
+# could not be sent, too.
+_TLS = re.compile(r"invalid peer certificate|received fatal alert|received corrupt message of type|peer is incompatible|peer misbehaved")
 
-def _of_the_node(code: int, words: str) -> bool:
-    """Whether uv failed for a reason of this node or its network, and not of the requirements. code: negative where it was killed."""
-    return code < 0 or _TROUBLE.search(words) is not None
+
+def failure_of_uv(code: int, reason: str) -> PrepareFailed:
+    """Why uv failed: for a reason of this node or its network, of a package index, or of the requirements. code: negative where uv was killed."""
+    if code >= 0 and _TLS.search(reason):
+        return UntrustedIndex(reason)
+    return NodeFault(reason) if code < 0 or _TROUBLE.search(reason) else PrepareFailed(reason)
 
 
 def _hide(words: str, known: Iterable[str], secrets: Iterable[str]) -> str:

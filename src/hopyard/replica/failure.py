@@ -26,6 +26,15 @@ class NodeFault(PrepareFailed):
         self.exit = Exit(ExitKind.NODE_FAULT, 125, reason)
 
 
+class UntrustedIndex(PrepareFailed):
+    """A package index has no certificate that this node accepts. The run's requirements, the index or the node may cause this, so the attempt
+    counts as lost: the run is tried again a few times, and then fails."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.exit = Exit(ExitKind.LOST, 125, reason)
+
+
 # What a run asks for can cause these: names that are too long, arguments that are too many, a folder where a file should be.
 _OF_THE_RUN = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EILSEQ, errno.E2BIG, errno.ENOEXEC})
 

@@ -144,6 +144,8 @@ class Replica:
         except PrepareFailed as failed:
             return failed.exit
         except OSError as failed:
+            if self._state.phase is ReplicaPhase.RUNNING:
+                return self._end_unsupervised(failed)
             return failure_of(failed, "the run could not be started").exit
         finally:
             self._wakeup.listen()
@@ -188,14 +190,20 @@ class Replica:
         except PrepareFailed:
             groups.remove()
             raise
-        groups.give_up(started.refused)
-        self._state = replace(
+        self._state = replace(  # first: from here on no failure is one to start the script
             self._state, phase=ReplicaPhase.RUNNING, detail="", child_pid=started.pid, child_started=started_ticks(started.pid), started_at=time.time()
         )
+        groups.give_up(started.refused)
         self._write(self._state)
         self._shipper.say(self._status(ReplicaPhase.RUNNING))
         self._shipper.start()
         return self._supervise(started.pid, groups)
+
+    def _end_unsupervised(self, failed: OSError) -> Exit:
+        """The script runs, and its replica cannot follow it any more: how it would end is not known."""
+        end_leftovers(self._folder, self._spec, self._state)
+        where = f" ({failed.filename})" if failed.filename else ""
+        return Exit(ExitKind.LOST, 1, f"lost: its replica failed on node {self._spec.node.id}: {failed.strerror or failed}{where}")
 
     def _supervise(self, pid: int, groups: Groups) -> Exit:
         spec, now = self._spec, time.monotonic()
@@ -277,9 +285,8 @@ class Replica:
         self._state = replace(self._state, phase=ReplicaPhase.EXITED, detail="", exit=ended, shipped=False, ended_at=ended_at)
         if not self._write(self._state):
             threading.Thread(target=self._write_again, args=(self._state,), name="exit", daemon=True).start()
-        told = ReplicaPhase.PREPARING if ended.kind in (ExitKind.PREPARE_FAILED, ExitKind.NODE_FAULT) else ReplicaPhase.RUNNING
-        if told is ReplicaPhase.RUNNING:
-            self._shipper.say(self._status(told, "sending the rest of its output"))
+        if self._state.child_pid:  # else no script ran
+            self._shipper.say(self._status(ReplicaPhase.RUNNING, "sending the rest of its output"))
         self._checkpoints.finish()
         self._send_outputs()
         self._tell_of_dropped_output()
