@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import subprocess
 import sys
 from datetime import timedelta
@@ -68,3 +69,19 @@ def test_gpus_are_shown_to_whom_they_belong(play: Play) -> None:
         assert int(umask) != 0o077, "what the replica keeps private is no rule for the script"
 
     play(scenario, node=declared)
+
+
+def test_a_replica_has_descriptors_though_its_spawner_has_few(play: Play) -> None:
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", "print('first')")
+        await bench.exits("a.1")
+        spawner = bench.engine._spawner.pid  # type: ignore[attr-defined]
+        few, most = 24, resource.prlimit(spawner, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(spawner, resource.RLIMIT_NOFILE, (few, most))
+        await bench.launch("b.1", WAITS)
+        state = await bench.running("b.1")
+        assert resource.prlimit(state.pid, resource.RLIMIT_NOFILE)[0] > few
+        await bench.engine.stop(AttemptId("b.1"), grace=timedelta(seconds=30))
+        await bench.exits("b.1")
+
+    play(scenario)

@@ -47,7 +47,7 @@ BEST = "best"
 @topology_option
 @pool_option
 @where_option
-@click.option("--time", metavar="2h", help="The run is ended after this long.")
+@click.option("--time", metavar="2h", help="Time limit of each attempt: a run that is lost or preempted has all of it again.")
 @max_output_option
 @max_metrics_option
 @click.option("-q", "--queue", metavar="QUEUE", help="Where it waits, and whose share it uses.  [default: that of RUN]")

@@ -91,7 +91,7 @@ def _with_dashes(words: list[str], at: int) -> str:
 @click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.")
 @gpu_memory_option
 @extras_option
-@click.option("--time", metavar="2h", help="The run is ended after this long: 2h, 90m, 3600.")
+@click.option("--time", metavar="2h", help="Time limit of each attempt: 2h, 90m, 3600. A run that is lost or preempted has all of it again.")
 @max_output_option
 @max_metrics_option
 @click.option("--replicas", metavar="N|MIN-MAX", help="So many replicas, started together or not at all; elastic 2-8: as many as fit.")

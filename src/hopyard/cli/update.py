@@ -20,7 +20,7 @@ NO_LIMIT = "none"
 @run_argument("refs", nargs=-1, metavar="[RUN]...")
 @click.option("-q", "--queue", metavar="QUEUE", help="Let it wait in this queue.")
 @click.option("--priority", type=int, metavar="0..100", help="Larger goes first.")
-@click.option("--time", metavar="2h|none", help="The run is ended after this long; none: it has no limit.")
+@click.option("--time", metavar="2h|none", help="Time limit of each attempt; none: it has no limit.")
 @click.option("--cpus", metavar="N", help="CPUs of each replica.")
 @click.option("--memory", metavar="8G", help="Memory of each replica.")
 @click.option("--gpus", metavar="N|MODEL:N", help="GPUs of each replica.")

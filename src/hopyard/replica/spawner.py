@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopyard.config.descriptors import raise_limit
 from hopyard.domain.replica import STATUS_FILE
 from hopyard.private_files import OTHERS
 from hopyard.replica import main as replica
@@ -102,6 +103,7 @@ def _fork(folder: Path, lock: int, adopt: bool, not_for_it: Sequence[int], umask
         for descriptor in not_for_it:
             os.close(descriptor)
         os.setsid()
+        raise_limit()  # the soft limit of the spawner may have been lowered meanwhile
         replica.redirect(folder)
         code = replica.run(folder, adopt=adopt, lock=lock, umask=umask, namespace=namespace)
     finally:
