@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 FOLDER_MODE, FILE_MODE, OTHERS = 0o700, 0o600, 0o077
+SPARE_BYTES = 4096
 P = TypeVar("P", str, Path)
 
 
@@ -106,6 +107,34 @@ def overwrite(path: Path, text: bytes) -> None:
         os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
     finally:
         os.close(descriptor)
+
+
+def make_spare(folder: Path, name: str) -> None:
+    """Sets disk space aside for the small file `name`, which `write_from_spare` uses on a full disk. Raises OSError."""
+    try:
+        descriptor = open_file(folder / _spare(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    try:
+        if os.write(descriptor, b" " * SPARE_BYTES) < SPARE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(descriptor)
+
+
+def write_from_spare(folder: Path, name: str, text: bytes) -> None:
+    """Replaces the file `name` by text (padded with spaces) that takes the space that `make_spare` set aside, once. A reader sees the old or the
+    new content. Raises OSError; FileNotFoundError where nothing is set aside."""
+    descriptor = open_inside(folder, _spare(name), os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, text.ljust(SPARE_BYTES), 0)
+    finally:
+        os.close(descriptor)
+    (folder / _spare(name)).replace(folder / name)
+
+
+def _spare(name: str) -> str:
+    return f".{name}.spare"
 
 
 def close_to_others(path: str, mode: int) -> bool:

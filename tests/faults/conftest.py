@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hopyard.datasets.cache import remove_tree
+from small_disk import small_disk
 
 from .world import World
 
@@ -42,13 +41,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A small file system; the test is skipped where none can be mounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small file system")
-    try:
+    with small_disk(folder, DISK_BYTES):
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,10 @@ from hopyard.domain.ids import AttemptId, check_digest
 from hopyard.domain.launch import Restore
 from hopyard.domain.replica import StopOrder
 from hopyard.engines.local.folder import ReplicaFolder
+from hopyard.replica.reasons import is_full
 from hopyard.testing.engine_contract import LOOPS, WAITS
 from replica.conftest import Play
+from small_disk import small_disk
 
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 PREEMPTED = ExitKind.PREEMPTED
@@ -192,3 +195,21 @@ def test_a_checkpoint_of_a_preempted_run_waits_for_space_on_the_server(play: Pla
         assert len(bench.sink.checkpoints) == 1
 
     play(scenario)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_script_on_a_full_disk_is_asked_to_save_and_the_reason_is_true(tmp_path: Path, play: Play, limited: bool) -> None:
+    fill = "    if turn == 3:\n        with open('ballast', 'wb', buffering=0) as file:\n            for size in (65536, 1):\n                try:\n                    while file.write(bytes(size)): pass\n                except OSError: pass\n"
+    script = LOOPS + fill
+
+    async def scenario(bench: LocalBench) -> None:
+        await bench.launch("a.1", script, time_limit_s=6.0 if limited else None)
+        if not limited:
+            await bench.told("a.1", lambda _: (bench.folder("a.1") / "work" / "ballast").exists() and is_full(bench.home.root))
+            bench.sink.grace_s, bench.sink.preempt_requested, bench.sink.stop_requested = 3.0, True, True
+        (ended,) = await bench.exits("a.1")
+        kind, reason = (ExitKind.TIME_LIMIT, "time limit of 6 s reached") if limited else (PREEMPTED, "preempted")
+        assert (ended.kind, ended.reason) == (kind, f"{reason}; no checkpoint could be saved: the disk was full")
+
+    with small_disk(tmp_path, 80 * 1024**2):
+        play(scenario)

@@ -16,6 +16,7 @@ from hopyard.domain.attempt import ExitKind
 from hopyard.domain.replica import STOP_FILE, StopOrder
 from hopyard.sdk import safepoint
 from hopyard.sdk.safepoint import EXIT_CODE, LEFT_FILE, SafePoints
+from small_disk import small_disk
 
 from .scripts import Replica
 
@@ -114,3 +115,32 @@ def test_a_process_that_is_started_again_after_its_gang_left_does_nothing(replic
     again = replica.run(SCRIPT.format(body="print('works')"), ok=False)
     assert (again.returncode, again.stdout, replica.checkpoints) == (EXIT_CODE, "", [1])
     assert json.loads((replica.folder / LEFT_FILE).read_text())["step"] == 1
+
+
+FILLS = """
+import errno, os
+with open("ballast", "wb", buffering=0) as file:
+    for size in (65536, 1):
+        try:
+            while file.write(bytes(size)): pass
+        except OSError as full:
+            assert full.errno == errno.ENOSPC
+"""
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_a_checkpoint_waits_for_room_on_a_full_disk_while_the_grace_lasts(replica: Replica, freed: bool) -> None:
+    with small_disk(replica.folder, 1024**2):
+        (replica.folder / "streams").mkdir()
+        order(replica.folder, StopOrder.preempt(60 if freed else 2))
+        process = replica.start(SCRIPT.format(body=f"exec({FILLS!r}) if turn == 0 else None"))
+        assert process.stderr is not None
+        refused = process.stderr.readline()
+        assert "no checkpoint of step 1: No space left on device" in refused
+        if freed:
+            (replica.folder / "ballast").unlink()
+        assert process.wait(PATIENCE_S) == EXIT_CODE
+        left = json.loads((replica.folder / LEFT_FILE).read_text())
+        process.stderr.close()
+        assert replica.checkpoints == ([1] if freed else [])
+        assert left == ({"rank": 0, "step": 1} if freed else {"rank": 0, "step": None, "why": "the disk was full"})

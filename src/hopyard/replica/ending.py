@@ -13,7 +13,7 @@ from hopyard.domain.replica import StopOrder
 from hopyard.replica import tree
 from hopyard.replica.folder import Folder, Left
 from hopyard.replica.reasons import TIME_LIMIT_CODE, code_of, exit_of, is_full, seconds_in_words
-from hopyard.sdk.safepoint import FOLDER
+from hopyard.sdk.safepoint import DISK_FULL, EXIT_CODE, FOLDER
 
 _LAST_PART = 0.25  # of the grace: for a script that comes to no safe point to do what it does at SIGTERM
 
@@ -24,7 +24,7 @@ class Ending:
     grace is kept for SIGTERM.
 
     verdict: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and killed. waits: for a safe point,
-    of which the script tells in a file only.
+    of which the script tells in a file only. unwritten: why the order of the time limit could not be written for the script to see.
     """
 
     folder: Folder
@@ -35,6 +35,7 @@ class Ending:
     term_at: float = math.inf
     kill_at: float = math.inf
     waits: bool = False
+    unwritten: str = ""
     _order: StopOrder | None = None
     _told: bool = False  # by SIGTERM
     _disk_full: bool = False
@@ -86,6 +87,8 @@ class Ending:
         if self._order is None:
             return self.verdict
         left = self.folder.read_left()
+        if left is None and self.waits and own.code == EXIT_CODE:  # it could not write more than its exit code
+            left = Left(0, None, DISK_FULL if self._disk_full else "its last words could not be written")
         if self._limit is not None and (left is not None or self.verdict.kind is ExitKind.TIME_LIMIT):
             return self._at_limit(self._limit, left, own)
         if left is not None:
@@ -107,6 +110,8 @@ class Ending:
         if not self._told:
             return own
         late = f": it came to no safe point within {seconds_in_words(round(order.grace_s, 1))}" if self.waits else ""
+        if self.waits and self.unwritten:
+            late = f": the script could not be asked to save: {self.unwritten}"
         return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + late)
 
     def _latest_term(self, order: StopOrder) -> float:
@@ -132,10 +137,14 @@ def _saved(left: Left) -> str:
     """What to add to the reason for which a script left."""
     if left.rank:
         return ""
-    return "; nothing could be saved" if left.step is None else f", saved at step {left.step}"
+    return f"; {_unsaved(left)}" if left.step is None else f", saved at step {left.step}"
 
 
 def _in_words(left: Left) -> str:
     if left.rank:
         return "preempted"
-    return "preempted; nothing could be saved" if left.step is None else f"preempted at step {left.step}, checkpoint saved"
+    return f"preempted; {_unsaved(left)}" if left.step is None else f"preempted at step {left.step}, checkpoint saved"
+
+
+def _unsaved(left: Left) -> str:
+    return f"no checkpoint could be saved: {left.why}" if left.why else "nothing could be saved"

@@ -28,17 +28,28 @@ from hopyard.domain.replica import (
     StopOrder,
 )
 from hopyard.errors import IntegrityError, is_disk_full
-from hopyard.private_files import make_folder, open_file, open_inside, overwrite, read_inside, write_atomically
+from hopyard.private_files import (
+    make_folder,
+    make_spare,
+    open_file,
+    open_inside,
+    overwrite,
+    read_inside,
+    write_atomically,
+    write_from_spare,
+)
 from hopyard.replica.tree import is_gone, is_same
 from hopyard.sdk.safepoint import LEFT_FILE
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a script says that leaves at a safe point. step: of the checkpoint that holds all it did, None without one."""
+    """What a script says that leaves at a safe point. step: of the checkpoint that holds all it did, None without one. why: no checkpoint
+    could be saved."""
 
     rank: int
     step: int | None
+    why: str = ""
 
 
 # Made once: the spawner has them ready before it forks.
@@ -96,6 +107,11 @@ class Folder:
         for folder in (self.streams, self.work, self.checkpoints):
             make_folder(folder, below=self.root)
 
+    def reserve_stop(self) -> None:
+        """Set space aside for the order to stop: a script must be asked to save on a full disk, too."""
+        with suppress(OSError):
+            make_spare(self.root, STOP_FILE)
+
     def read_spec(self) -> ReplicaSpec:
         """In a home that was moved, or in a copy of one, the home is the one that the folder lies in now, and the control groups of a copy
         are the original's. Raises IntegrityError when there is none or it is damaged."""
@@ -144,8 +160,15 @@ class Folder:
         `StopOrder.followed_by`. Raises OSError."""
         earlier = self.read_stop()
         kept = order if earlier is None else earlier.followed_by(order)
-        if kept != earlier:
-            write_atomically(self.root / STOP_FILE, msgspec.json.encode(kept), below=self.root)
+        if kept == earlier:
+            return
+        text = msgspec.json.encode(kept)
+        try:
+            write_atomically(self.root / STOP_FILE, text, below=self.root)
+        except OSError as failed:
+            if not is_disk_full(failed):
+                raise
+            write_from_spare(self.root, STOP_FILE, text)
 
     def read_left(self) -> Left | None:
         """What the script said as it left to make room; None when it did not."""

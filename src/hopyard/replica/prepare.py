@@ -76,6 +76,7 @@ class Preparation:
         launch = self.spec.launch
         began = time.monotonic()
         self.folder.create()
+        self.folder.reserve_stop()
         preflight.check(self.spec, self.folder.root)
         if launch.study is not None:
             self.folder.write_study(launch.study, launch.secret)

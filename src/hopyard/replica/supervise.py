@@ -8,7 +8,6 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,8 +159,10 @@ class Supervisor:
     def _tell_of_limit(self, limit_s: float, limit_at: float, now: float) -> None:
         """Ask for a checkpoint as a preemption does: by an order in the folder, where a script with safe points looks for it."""
         order = StopOrder.limit(max(0.0, limit_at - now), f"time limit of {seconds_in_words(limit_s)} reached")
-        with suppress(OSError):  # a full disk: then it is told by SIGTERM
+        try:
             self.folder.request_stop(order)
+        except OSError as failed:  # a full disk, and no space set aside: SIGTERM is all that reaches the script
+            self._ending.unwritten = failed.strerror or str(failed)
         self._ending.obey(order, now)
         left = f"{order.grace_s:.2g} s" if order.grace_s < 10 else f"{order.grace_s:.0f} s"
         end = "it saves a checkpoint at its next safe point and leaves" if self._ending.waits else "it gets SIGTERM shortly before"

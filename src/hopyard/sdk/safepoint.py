@@ -18,14 +18,18 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from hopyard.private_files import make_folder, open_file
+from hopyard.errors import is_disk_full
+from hopyard.private_files import make_folder, make_spare, open_file, write_from_spare
 
 FOLDER, LEFT_FILE = "turns", "left.json"
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
+DISK_FULL = "the disk was full"
 _STOP_FILE = "stop"  # domain.replica.STOP_FILE, which would be slow to import
 _TIME_LIMIT = "time-limit"  # domain.attempt.ExitKind.TIME_LIMIT
 _LOOK_EVERY_S, _POLL_S, _MISSING_S = 0.02, 0.002, 2.0
+_SAVE_AGAIN_S, _SAVING_PART = 0.2, 0.7  # of the grace of an order: in its last quarter comes SIGTERM
 _PASSED, _PARKED, _SAVED, _CELLS = 0, 1, 2, 3
 
 
@@ -45,6 +49,7 @@ class SafePoints:
         self._replica, self._world = replica, world
         self._stop, self._look_at, self._asked = os.path.join(replica, _STOP_FILE), 0.0, False
         self.at_limit = False  # whether it is asked because its time is over
+        self._save_by = 0.0  # of the monotonic clock: until when a checkpoint that cannot be saved is tried again
         self._folder = os.path.join(gang, FOLDER)
         make_folder(self._folder, below=gang)
         self._lock = open_file(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT)
@@ -53,6 +58,8 @@ class SafePoints:
         self._peers: dict[str, memoryview] = {}
         self._name = f"{rank}-{self.pid}"
         self._mine = _open(os.path.join(self._folder, self._name), os.O_RDWR | os.O_CREAT)
+        with suppress(OSError):
+            make_spare(Path(replica), LEFT_FILE)
 
     def turned(self) -> bool:
         """A turn is over; whether this process is to save its checkpoint, call `leave`, and end."""
@@ -71,27 +78,48 @@ class SafePoints:
         """Whether this gang has left already: a process that is started again now, as torchrun does, has nothing to do."""
         return self._agreed[0] > 0 or os.path.exists(os.path.join(self._replica, LEFT_FILE))
 
-    def leave(self, step: int | None) -> None:
-        """Tell the replica that this process leaves. step: of the checkpoint that holds all that was done, where there is one.
+    def wait_to_save(self) -> bool:
+        """Whether the grace allows another try to save, after a short wait."""
+        self._is_asked()  # a second order may leave less time
+        left = self._save_by - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(_SAVE_AGAIN_S, left))
+        return True
+
+    def leave(self, step: int | None, why: str = "") -> None:
+        """Tell the replica that this process leaves. step: of the checkpoint that holds all that was done, where there is one. why: none
+        could be saved.
 
         Returns when the process of rank 0 has done the same: what is left of a gang is ended soon after its first goes.
         """
         path = os.path.join(self._replica, LEFT_FILE)
         if self.rank == 0 or not os.path.exists(path):
-            scratch = f"{path}.{self.pid}"
-            with suppress(OSError):  # a full disk; the exit code tells as much
-                with open(scratch, "w", encoding="utf-8", opener=open_file) as file:
-                    json.dump({"rank": self.rank, "step": step}, file)
-                os.replace(scratch, path)
+            text = json.dumps({"rank": self.rank, "step": step, **({"why": why} if why else {})}).encode()
+            with suppress(OSError):  # the exit code tells as much
+                self._write_left(path, text)
         self._mine[_SAVED] = 1
         while any(name.startswith("0-") and not cells[_SAVED] for name, cells in self._others()):
             time.sleep(_POLL_S)
+
+    def _write_left(self, path: str, text: bytes) -> None:
+        scratch = f"{path}.{self.pid}"
+        try:
+            with open(scratch, "wb", opener=open_file) as file:
+                file.write(text)
+            os.replace(scratch, path)
+        except OSError as failed:
+            if not is_disk_full(failed):
+                raise
+            write_from_spare(Path(self._replica), LEFT_FILE, text)
 
     def _is_asked(self) -> bool:
         try:
             with open(self._stop, "rb") as file:
                 order = json.loads(file.read())
                 self.at_limit = order.get("kind") == _TIME_LIMIT
+                age_s = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
+                self._save_by = time.monotonic() + order.get("grace_s", 0.0) * _SAVING_PART - age_s
                 return bool(order.get("at_safe_point"))
         except (OSError, ValueError, AttributeError):
             return False

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from hopyard.config.home import Home
-from hopyard.errors import SpecError
+from hopyard.errors import SpecError, is_disk_full
 from hopyard.sdk import bound as binding
 from hopyard.sdk import checkpoints
 from hopyard.sdk import params as parameters
@@ -25,7 +25,7 @@ from hopyard.sdk.gpu_share import keep_to_share
 from hopyard.sdk.loop import Loop, Trail
 from hopyard.sdk.metrics import MetricStream, Number, as_number, as_step
 from hopyard.sdk.offline import FOLDER_VARIABLE, KEPT_CHECKPOINTS, OfflineRun
-from hopyard.sdk.safepoint import MadeRoom, SafePoints
+from hopyard.sdk.safepoint import DISK_FULL, MadeRoom, SafePoints
 from hopyard.sdk.speak import say
 from hopyard.sdk.state import put_chance, take_chance
 from hopyard.sdk.streams import Events, sizes
@@ -59,6 +59,7 @@ class Session:
         self._saves, self._saving_s, self._looping_since = 0, 0.0, 0.0
         self._safe_points: SafePoints | None = None
         self._unsaved = False  # whether turns were made since the newest checkpoint
+        self._unsaved_why = ""  # why the last try to save them failed
 
     # -- what a script declares ----------------------------------------------------------------------------------
 
@@ -130,6 +131,7 @@ class Session:
             folder = checkpoints.write(root, number, binding.objects(self.bound), self._trail.positions(), latest, run=self.this_run().id, logged=self.metrics.counts)
         except OSError as broken:
             say(f"no checkpoint of step {number}: {broken.strerror or broken}; the script goes on", once=f"save-{broken.errno}")
+            self._unsaved_why = DISK_FULL if is_disk_full(broken) else broken.strerror or str(broken)
             return None
         self._saves, self._saving_s = self._saves + 1, self._saving_s + time.monotonic() - began
         self._last_step, self._unsaved = number, False
@@ -265,19 +267,21 @@ class Session:
 
     def _make_room(self, agreed: SafePoints) -> None:
         """All processes of the gang are at this turn: save it, and end."""
+        if self._unsaved and binding.holds_state(self.bound):
+            self.save(None, {})
+            while self._unsaved and agreed.wait_to_save():  # a disk that is full now may have room before the grace is over
+                self.save(None, {})
         if self.rank() == 0:
-            if self._unsaved and binding.holds_state(self.bound):
-                self.save(None, {})
-            step = None if self._unsaved else self._last_step
-            told = "nothing could be saved" if step is None else f"the checkpoint of step {step} is saved"
-            why, then = "making room", "this run resumes when there is room again"
+            step, why = (None, self._unsaved_why) if self._unsaved else (self._last_step, "")
+            told = f"the checkpoint of step {step} is saved"
+            if step is None:
+                told = f"no checkpoint could be saved: {why}" if why else "nothing could be saved"
+            reason, then = "making room", "this run resumes when there is room again"
             if agreed.at_limit:
-                why, then = "the time limit is reached", "`hop fork RUN --checkpoint newest` resumes from the newest checkpoint"
-            say(f"{why}: {told}; {then}", once="room")
-            agreed.leave(step)
+                reason, then = "the time limit is reached", "`hop fork RUN --checkpoint newest` resumes from the newest checkpoint"
+            say(f"{reason}: {told}; {then}", once="room")
+            agreed.leave(step, why)
         else:
-            if self._unsaved and binding.holds_state(self.bound):
-                self.save(None, {})
             agreed.leave(None)
         raise MadeRoom
 

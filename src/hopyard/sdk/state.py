@@ -5,7 +5,6 @@ Frameworks are looked up in `sys.modules`, never imported: an object of theirs c
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from enum import StrEnum
@@ -96,8 +95,8 @@ def write(path: str, value: Any, state: Any) -> str:
     """Write one object's state as `path` plus a suffix; returns the suffix: `.pt` (torch.save) or `.pkl`."""
     torch = sys.modules.get("torch")
     if torch is not None and kind_of(value) in (Kind.STATE_DICT, Kind.STATE):
-        os.close(open_file(path + ".pt", os.O_WRONLY | os.O_CREAT))  # torch opens it by its path, so it would be made as the umask says
-        torch.save(state, path + ".pt")
+        with open(path + ".pt", "wb", opener=open_file) as file:  # by a path, it would be made as the umask says, and a full disk be a RuntimeError
+            torch.save(state, file)
         return ".pt"
     import pickle
 
