@@ -363,7 +363,7 @@ class Replica:
                 with suppress(OSError):
                     folder = stage_files(self._folder.root, self._folder.work, {path: path for path in files})
             if folder is None:
-                self._left_behind.add(f"{sentence_of(paths)} not stored: {obstacle}")
+                self._left_behind.add(f"{sentence_of(paths)} could not be stored: {obstacle}")
             else:
                 self._left_behind.keep(sentence_of(paths), folder, obstacle)
 

@@ -26,11 +26,11 @@ Stamps = Mapping[str, Stamp]
 class Obstacle(StrEnum):
     """Why something is not stored, as the run says it."""
 
-    NAME = "a name with control characters or a backslash, a name that is not UTF-8, and a part of a path of more than 255 bytes cannot be in a tree"
-    UNREADABLE = "it may not be read"
-    LINK = "a link is stored where it leads to a file in the folder of the run"
-    SECRET = "such files hold passwords and keys"
-    TOOLS = "virtual environments, `node_modules` and repositories are left out"
+    NAME = "their names hold control characters or a backslash, or are not UTF-8, or too long"
+    UNREADABLE = "they may not be read"
+    LINK = "they are links that lead out of the run's folder or to nothing"
+    SECRET = "they hold passwords and keys"
+    TOOLS = "they are virtual environments, `node_modules` or repositories"
 
 
 KEPT = (Obstacle.NAME, Obstacle.UNREADABLE)  # of which the files are kept on the node
