@@ -500,6 +500,7 @@ class Presence:
         self._home, self._place, self._reserves = home, place_of(home), reserves
         self._said = {"url": url, "started_at": started_at.isoformat(), "version": __version__, "place": self._place, "warning": warning}
         self._stamps: tuple[object, ...] = ()
+        self._left = False
 
     async def tell(self, add_local: Callable[[socket.socket], Awaitable[None]]) -> None:
         """From now on the server can be found."""
@@ -517,12 +518,15 @@ class Presence:
         """Make what vanishes anew, as long as the home is there."""
         while True:
             await asyncio.sleep(PRESENCE_S)
+            if self._left:  # it still answers what it was asked before
+                return
             with suppress(OSError):
                 if self._look() != self._stamps and place_of(self._home) == self._place:
                     await self.tell(add_local)
 
     def leave(self) -> None:
         """The server ends on purpose: pid 0 tells so."""
+        self._left = True
         with suppress(OSError):
             if place_of(self._home) == self._place:
                 self._home.socket_file.unlink(missing_ok=True)

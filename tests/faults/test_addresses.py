@@ -160,9 +160,13 @@ def test_a_home_that_cannot_be_used(world: World) -> None:
     closed = world.root / "closed"
     closed.mkdir(mode=0o500)
     (world.root / "file").touch()
-    for home in (closed / "home", world.root / "file", world.root / "file" / "home"):
+    for home, code, told in (
+        (closed / "home", 1, "cannot be used"),
+        (world.root / "file", 2, "is a file"),
+        (world.root / "file" / "home", 2, "cannot be a folder"),
+    ):
         done = world.hop("ps", plain=True, HOPYARD_HOME=str(home))
-        assert done.code == 1 and "cannot be used" in done.talk.splitlines()[0] and str(home) in done.talk, done
+        assert done.code == code and told in done.talk.splitlines()[0] and str(home) in done.talk, done
         assert "HOPYARD_HOME" in done.talk.splitlines()[1]
     mine = world.root / "mine"
     mine.mkdir(mode=0o500)
