@@ -123,6 +123,15 @@ def test_a_missing_argument(capfd: pytest.CaptureFixture[str]) -> None:
     assert told.err == "error: missing argument 'RUN...'\nhint: `hop stop --help` lists what it takes\n"
 
 
+@pytest.mark.parametrize("words", [["ps", "--help"], ["run", "train.py", "-h"], ["queue", "ls", "--help"], ["search", "-h"]])
+def test_help_needs_no_home(words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPYARD_HOME", "/dev/null/home")
+    assert main(words) == 0
+    assert capfd.readouterr().out.startswith("Usage: hop ")
+    assert main([word for word in words if not word.startswith("-")]) == 2
+    assert "the home /dev/null/home cannot be a folder" in capfd.readouterr().err
+
+
 def test_help_of_what_does_not_exist(capfd: pytest.CaptureFixture[str]) -> None:
     assert hop(capfd, "help", "rnu").code == 2
 

@@ -307,6 +307,34 @@ def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None
     assert stat.S_IMODE((found / "tool").stat().st_mode) == 0o700
 
 
+def test_links_that_scripts_made_are_backed_up_as_links(tmp_path: Path) -> None:
+    home = small_home(tmp_path / "home")
+    work = home.kept_of("run") / "run.1-0" / "work"
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("not of the run")
+    work.mkdir(parents=True)
+    (work / "weights").write_text("1")
+    links = {"newest": "weights", "gone": "nowhere", "folder": str(tmp_path / "outside")}
+    for name, target in links.items():
+        (work / name).symlink_to(target)
+    folder, restored = tmp_path / "backup", Home(tmp_path / "restored")
+    create_backup(home, folder)
+    (work / "newest").unlink()
+    (work / "newest").symlink_to("gone")
+    (work / "gone").unlink()
+    (work / "gone").write_text("a file now")
+    (work / "folder").unlink()
+    (work / "folder").mkdir()
+    (work / "folder" / "secret").write_text("of the run")
+    assert create_backup(home, folder).mark.files == len(copied(folder)) - 1
+    restore_backup(folder, restored)
+    found = restored.kept_of("run") / "run.1-0" / "work"
+    assert (found / "newest").readlink() == Path("gone")
+    assert (found / "newest").read_text() == "a file now"
+    assert (found / "folder" / "secret").read_text() == "of the run"
+    assert (tmp_path / "outside" / "secret").read_text() == "not of the run"
+
+
 def test_restore_that_fails_leaves_an_empty_home_empty(tmp_path: Path) -> None:
     home, folder = small_home(tmp_path / "home"), tmp_path / "backup"
     create_backup(home, folder)

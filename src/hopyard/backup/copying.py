@@ -35,17 +35,25 @@ def scratch_in(folder: Path) -> Iterator[Path]:
 def is_same(source: Path, copy: Path) -> bool:
     """Whether a copy needs no other, as far as sizes and times tell."""
     try:
-        old, new = copy.stat(), source.stat()
+        old, new = copy.lstat(), source.lstat()
+        if stat.S_ISLNK(new.st_mode) or stat.S_ISLNK(old.st_mode):
+            return stat.S_IFMT(old.st_mode) == stat.S_IFMT(new.st_mode) and source.readlink() == copy.readlink()
     except FileNotFoundError:
         return False
     return old.st_size == new.st_size and old.st_mtime_ns == new.st_mtime_ns
 
 
 def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> int:
-    """Its bytes. A file that is gone meanwhile is passed over (0): its run was removed."""
+    """Its bytes; 0 for a link, which is copied as a link. A file that is gone meanwhile is passed over (0): its run was removed."""
     part = scratch / "file"
     size = 0
     try:
+        if source.is_symlink():
+            part.unlink(missing_ok=True)
+            part.symlink_to(source.readlink())
+            make_folder(copy.parent)
+            part.replace(copy)
+            return 0
         reading = source.open("rb")
     except FileNotFoundError:
         return 0
@@ -63,6 +71,13 @@ def copy_file(source: Path, copy: Path, scratch: Path, progress: Progress) -> in
     make_folder(copy.parent)
     part.replace(copy)
     return size
+
+
+def remove_links_in_the_way(top: Path, files: Iterable[Path]) -> None:
+    """What is copied to these places below `top` lands there, though an earlier copy has links where their folders are."""
+    for folder in {above for path in files for above in path.parents}:
+        if (top / folder).is_symlink() and folder != Path():
+            (top / folder).unlink()
 
 
 def copy_times(source: Path, copy: Path) -> None:

@@ -96,6 +96,7 @@ def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: 
         else:
             copying.copy_times(home / path, folder / path)
     progress.begin("copying", sum(_size(home / path) for path in fresh))
+    copying.remove_links_in_the_way(folder, fresh)
     for path in fresh:
         copying.copy_file(home / path, folder / path, scratch, progress)
     copying.flush_folders(folder, fresh)
@@ -108,9 +109,9 @@ def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: 
         else:
             (folder / name).unlink(missing_ok=True)
     _remove_others(folder, {*wanted, *restorable}, blobs=replace or not losses.unread)
-    kept = [path for path in folder.rglob("*") if path.is_file() and scratch not in path.parents]
+    kept = [path for path in folder.rglob("*") if (path.is_symlink() or path.is_file()) and scratch not in path.parents]
     kind = "sqlite" if url is None else "postgresql"
-    size = sum(path.stat().st_size for path in kept)
+    size = sum(path.lstat().st_size for path in kept)
     mark = BackupMark(created_at.isoformat(timespec="seconds"), str(home), __version__, kind, len(kept), size, database_id=used.database_id)
     write_atomically(folder / MARK, mark.encode(), durable=True)
     copying.flush(folder)
@@ -243,6 +244,6 @@ def _sweeping_held_off(home: Home) -> Iterator[None]:
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return path.lstat().st_size
     except FileNotFoundError:
         return 0

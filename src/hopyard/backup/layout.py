@@ -77,11 +77,13 @@ def single_files(home: Path) -> Iterator[Path]:
 
 
 def files_below(root: Path, folder: Path) -> Iterator[Path]:
-    """Plain files below `root / folder`, relative to `root`; Hopyard's own that are being written, or only take space, are left out."""
+    """Plain files below `root / folder`, relative to `root`, and links that scripts made; Hopyard's own files that are being written, or only
+    take space, are left out."""
     top = root / folder
     if not top.is_dir():
         return
     for path in sorted(top.rglob("*")):
-        own = folder not in _OF_SCRIPTS and any(part.startswith(".") for part in path.relative_to(top).parts)
-        if not own and path.is_file() and not path.is_symlink():
+        of_script = folder in _OF_SCRIPTS
+        own = not of_script and any(part.startswith(".") for part in path.relative_to(top).parts)
+        if not own and (of_script if path.is_symlink() else path.is_file()):
             yield path.relative_to(root)

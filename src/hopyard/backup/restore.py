@@ -103,7 +103,7 @@ def _copy_files(mark: BackupMark, folder: Path, target: Path, scratch: Path, pro
         if (folder / name).exists():
             copying.copy_database(folder / name, target / name, scratch)
     wanted = [*single_files(folder), *(path for one in FOLDERS for path in files_below(folder, one))]
-    progress.begin("copying", sum((folder / path).stat().st_size for path in wanted))
+    progress.begin("copying", sum((folder / path).lstat().st_size for path in wanted))
     for path in wanted:
         copying.copy_file(folder / path, target / path, scratch, progress)
 

@@ -17,6 +17,7 @@ from hopyard.errors import HopyardError, UsageError
 
 _OF_A_MACHINE = ("up", "down", "service", "backup", "restore")
 _BY_NAME = {entry.name: entry for entry in COMMANDS}
+_FOR_HELP = "hopyard.for_help"  # in a context's meta: whether only help is asked for, which needs no home
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -37,7 +38,9 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _BY_NAME and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise unknown_command(args[0])
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        ctx.meta[_FOR_HELP] = command is not None and _asks_for_help(ctx, command, rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -51,6 +54,24 @@ class LazyGroup(click.Group):
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(entry.name, help=entry.summary) for entry in COMMANDS if entry.name.startswith(incomplete)]
+
+
+def _asks_for_help(parent: click.Context, command: click.Command, arguments: Sequence[str]) -> bool:
+    """Whether these arguments of a command, or those of the command below it, only ask for help."""
+    if command.no_args_is_help and not arguments:
+        return True
+    ctx = click.Context(command, parent=parent, info_name=command.name, resilient_parsing=True, **command.context_settings)
+    try:
+        given, left, _ = command.make_parser(ctx).parse_args(list(arguments))
+    except click.UsageError:
+        return False
+    option = command.get_help_option(ctx)
+    if option is not None and option.name in given:
+        return True
+    if not isinstance(command, click.Group) or not left:
+        return False
+    _, below, rest = command.resolve_command(ctx, left)
+    return below is not None and _asks_for_help(ctx, below, rest)
 
 
 def unknown_command(name: str) -> UsageError:
@@ -91,7 +112,7 @@ def hop(ctx: click.Context) -> None:
 
     if ctx.invoked_subcommand in _OF_A_MACHINE and os.environ.get(REPLICA_VARIABLE):
         raise UsageError(f"`hop {ctx.invoked_subcommand}` starts, ends or copies a server, which no run does", hints=("type it outside of runs",))
-    if ctx.invoked_subcommand not in ("doctor", "help", "service"):  # which look at homes of others
+    if ctx.invoked_subcommand not in ("doctor", "help", "service") and not ctx.meta[_FOR_HELP]:  # these look at homes of others
         Home.default().check()
 
 
