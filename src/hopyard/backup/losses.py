@@ -43,7 +43,7 @@ def find_losses(home: Path, folder: Path | None, used: References, *, index: Pat
     for digest in sorted(wanted):
         if here.find(digest) is not None:
             continue
-        path = None if there is None else there.find(digest)
+        path = None if there is None or there.read(digest) is None else there.find(digest)
         if path is not None:
             kept.add(path)
             lost += 1
