@@ -17,8 +17,10 @@ from hopyard.interfaces.run_store import RunStore
 from hopyard.server.trees import HINT, NAMED
 from hopyard.server.uploads import Uploads
 
-_KEPT = 8  # trees whose blobs are remembered: a replica asks for one in many parts
+# Of trees whose blobs are remembered: a replica asks for one in many parts, and what it sends is looked for in all checkpoints of its run.
+_KEPT_BYTES = 64 * 1024 * 1024
 _RAW = 32
+_ENTRY = 512  # about what a tree takes beside its blobs
 
 
 class Reach:
@@ -27,6 +29,7 @@ class Reach:
     def __init__(self, runs: RunStore, blobs: Blobs) -> None:
         self._runs, self._blobs = runs, blobs
         self._trees: OrderedDict[Digest, bytes] = OrderedDict()
+        self._kept_bytes = 0
         self._uploads = Uploads()
 
     def sent(self, run: RunId, digests: Iterable[Digest]) -> None:
@@ -112,9 +115,13 @@ class Reach:
         found = self._trees.get(manifest)
         if found is None:
             data = await self._blobs.get(manifest)
-            found = self._trees[manifest] = await asyncio.to_thread(_sorted_members, data)
-            if len(self._trees) > _KEPT:
-                self._trees.popitem(last=False)
+            found = await asyncio.to_thread(_sorted_members, data)
+            if manifest not in self._trees:  # else another request was faster
+                self._trees[manifest] = found
+                self._kept_bytes += len(found) + _ENTRY
+            while self._kept_bytes > _KEPT_BYTES and len(self._trees) > 1:
+                _, forgotten = self._trees.popitem(last=False)
+                self._kept_bytes -= len(forgotten) + _ENTRY
         else:
             self._trees.move_to_end(manifest)
         return found
