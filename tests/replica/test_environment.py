@@ -419,3 +419,24 @@ def test_an_interpreter_that_is_not_here_is_told(play: Play) -> None:
 def test_a_lock_is_read_as_packages() -> None:
     lock = b"--index-url https://example.org/simple\nsix==1.17.0\nuvicorn[standard]==0.3 ; python_version > '3'\n# via x\n"
     assert packages_of(lock) == {"six": "1.17.0", "uvicorn": "0.3"}
+
+
+@pytest.mark.parametrize("option", ["--find-links wheels", "-f ./wheels", "--find-links=wheels"])
+def test_packages_of_a_folder_that_requirements_name_come_from_no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str) -> None:
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    index = Index(tmp_path / "empty")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
+    blobs = {Digest("1" * 64): f"--no-index\n{option}\nprobe\n".encode()}
+    environments = environment.Environments(tmp_path / "home" / "cache" / "envs", blobs.__getitem__, lambda _: None, user="bob")
+    try:
+        with ExitStack() as stack:
+            found = environments.ready(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            assert found.lock is not None and found.lock.startswith(b"--no-index\n")
+            blobs[Digest("2" * 64)] = found.lock
+            assert environments.ready(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path == found.path
+            shutil.copy(tmp_path / "wheels" / "probe-1.5-py3-none-any.whl", tmp_path / "wheels" / "other-1.5-py3-none-any.whl")
+            assert environments.ready(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path != found.path, "other files, another environment"
+    finally:
+        index.shutdown()
+        index.server_close()

@@ -47,6 +47,9 @@ CACHE_AGE_S = 30 * 86400
 _SECRET = "HOPYARD_SECRET_"
 _READY, _LOCKS = ".ready", "locks"
 _TOLD_LINES = 12
+_LOCK_FORMAT = 2  # of what is kept of earlier resolutions
+_NO_INDEX = re.compile(rb"^\s*--no-index\s*(?:#.*)?$", re.MULTILINE)
+_FIND_LINKS = re.compile(rb"^\s*(?:-f|--find-links)(?:\s+|=)(\S+)", re.MULTILINE)
 # Settings with addresses: the option of requirements for one of them, and what separates several (None: white space).
 _ADDRESSES: Mapping[str, tuple[str, str | None]] = {
     "UV_INDEX": ("--extra-index-url", None),
@@ -107,30 +110,33 @@ class Environments:
             assert wanted.requirements is not None
             lock = self._resolve(wanted.requirements, base, version, kind, cwd)
         lock = without_credentials(lock.decode(errors="surrogateescape")).encode(errors="surrogateescape")  # of one that an older replica made
-        key = blake3(lock + f"\n{version}\n{kind}".encode()).hexdigest()[:32]
-        folder = self._use_common(self.root / key, lock, base, stack, wanted.requirements) if common else None
+        links = _local_links(lock)
+        key = blake3(lock + f"\n{version}\n{kind}".encode() + _contents(links, cwd)).hexdigest()[:32]
+        folder = self._use_common(self.root / key, lock, base, stack, wanted.requirements) if common and not links else None
         if folder is None:
             folder = self.root / blake3(f"{key}\n{self.user}\n{base}".encode(errors="surrogateescape")).hexdigest()[:32]
-            self._use(folder, lock, base, stack, asked_for=wanted.requirements, is_own=True)
+            self._use(folder, lock, base, stack, asked_for=wanted.requirements, is_own=True, cwd=cwd if links else None)
         for digest in (wanted.requirements, Digest(blake3(lock).hexdigest())):
             if digest is not None:
                 self.hold(digest, folder / _READY)
         return Interpreter(str(folder / "bin" / "python"), folder, lock, resolved)
 
     def _resolve(self, requirements: Digest, base: str, version: str, kind: str, cwd: Path) -> bytes:
-        name = blake3(f"{requirements}\n{version}\n{kind}\n{self.user}\n{base}".encode(errors="surrogateescape")).hexdigest()[:32]
+        name = blake3(f"{_LOCK_FORMAT}\n{requirements}\n{version}\n{kind}\n{self.user}\n{base}".encode(errors="surrogateescape")).hexdigest()[:32]
         known = self.root / _LOCKS / f"{name}.txt"
-        if known.exists():
+        if known.exists() and not _local_links(known.read_bytes()):  # what lies in a folder may be another version now
             return known.read_bytes()
         make_folder(known.parent)
         text = self.fetch(requirements)
         with _held(known.with_suffix(".lock"), fcntl.LOCK_EX) as held:
-            if not known.exists():
+            if not known.exists() or _local_links(known.read_bytes()):
                 self.say("resolving requirements")
-                argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", "-q", "--python", base]
+                argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", "--emit-find-links", "-q", "--python", base]
                 resolved = self._uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met", is_own=True)
                 lock = without_credentials(resolved.decode(errors="surrogateescape"))  # it is kept with the run, for everybody to read
                 _refuse_local(lock)
+                if _NO_INDEX.search(text):  # uv emits it with no option: without it, the packages would be asked for at the usual index
+                    lock = f"--no-index\n{lock}"
                 write_atomically(known, lock.encode(errors="surrogateescape"))
         return known.read_bytes()
 
@@ -149,10 +155,13 @@ class Environments:
             return None
         return folder
 
-    def _use(self, folder: Path, lock: bytes, python: str, stack: ExitStack, *, asked_for: Digest | None, is_own: bool) -> None:
-        """Have it built and in use; again from the start where another run evicted it in between."""
+    def _use(
+        self, folder: Path, lock: bytes, python: str, stack: ExitStack, *, asked_for: Digest | None, is_own: bool, cwd: Path | None = None
+    ) -> None:
+        """Have it built and in use; again from the start where another run evicted it in between. cwd: what relative paths in the lock are
+        relative to."""
         while True:
-            self._build(folder, lock, python, asked_for, is_own)
+            self._build(folder, lock, python, asked_for, is_own, cwd)
             with ExitStack() as using:
                 using.enter_context(_held(folder.with_name(f"{folder.name}.use"), fcntl.LOCK_SH))
                 if (folder / _READY).exists():
@@ -160,7 +169,7 @@ class Environments:
                     stack.enter_context(using.pop_all())
                     return
 
-    def _build(self, folder: Path, lock: bytes, python: str, asked_for: Digest | None, is_own: bool) -> None:
+    def _build(self, folder: Path, lock: bytes, python: str, asked_for: Digest | None, is_own: bool, cwd: Path | None) -> None:
         if is_whole(folder):
             return
         make_folder(self.root)
@@ -177,7 +186,7 @@ class Environments:
             no_code = () if is_own else ("--no-build",)
             argv = ["pip", "sync", "-q", *_APART, *no_code, "--allow-empty-requirements", "--python", str(folder / "bin" / "python"), "-"]
             given = self._with_credentials(lock, asked_for)
-            self._uv(argv, held, given=given, doing="the requirements cannot be installed", is_own=is_own, into=folder)
+            self._uv(argv, held, given=given, doing="the requirements cannot be installed", is_own=is_own, into=folder, cwd=cwd)
             self._compile(python, folder)
             write_atomically(folder / _READY, json.dumps({"built_at": time.time()}).encode())
             _protect(folder)
@@ -374,8 +383,26 @@ def _find_python(version: str) -> str:
     return _said_by_uv(run, argv, doing=f"Python {version} is not on this node").decode().strip()
 
 
+def _local_links(lock: bytes) -> list[str]:
+    """Folders that a lock takes packages from (`--find-links`)."""
+    found = (os.fsdecode(link).removeprefix("file://") for link in _FIND_LINKS.findall(lock))
+    return [link for link in found if "://" not in link]
+
+
+def _contents(links: Sequence[str], cwd: Path) -> bytes:
+    """What lies in these folders: an environment made of other files is another one."""
+    found = b""
+    for link in links:
+        with suppress(OSError):  # uv tells of it
+            for file in sorted(path for path in (cwd / link).iterdir() if path.is_file()):
+                found += b"\n" + os.fsencode(file.name) + blake3(file.read_bytes()).digest()
+    return found
+
+
 def _refuse_local(lock: str) -> None:
     for line in lock.splitlines():
+        if _FIND_LINKS.match(os.fsencode(line)):
+            continue
         if line.startswith(("-e", ".", "/")) or "file://" in line:
             raise PrepareFailed(
                 f"the requirements install a local folder (`{line.strip()}`), which no other run could share; the run's own code is on the path without it"
