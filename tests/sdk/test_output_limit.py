@@ -99,3 +99,14 @@ def test_what_stays_within_its_limit_or_has_none_is_shipped_as_it_is(tmp_path: P
     path.write_bytes(written.read_bytes())
     assert shipped(OutputLimit(limit), path, ended=True) == written.read_bytes()
     assert OutputLimit(limit).give_back(name, str(path), path.stat().st_size, 0) == 0
+
+
+@pytest.mark.parametrize("lines_dropped", [0, 1, 1000])
+def test_a_stream_cut_at_a_checkpoint_ends_with_the_mark_where_lines_before_it_are_dropped(written: Path, lines_dropped: int) -> None:
+    text, sent = written.read_bytes(), shipped(LIMIT, written, ended=False)
+    head = sent.partition(b"[hopyard: ")[0]
+    with written.open("rb") as file:
+        end = LIMIT.server_offset("stdout", file.fileno(), len(head) + 17 * lines_dropped)
+    assert text.startswith(head)
+    assert sent[:end] == (sent if lines_dropped else head)
+    assert not lines_dropped or sent[:end].endswith(b"output is left out here; its newest part is stored at the end]\n")

@@ -63,11 +63,14 @@ class OutputLimit:
         return b"".join(found)
 
     def server_offset(self, name: str, descriptor: int, offset: int) -> int:
-        """Where the server's copy of a stream ends that is cut at byte `offset` of the file."""
+        """Where the server's copy of a stream ends that is cut at byte `offset` of the file: where lines before it are dropped, behind the mark
+        that says so."""
         if not self.applies(name) or offset <= self.limit_bytes - _LONGEST_LINE:
             return offset
         size = os.fstat(descriptor).st_size
-        return min(offset, self._cut(descriptor, size)) if size > self.limit_bytes else offset
+        if size <= self.limit_bytes or offset <= (cut := self._cut(descriptor, size)):
+            return offset
+        return cut + len(self._mark(name, descriptor, cut))
 
     def give_back(self, name: str, path: str, size: int, given_back: int) -> int:
         """Give the blocks of what is dropped back to the disk, once there are enough; up to where that was done. Raises OSError where the
@@ -82,6 +85,12 @@ class OutputLimit:
         begin = self.limit_bytes - _LONGEST_LINE
         newline = os.pread(descriptor, min(size, self.limit_bytes) - begin, begin).rfind(b"\n")
         return begin + newline + 1 if newline >= 0 else min(size, self.limit_bytes)
+
+    def _mark(self, name: str, descriptor: int, cut: int) -> bytes:
+        """What stands in the server's copy behind the beginning. The newest part of a run that resumes is rolled back, and this stays."""
+        broken = b"" if os.pread(descriptor, 1, cut - 1) == b"\n" else b"\n"
+        limit = format_memory(self.limit_bytes)
+        return broken + f"[hopyard: {name} has passed its limit of {limit}: output is left out here; its newest part is stored at the end]\n".encode()
 
     def _tail_begin(self, descriptor: int, size: int, cut: int) -> int:
         """Where the newest part begins: with a whole line, where one begins soon."""
@@ -104,8 +113,7 @@ class OutputLimit:
             return
         cut = self._cut(descriptor, size)
         yield 0, cut, b""
-        broken = b"" if os.pread(descriptor, 1, cut - 1) == b"\n" else b"\n"
-        yield 0, 0, broken + f"[hopyard: {name} has passed its limit of {format_memory(limit)}; its newest part follows at the end]\n".encode()
+        yield 0, 0, self._mark(name, descriptor, cut)
         if ended:
             begin = self._tail_begin(descriptor, size, cut)
             if begin > cut:
