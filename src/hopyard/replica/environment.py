@@ -48,7 +48,7 @@ _SECRET = "HOPYARD_SECRET_"
 _READY, _LOCKS = ".ready", "locks"
 _TOLD_LINES = 12
 _LOCK_FORMAT = 2  # of what is kept of earlier resolutions
-_NO_INDEX = re.compile(rb"^\s*--no-index\s*(?:#.*)?$", re.MULTILINE)
+_NO_INDEX = re.compile(rb"^[ \t]*--no-index\b", re.MULTILINE)
 _FIND_LINKS = re.compile(rb"^\s*(?:-f|--find-links)(?:\s+|=)(\S+)", re.MULTILINE)
 # Settings with addresses: the option of requirements for one of them, and what separates several (None: white space).
 _ADDRESSES: Mapping[str, tuple[str, str | None]] = {
