@@ -401,7 +401,7 @@ def _contents(links: Sequence[str], cwd: Path) -> bytes:
 
 def _refuse_local(lock: str) -> None:
     for line in lock.splitlines():
-        if _FIND_LINKS.match(os.fsencode(line)):
+        if _FIND_LINKS.search(os.fsencode(line)):
             continue
         if line.startswith(("-e", ".", "/")) or "file://" in line:
             raise PrepareFailed(
