@@ -207,9 +207,13 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
         attempt = self.attempt_of(data)
-        wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId("other"), "makes room")
-        result = self.do(self.stores.cluster.apply(Plan(Version(0), preempt=(wanted,)), now=self.now(), epoch=self.epoch))
-        assert result.preempted == ((attempt,) if self.model.preempt(attempt) else ())
+        gone = GangId("gone")
+        waiting = [GangId(run.id) for run in self.model.runs.values() if run.waits]
+        preemptor = data.draw(st.sampled_from([*waiting, GangId(""), gone]))
+        wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
+        seen = self.do(self.stores.cluster.snapshot(now=at(0))).version
+        result = self.do(self.stores.cluster.apply(Plan(seen, preempt=(wanted,)), now=self.now(), epoch=self.epoch))
+        assert result.preempted == ((attempt,) if preemptor != gone and self.model.preempt(attempt) else ())
 
     @rule(data=st.data(), step=st.integers(1, 1000))
     def save(self, data: st.DataObject, step: int) -> None:
