@@ -166,8 +166,10 @@ def test_replicas_of_a_gang_may_look_into_each_other_and_into_no_other_run(play:
 import json, os, time
 gang = os.environ["HOPYARD_GANG_DIR"]
 rank = int(os.environ["RANK"])
-open(f"{gang}/{rank}/work/me", "w").write(str(os.getpid()))
-other = f"{gang}/{1 - rank}/work/me"
+def at(rank, name):
+    return os.path.join(gang, str(rank), "work", name)
+open(at(rank, "me"), "w").write(str(os.getpid()))
+other = at(1 - rank, "me")
 while not os.path.exists(other) or not open(other).read():
     time.sleep(0.01)
 def opens(pid):
@@ -177,8 +179,8 @@ def opens(pid):
         return False
     return True
 print(json.dumps([opens(open(other).read()), opens(os.getppid())]))
-open(f"{gang}/{rank}/work/done", "w").close()
-while not os.path.exists(f"{gang}/{1 - rank}/work/done"):
+open(at(rank, "done"), "w").close()
+while not os.path.exists(at(1 - rank, "done")):
     time.sleep(0.01)
 """
 
