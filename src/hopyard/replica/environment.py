@@ -131,7 +131,8 @@ class Environments:
         with _held(known.with_suffix(".lock"), fcntl.LOCK_EX) as held:
             if not known.exists() or _local_links(known.read_bytes()):
                 self.say("resolving requirements")
-                argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", "--emit-find-links", "-q", "--python", base]
+                links = ("--emit-find-links",) if _FIND_LINKS.search(text) else ()  # the node's own are at hand again at the installation
+                argv = ["pip", "compile", "-", "--no-header", "--no-annotate", "--emit-index-url", *links, "-q", "--python", base]
                 resolved = self._uv(argv, held, cwd=cwd, given=text, doing="the requirements cannot be met", is_own=True)
                 lock = without_credentials(resolved.decode(errors="surrogateescape"))  # it is kept with the run, for everybody to read
                 _refuse_local(lock)
