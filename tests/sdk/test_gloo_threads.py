@@ -15,7 +15,7 @@ begun = threading.Event()
 def work():
     ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)
     begun.set()
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 400_000)  # runs without Python's lock, as gloo does
+    hashlib.pbkdf2_hmac("sha256", b"", b"", {rounds})  # runs without Python's lock, as gloo does
     os.write(1, b"finished ")
 
 threading.Thread(target=work, daemon=True).start()
@@ -23,15 +23,16 @@ begun.wait()
 """
 
 
-def _output(*, torch: bool, name: bytes) -> str:
-    done = subprocess.run([sys.executable, "-c", SCRIPT.format(torch=torch, name=name)], capture_output=True, text=True, timeout=60, check=True)
+def _output(*, torch: bool, name: bytes, rounds: int) -> str:
+    script = SCRIPT.format(torch=torch, name=name, rounds=rounds)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout
 
 
 def test_the_interpreter_ends_after_a_gloo_thread_has_finished() -> None:
-    assert _output(torch=True, name=b"pt_gloo_runloop") == "finished "
+    assert _output(torch=True, name=b"pt_gloo_runloop", rounds=100_000) == "finished "
 
 
 def test_other_threads_are_not_waited_for() -> None:
-    assert _output(torch=True, name=b"other") == ""
-    assert _output(torch=False, name=b"pt_gloo_runloop") == ""
+    assert _output(torch=True, name=b"other", rounds=2_000_000_000) == ""
+    assert _output(torch=False, name=b"pt_gloo_runloop", rounds=2_000_000_000) == ""
