@@ -386,7 +386,7 @@ def place(home: Home) -> str:
 
 
 async def check_node_free(home: Home, cluster: ClusterStore, engine: LocalEngine) -> None:
-    """Raises SpecError when another home on the same database has a node of this name, or this home is a copy of one whose server is up: runs
+    """Raises SpecError when another home on the same database has a node of this name, or this home is a copy of one with a server that is up: runs
     of one would be taken for the other's."""
     own, now = place(home), datetime.now(UTC)
     for server in await cluster.servers():

@@ -155,7 +155,7 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, StorageFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
 
 
-# ENOENT: what is packed is changed by a process that still lives, and listed anew at the next try.
+# ENOENT: what is packed is changed by a process that still lives, and listed again at the next try.
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EIO, errno.ENOENT})
 
 

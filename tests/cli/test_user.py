@@ -36,7 +36,7 @@ def test_a_second_user_is_made_connects_and_is_removed(shell: Shell, client: Cli
     assert "owns this server and stays" in shell.hop("user", "rm", owner).talk
     assert shell.hop("user", "rm", "bob").talk == "bob is no user any more\n"
     gone = bob.hop("ps")
-    assert "there is no user `bob`" in shell.hop("user", "rm", "bob", "--stop-runs").talk, "who has no live run either"
+    assert "there is no user `bob`" in shell.hop("user", "rm", "bob", "--stop-runs").talk, "without a live run either"
     assert gone.code == 2 and "the token is not one of this server's" in gone.talk
     assert set(shell.hop("user", "add", "bob", "--returning", "--json").json) == {"name", "token", "url"}
     assert shell.hop("user", "rm", "bob", "--json").json["tokens"] == 1

@@ -52,7 +52,7 @@ def signals(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def roles(world: World) -> dict[str, list[psutil.Process]]:
-    """The processes of a home by what they are; scripts are left out: who kills a script fails its run."""
+    """The processes of a home by what they are; scripts are left out: a killed script fails its run."""
     found: dict[str, list[psutil.Process]] = {"server": [], "spawner": [], "replica": [], "script": []}
     scripts = {int(pid) for pid in _scripts(world)}
     server = (world.home.read_server() or {}).get("pid")
@@ -163,7 +163,7 @@ def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, see
     assert not left["replica"] and not left["script"], left
     kept = world.home.kept
     for left_behind in kept.iterdir() if kept.exists() else ():  # of the run that was stopped: others wait until all is stored
-        assert left_behind.name == first["id"] and world.run(first["name"])["unstored"], "a run tells of what it left behind"
+        assert left_behind.name == first["id"] and world.run(first["name"])["unstored"], "a run names what it left behind"
     assert all(is_gone(pid) for pid in _scripts(world))
     check_copy(world, runs, stopped)
 

@@ -68,7 +68,7 @@ def test_a_replica_without_descriptors_sends_checkpoints_and_files_later(world: 
     (world.root / "go").touch()
     child = world.replica(run) / "work" / "child"
     pid_of_child = int(until(lambda: child.exists() and child.read_text(), "the child of the script"))
-    until(lambda: "processes cannot be looked for: " in log.read_text(), "a script whose processes cannot be found")
+    until(lambda: "processes cannot be looked for: " in log.read_text(), "a script with processes that cannot be found")
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     run = world.reaches(name, "succeeded")
     assert [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [6, 7, 8]

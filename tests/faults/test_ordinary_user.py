@@ -1,4 +1,4 @@
-"""The platform as a user has it who is not root: with user namespaces for runs, and on a kernel that allows none."""
+"""The platform as a user other than root has it: with user namespaces for runs, and on a kernel that allows none."""
 
 from __future__ import annotations
 

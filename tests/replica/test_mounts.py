@@ -97,7 +97,7 @@ def test_a_run_keeps_its_user(home: Path) -> None:
 
 
 def test_a_run_sees_nothing_of_what_is_made_in_the_home_later_but_where_the_server_is_now(home: Path) -> None:
-    """A server that is started again makes the files of its database anew, and they hold secrets in clear."""
+    """A server that is started again makes the files of its database again, and they hold secrets in clear."""
     script = f"""
     touch begun; while [ ! -e go ]; do sleep 0.01; done
     cat {home}/hopyard.db-wal {home}/server.json; ls {home}

@@ -1,4 +1,4 @@
-"""A replica's folder that was removed, with its run or its whole home, is not made anew, whatever is written at that moment."""
+"""A replica's folder that was removed, with its run or its whole home, is not made again, whatever is written at that moment."""
 
 from __future__ import annotations
 

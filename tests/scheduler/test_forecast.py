@@ -442,7 +442,7 @@ def test_who_stands_back_for_one_that_waits_longer_for_the_quota_does_not_start_
 @settings(max_examples=25, deadline=None)
 @given(worlds(most_pending=6, reserved=False), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]))
 def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected(world: World, durations: dict[str, tuple[float, ...]]) -> None:
-    """Of those whose durations are known: they take as long as their limit, or as their like took."""
+    """Of those with known durations: they take as long as their limit, or as their like took."""
     for running in list(world.running.values()):
         limit_s, began = running.gang.time_limit_s, running.started_at
         if limit_s is None or began is None or running.stopping or began + seconds(limit_s) <= world.now:

@@ -1,4 +1,4 @@
-"""The end of a script whose gloo threads are still at work."""
+"""The end of a script with gloo threads that are still at work."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: 
         copying.copy_file(home / path, folder / path, scratch, progress)
     copying.flush_folders(folder, fresh)
     (folder / MARK).unlink(missing_ok=True)
-    if losses.blobs:  # the home's index does not know them: it is made anew, of all files, when the backup is restored
+    if losses.blobs:  # the home's index does not know them: it is made again, of all files, when the backup is restored
         staged.pop(BLOB_INDEX, None)
     for name in (DATABASE, DUMP, BLOB_INDEX):
         if name in staged:
@@ -159,7 +159,7 @@ def _check_target(home: Home, folder: Path) -> None:
 
 
 def _check_same_home(home: Home, folder: Path) -> None:
-    """Raises Conflict where `folder` has the backup of another home: its only one, perhaps, and this home one whose disk is not mounted."""
+    """Raises Conflict where `folder` has the backup of another home: its only one, perhaps, and this home one on a disk that is not mounted."""
     try:
         earlier = read_mark(folder).home
     except NotFound:

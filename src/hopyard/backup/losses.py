@@ -71,7 +71,7 @@ def keeps_copy(home: Path, folder: Path, path: Path) -> bool:
 
 
 def is_damaged(home: Path, path: Path) -> bool:
-    """Whether what the home has of a `path` whose copy is kept is worse than the copy."""
+    """Whether what the home has of a `path` with a kept copy is worse than the copy."""
     try:
         return not _holds_blobs(path) or not is_whole(home / path)
     except FileNotFoundError:

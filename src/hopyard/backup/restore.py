@@ -111,7 +111,7 @@ def _copy_files(mark: BackupMark, folder: Path, target: Path, scratch: Path, pro
 def _clear(target: Path, *, itself: bool) -> None:
     """Remove what was restored, so that the home is as it was: missing, or empty."""
     if itself:
-        shutil.rmtree(target, ignore_errors=True)  # what could not be removed is told apart by its name
+        shutil.rmtree(target, ignore_errors=True)  # what could not be removed has a name of its own
         return
     for path in target.iterdir():
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)

@@ -62,7 +62,7 @@ BEST = "best"
 def fork(ref: str, checkpoint: str | None, epochs: int | None, trust: bool, detach: bool, as_json: bool, **options: Any) -> int:
     """Run again what RUN ran, with changes: its code, its versions of the data and its environment, whatever is here now.
 
-    RUN@STEP is RUN with --checkpoint STEP. Without --name the new run has the name of RUN, which means the newer one from then on. A study that is forked searches anew; with --checkpoint best its best model is trained on, in a study of one trial (`parallel: mop`).
+    RUN@STEP is RUN with --checkpoint STEP. Without --name the new run has the name of RUN, which means the newer one from then on. A study that is forked searches from the beginning; with --checkpoint best its best model is trained on, in a study of one trial (`parallel: mop`).
     `hop search resume` goes on with a study.
     """
     from datetime import UTC, datetime

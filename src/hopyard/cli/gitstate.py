@@ -72,12 +72,12 @@ class GitProbe:
 
         child = self._start("config", "-z", "--name-only", "--get-regexp", r"^filter\.")
         try:
-            told = child.communicate(timeout=_TIMEOUT_S)[0]
+            output = child.communicate(timeout=_TIMEOUT_S)[0]
         except TimeoutExpired:
             child.kill()
             child.communicate()
             return None
-        names = {os.fsdecode(key).rpartition(".")[0] for key in told.split(b"\0") if key}
+        names = {os.fsdecode(key).rpartition(".")[0] for key in output.split(b"\0") if key}
         if child.returncode not in (0, 1) or any("=" in name for name in names):
             return None
         return [word for name in sorted(names) for setting in ("clean=", "smudge=", "process=", "required=false") for word in ("-c", f"{name}.{setting}")]

@@ -96,16 +96,16 @@ def uncordon(name: str, as_json: bool) -> None:
 @json_option
 def drain(name: str, reason: str, everything: bool, as_json: bool) -> None:
     """Cordon NODE, and ask its runs to save a checkpoint and go on elsewhere."""
-    told = _post(name, "drain", {"reason": reason, "all": everything})
+    answer = _post(name, "drain", {"reason": reason, "all": everything})
     if as_json:
-        console.out_json(told)
+        console.out_json(answer)
         return
     console.say(f"{name} is cordoned")
-    for run in told["asked"]:
+    for run in answer["asked"]:
         console.out(f"{run}  is asked to save a checkpoint and to leave")
-    for run in told["left"]:
+    for run in answer["left"]:
         console.out(f"{run}  stays until it ends: it asked never to make room; --all asks it as well")
-    if not (told["asked"] or told["left"]):
+    if not (answer["asked"] or answer["left"]):
         console.say("nothing runs on it")
 
 
@@ -121,11 +121,11 @@ def remove(name: str, force: bool, as_json: bool) -> None:
     """
     from hopyard.sdk.connect import connect
 
-    told = connect().call("DELETE", f"/nodes/{_address(name)}", query={"force": int(force)})
+    answer = connect().call("DELETE", f"/nodes/{_address(name)}", query={"force": int(force)})
     if as_json:
-        console.out_json(told)
+        console.out_json(answer)
         return
-    for run in told["lost"]:
+    for run in answer["lost"]:
         console.out(f"{run}  is lost there")
     console.say(f"{name} is forgotten")
 

@@ -15,7 +15,7 @@ from hopyard.sdk.client import Client
 from hopyard.studies.journal import read_records
 from hopyard.studies.view.standing import StudyView, TrialView
 
-_LOOK_AT = 1000  # newest studies whose names are compared
+_LOOK_AT = 1000  # so many of the newest studies have their names compared
 _ROWS = 12  # of a trial's curve
 
 
@@ -58,7 +58,7 @@ def _own_user(client: Client) -> str:
 
 
 def _newest(client: Client) -> Run:
-    """Of the caller's own: code of others is run (`replay`), and goes on in one's own name (`resume`), only where they are named."""
+    """Of the caller's own: code of others is run (`replay`), and continued in the caller's name (`resume`), only where they are named."""
     own = _own_user(client)
     found: list[Run] = client.get("/runs", studies=1, user=own, limit=1)["runs"] if own else []
     if not found:

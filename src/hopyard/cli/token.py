@@ -160,11 +160,11 @@ def rotate_key(as_json: bool) -> None:
     from hopyard.sdk.connect import connect
 
     client = connect()
-    told = client.post("/key/rotate")
+    answer = client.post("/key/rotate")
     if as_json:
-        console.out_json(told)
+        console.out_json(answer)
     else:
-        console.say(f"the server at {client.url} signs with a new key; the earlier one counts until {clock(told['until'])}")
+        console.say(f"the server at {client.url} signs with a new key; the earlier one counts until {clock(answer['until'])}")
 
 
 def _find(client: Client, which: str | None, user: str | None) -> dict[str, Any]:

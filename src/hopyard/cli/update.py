@@ -37,7 +37,7 @@ NO_LIMIT = "none"
 def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **options: Any) -> None:
     """Change runs: what they ask for and whether they may start while they wait; name, tags and note at any time.
 
-    Changed runs keep their place in time. What was changed, by whom, is told by `hop info`. Where a change of one run is refused, the
+    Changed runs keep their place in time. `hop info` lists the changes and their users. Where a change of one run is refused, the
     others are changed all the same; the exit code is 1 then.
     """
     from hopyard.sdk.connect import connect

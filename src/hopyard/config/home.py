@@ -57,7 +57,7 @@ class Home:
 
     @property
     def address(self) -> Path:
-        """A folder with links to those two: all that a run sees at the top of the home, also when a server after this one makes them anew."""
+        """A folder with links to those two: all that a run sees at the top of the home, also when a later server has replaced them."""
         return self.root / "address"
 
     @property

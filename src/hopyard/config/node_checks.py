@@ -14,7 +14,7 @@ from hopyard.config.units import bytes_in_words
 
 NEEDED_BYTES = 64 * 1024**2  # for streams and status; a checkpoint that finds no room says so itself
 NEEDED_FILES = 1000
-_NO_CLOCK_BEFORE = 1_700_000_000.0  # November 2023: a machine whose clock says less never set it
+_NO_CLOCK_BEFORE = 1_700_000_000.0  # November 2023: a machine with an earlier time never set its clock
 DRIVER_WITHIN_S = 20.0  # a driver that is stuck answers never
 
 

@@ -193,7 +193,7 @@ def _priorities(given: Section) -> tuple[int, int]:
 
 
 def _user_priorities(given: Section, *, above: int) -> dict[str, int]:
-    """The highest priority of each user who is granted more than all others."""
+    """The highest priority of each user with a grant above that of all others."""
     found = {}
     for user in given.values:
         given.checked(user, lambda name=user: check_name(name, what="user"))  # type: ignore[misc]

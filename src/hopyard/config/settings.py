@@ -127,7 +127,7 @@ def read_settings(file: Path) -> Settings:
     )
 
 
-# The keys of each section, so that one in the wrong section is told where it belongs.
+# The keys of each section, so that the error for one in the wrong section names the right one.
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "node": ("id", "cpus", "memory", "gpus", "gpu_memory", "extras", "pool", "labels"),
     "server": ("port", "hosts", "url", "limits"),

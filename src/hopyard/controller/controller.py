@@ -255,7 +255,7 @@ class Controller:
         await guard_step(self._watch.look)
 
     async def give_up_engine(self, engine: str, reason: str) -> Sequence[RunId]:
-        """Declare lost what is live with an engine whose server is gone for good: these runs wait again, or end where that was asked for.
+        """Declare lost what is live with the engine of a server that is gone for good: these runs wait again, or end where that was asked for.
         Its nodes are not ready any more. A server that comes back with it ends what it still finds. Returns the runs."""
         now = self._clock.now()
         await self._react(await self._cluster.record(engine, Observation((), ()), now=now, launched=()))

@@ -25,7 +25,7 @@ async def _nothing_more(_before: datetime) -> None:
 
 
 class Sweeper:
-    """One per server. after_sweep: called when blobs went, for those who remember which are there; swept: with the time
+    """One per server. after_sweep: called when blobs were removed, for caches of what is there; swept: with the time
     before which all went that nothing referred to."""
 
     def __init__(self, access: AccessStore, blobs: Blobs, *, now: Callable[[], datetime]) -> None:

@@ -9,7 +9,7 @@ from hopyard.domain.run import RunSpec
 OUTPUT_STREAMS = ("stdout", "stderr")
 REPORT_STREAMS = ("metrics", "tensorboard", "events", "system")
 SLACK_BYTES = 2**20  # lines that say what was left out
-MAX_JOURNAL_BYTES = 2**30  # of a study: a later driver goes on from all of it
+MAX_JOURNAL_BYTES = 2**30  # of a study: a later driver reads all of it
 
 
 @dataclass(frozen=True, slots=True)

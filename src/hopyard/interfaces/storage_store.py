@@ -20,7 +20,7 @@ class Upload:
 
 class StorageStore(Protocol):
     """How many bytes there are of each tree, of all trees that one user's datasets and runs refer to, and of uploads that nothing refers to yet.
-    server: whose blobs they are, where several servers share a database."""
+    server: the one with these blobs, where several servers share a database."""
 
     async def record_tree(self, manifest: Digest, size_bytes: int, /, *, now: datetime) -> None:
         """Idempotent."""

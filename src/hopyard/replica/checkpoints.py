@@ -39,7 +39,7 @@ RETRY_S = 1.0
 # A server that answers, and fails at one and the same request for so long, will not be helped by asking again.
 FAULTS_S = 600.0
 # Worth another try. What is not found, or damaged, is something that the server was to read for the request, and that the next try sends
-# anew: that the run itself is gone is said by `RunOver`, and by a Conflict that a later attempt goes on.
+# anew: that the run itself is gone is said by `RunOver`, and by a Conflict that a later attempt runs.
 AGAIN = (ServerUnavailable, StorageFull, MissingBlobs, NotLeader, NotFound, IntegrityError)
 
 
@@ -140,7 +140,7 @@ class Checkpoints:
                             self._change.wait(RETRY_S)
                     continue
                 if isinstance(failed, Conflict):
-                    return  # a later attempt goes on from what was there
+                    return  # a later attempt began with what was there
                 if any(later.get("folder") == event.get("folder") for later in list(self._waiting)):
                     return  # it changed because the script saved the same step anew, which is sent next
                 self._skip(event, failed)

@@ -24,7 +24,7 @@ class Ending:
     grace is kept for SIGTERM.
 
     verdict: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and killed. waits: for a safe point,
-    of which the script tells in a file only. unwritten: why the order of the time limit could not be written for the script to see.
+    of which the script leaves word in a file only. unwritten: why the order of the time limit could not be written for the script to see.
     """
 
     folder: Folder

@@ -79,7 +79,7 @@ class Interpreter:
 class Environments:
     """The environments of one node, below `root`. fetch: the bytes of a blob. say: what is being done now, for people. hold: told
     what is in place now: the digest of what was asked for, and a file that is there as long as it is. note: for the run's log.
-    secrets: for `${NAME}` in addresses of the requirements. user: whose run it is. view: what uv, and the programs that it starts, see of the home; None is all."""
+    secrets: for `${NAME}` in addresses of the requirements. user: of the run. view: what uv, and the programs that it starts, see of the home; None is all."""
 
     root: Path
     fetch: Callable[[Digest], bytes]
@@ -394,7 +394,7 @@ def _contents(links: Sequence[str], cwd: Path) -> bytes:
     """What lies in these folders: an environment made of other files is another one."""
     found = b""
     for link in links:
-        with suppress(OSError):  # uv tells of it
+        with suppress(OSError):  # uv reports it
             for file in sorted(path for path in (cwd / link).iterdir() if path.is_file()):
                 found += b"\n" + os.fsencode(file.name) + blake3(file.read_bytes()).digest()
     return found

@@ -99,7 +99,7 @@ class Folder:
         return self.root / "restore"
 
     def is_there(self) -> bool:
-        """False once somebody removed it, with its home: then nobody is left who would ask for what it held. So it is where its script put
+        """False once somebody removed it, with its home: then no server asks for what it held any more. So it is where its script put
         a link in its place: nothing is written to where that leads."""
         return not self.root.is_symlink() and (self.root / SPEC_FILE).is_file()
 

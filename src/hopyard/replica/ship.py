@@ -107,7 +107,7 @@ class Shipper:
         self._on_stop, self._stop_word = on_stop, StopWord()
         self._on_events, self._asked_to_end, self._output = on_events, asked_to_end, output
         self._reports, self._on_limited = reports, on_limited
-        self._limited: set[str] = set()  # streams of reports that were told of
+        self._limited: set[str] = set()  # streams of reports with a limit that was reported
         self._fruitless_since: float | None = None  # since when the server takes nothing of what is to be the last
         self._full, self.forgone_bytes = False, 0
         self._streams = {name: _Stream() for name in STREAMS}
@@ -145,7 +145,7 @@ class Shipper:
         pause, heard_at, retry, pace = soon, 0.0, _RETRY_S[0], Pace(SYNC_EVERY_S, SYNC_BURST)
         while not self._done.is_set():
             now = time.monotonic()
-            # First: only what is pending once it closes tells whether a sync can be the last. What limits keep for the end comes then.
+            # First: only what is pending once it closes shows whether a sync can be the last. What limits keep for the end comes then.
             closing = self._closing
             try:
                 pending = self._pending()

@@ -155,7 +155,7 @@ def kill_below(root: int, *, within_s: float = 5.0) -> int:
 
 def leftovers(folder: Path, session: int, session_started: int) -> Collection[int]:
     """Processes that an earlier replica's user left: those that carry its folder in their environment, and those of the session
-    that it opened. `session_started` tells that session from a later one of the same number. Those of a replica in another folder, of
+    that it opened. `session_started` distinguishes that session from a later one of the same number. Those of a replica in another folder, of
     which this one is a copy, are left alone."""
     stats = [stat for stat in all_stats() if stat.state not in "ZX" and stat.pid != os.getpid()]
     members = [stat.pid for stat in stats if session > 0 and stat.session == session]

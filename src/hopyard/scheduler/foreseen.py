@@ -57,7 +57,7 @@ class Foreseen:
             self._running.values(), snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s, pick=pick, progress=progress
         )
         self.spans: dict[GangId, tuple[datetime, datetime]] = {}  # of those that started since: from when until when, the last time
-        self.guessed: set[GangId] = set()  # gangs whose first start follows from the end of a run of which too little is known
+        self.guessed: set[GangId] = set()  # gangs with a first start that depends on the end of a run of unknown duration
         self._progress = progress
         self._guessed_nodes: set[NodeId] = set()  # on which such a run ended
         self._started: dict[GangId, datetime] = {}  # when each started for the first time

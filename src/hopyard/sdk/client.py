@@ -288,7 +288,7 @@ class Client:
 def _not_utf8(bad: UnicodeEncodeError) -> errors.SpecError:
     """The error of a text with bytes of another encoding, as Python hands them on from a command line or a file's name."""
     near = bad.object[max(0, bad.start - 40) : bad.end + 20]
-    return errors.SpecError(f"`{near}` is not UTF-8", hints=("type it anew in UTF-8; the server takes no other text",))
+    return errors.SpecError(f"`{near}` is not UTF-8", hints=("type it again in UTF-8; the server takes no other text",))
 
 
 def _pause_s(raw: Answer) -> float | None:

@@ -17,7 +17,7 @@ from hopyard.private_files import open_file
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
-_KEPT = "reports"  # what is sent in the place of the rest of a long stream: made anew each time, always the same
+_KEPT = "reports"  # what is sent in the place of the rest of a long stream: made again each time, always the same
 
 
 class LimitedStreams:

@@ -32,7 +32,7 @@ class OutputLimit:
         return bool(self.limit_bytes) and name in OUTPUT_STREAMS
 
     def dropped_bytes(self, name: str, descriptor: int, size: int) -> int:
-        """How much of a stream whose file has grown to `size` is neither in its beginning nor in its newest part."""
+        """How much of a stream with a file of `size` bytes is neither in its beginning nor in its newest part."""
         if not self.applies(name) or size <= self.limit_bytes:
             return 0
         cut = self._cut(descriptor, size)

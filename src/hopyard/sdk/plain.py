@@ -3,7 +3,7 @@
 Both formats (pickles and the states of studies) name classes and functions, call them, and set attributes. Of another user's bytes no class or
 function of a library is ever called with arguments that its author chose, and none is ever reachable: a name becomes a `Global`, an inert
 record, and small functions of this module make each value from arguments that they check. A value that is finished by a state
-(`__setstate__`) is made anew, never changed. What a file makes takes memory in proportion to its own size. Standard library only; frameworks are imported where
+(`__setstate__`) is made again, never changed. What a file makes takes memory in proportion to its own size. Standard library only; frameworks are imported where
 the bytes need them.
 """
 
@@ -133,7 +133,7 @@ class PlainValues:
             raise damaged("its values are much larger than it is")
 
     def checked(self, value: Any) -> Any:
-        """value, all of whose parts are plain. Raises SpecError."""
+        """value, with plain parts only. Raises SpecError."""
         seen, left = {id(value)}, [value]
         while left:
             for part in _parts(left.pop()):
@@ -393,7 +393,7 @@ def _zone(_: PlainValues, offset: Any, *name: Any) -> Any:
 
 
 def _of(make: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
-    """A call of this, whose arguments are all of this kind, and no larger than it makes of them."""
+    """A call of this with arguments of this kind only, and no larger than it makes of them."""
 
     def call(_: PlainValues, *arguments: Any) -> Any:
         return make(*(_exact(one, kind) for one in arguments))

@@ -1,6 +1,6 @@
 """Another user's pickle: the values that `plain` makes, and nothing else.
 
-Python's own unpickler in Python, whose operations are each decided here. The one in C calls and changes whatever a pickle put on its stack.
+Python's own unpickler in Python, with every operation decided here. The one in C calls and changes whatever a pickle put on its stack.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Within:
 
 
 class _Memo(dict[int, Any]):
-    """Knows where values are that are made anew as their state comes."""
+    """Knows where values are that are made again as their state comes."""
 
     def __init__(self, values: PlainValues) -> None:
         self._values = values
@@ -121,7 +121,7 @@ class _Unpickler(_Python):  # type: ignore[misc]
         self.append(frozenset([self._values.key(one) for one in items]))
 
     def _bytearray(self) -> None:
-        """Python's makes memory of the size that it is told before it reads."""
+        """Python's reserves memory of the stated size before it reads."""
         size = int.from_bytes(self.read(8), "little")
         self.append(bytearray(self.read(size)))
 

@@ -26,8 +26,8 @@ from hopyard.sdk.holes import BLOCK, punch
 _PIECE_BYTES = 4 * 1024**2
 _PIECES_A_LOOK = 4
 _FIRST_S, _GROWTH = 2.0, 0.02  # how long between two values that are kept: that share of the time since the limit was passed
-_MOST_NAMES = 10_000  # metrics of one stream whose values are kept
-_MOST_LINES = 1_000  # of what a run is told about once
+_MOST_NAMES = 10_000  # metrics of one stream with values that are kept
+_MOST_LINES = 1_000  # of what is reported of a run once
 _ALWAYS = frozenset({UNSTORED, RunEventKind.TIME_LIMIT, "note", "environment"})
 _MERGED = frozenset({"params", "summary"})
 
@@ -91,7 +91,7 @@ class NewestPoints:
 
 
 class NewestLines:
-    """Of JSON lines the newest of each kind. Values of params and summary are put together; what a run is told about once is kept whole."""
+    """Of JSON lines the newest of each kind. Values of params and summary are put together; what is reported of a run once is kept whole."""
 
     def __init__(self) -> None:
         self._once: list[bytes] = []
@@ -181,7 +181,7 @@ class _Limited:
 class ReportLimit:
     """Of all streams of reports of a replica. limit_bytes: of each; 0 is none. folder: where what is kept of them lies. say: hears of trouble.
 
-    All but `server_offset` belongs to one thread. A study's journal is not limited: it is what the next driver goes on from.
+    All but `server_offset` belongs to one thread. A study's journal is not limited: the next driver reads all of it.
     """
 
     def __init__(self, limit_bytes: int, folder: Path, *, say: Callable[[str], None] = lambda _: None) -> None:
@@ -189,7 +189,7 @@ class ReportLimit:
         self._limited: dict[str, _Limited] = {}
 
     def applies(self, name: str, size: int) -> bool:
-        """Whether this stream, whose file has grown to `size`, is sent as it is no longer."""
+        """Whether this stream, with a file of `size` bytes, is no longer sent as it is."""
         return bool(self.limit_bytes) and name in _DIGESTS and (size > self.limit_bytes or name in self._limited)
 
     def look(self, name: str, path: str, descriptor: int, size: int, *, acknowledged: int, now: float, ended: bool) -> int:

@@ -96,7 +96,7 @@ class SafePoints:
         path = os.path.join(self._replica, LEFT_FILE)
         if self.rank == 0 or not os.path.exists(path):
             text = json.dumps({"rank": self.rank, "step": step, **({"why": why} if why else {})}).encode()
-            with suppress(OSError):  # the exit code tells as much
+            with suppress(OSError):  # the exit code says as much
                 self._write_left(path, text)
         self._mine[_SAVED] = 1
         while any(name.startswith("0-") and not cells[_SAVED] for name, cells in self._others()):

@@ -273,13 +273,13 @@ class Session:
                 self.save(None, {})
         if self.rank() == 0:
             step, why = (None, self._unsaved_why) if self._unsaved else (self._last_step, "")
-            told = f"the checkpoint of step {step} is saved"
+            outcome = f"the checkpoint of step {step} is saved"
             if step is None:
-                told = f"no checkpoint could be saved: {why}" if why else "nothing could be saved"
+                outcome = f"no checkpoint could be saved: {why}" if why else "nothing could be saved"
             reason, then = "making room", "this run resumes when there is room again"
             if agreed.at_limit:
                 reason, then = "the time limit is reached", "`hop fork RUN --checkpoint newest` resumes from the newest checkpoint"
-            say(f"{reason}: {told}; {then}", once="room")
+            say(f"{reason}: {outcome}; {then}", once="room")
             agreed.leave(step, why)
         else:
             agreed.leave(None)

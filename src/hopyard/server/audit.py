@@ -33,7 +33,7 @@ _KEPT = frozenset(
     ["project", "label", "queue", "priority", "preemptible", "time_limit_s", "max_attempts", "forked_from", "parent", "id", "name", "user", "users", "runs", "grace_s", "at_safe_point", "force", "version", "manifest", "message", "metric", "higher_is_better", "kept", "keep", "hold", "reason", "scope", "scopes", "expires_at", "expires_s", "stop_runs", "trust", "step", "epochs", "trials", "gpus", "cpu_milli", "memory_bytes", "replicas", "start_at", "end_at", "nodes", "pools", "dry_run", "overlap", "started_at"]
 )
 _NAMED = frozenset({"env", "queues", "secrets", "tags"})  # mappings of which the names are kept
-_WRITTEN = frozenset({"note"})  # texts of which it is told only that there is one, or that it was removed
+_WRITTEN = frozenset({"note"})  # texts of which only the presence or the removal is recorded
 _OPENED = frozenset({"spec", "tree", "changes"})
 _REFUSALS_PER_S, _REFUSALS_AT_ONCE = 0.5, 50.0  # of one user that are written down
 _STRANGERS_PER_S = 1 / 60  # of all that come without a valid token: replicas of a copied home, too, come for ever
@@ -87,7 +87,7 @@ class Auditor:
         return result
 
     def changed(self, action: str, request: Request, caller: Caller, asked: Sequence[Any], result: Any) -> None:
-        """A change was made that tells by itself who made it: its record is queued, and shares the next commit."""
+        """A change was made that names its own user: its record is queued, and shares the next commit."""
         record = _with_result(self._record(action, request, caller, ("", ""), Outcome.DONE, _detail(asked)), result)
         task = asyncio.get_running_loop().create_task(self._write(record))
         self._writing.add(task)

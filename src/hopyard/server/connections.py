@@ -117,7 +117,7 @@ class Connections:
         self._slow += 1
         now = time.monotonic()
         if now >= self._slow_told_at + _TELL_EVERY_S:
-            log.warning("closed %d connections whose clients were too slow; the last one, of %s, %s too slowly", self._slow, key or "an unknown user", what)
+            log.warning("closed %d connections of clients that were too slow; the last one, of %s, %s too slowly", self._slow, key or "an unknown user", what)
             self._slow, self._slow_told_at = 0, now
 
     def watch(self, held: Held, loop: asyncio.AbstractEventLoop) -> None:

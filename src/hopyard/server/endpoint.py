@@ -191,7 +191,7 @@ class Resource:
         lease = self._guard.bodies.lease()
 
         async def passing(message: Message) -> None:
-            """The transport refuses what is written after the client hung up, until the protocol is told of that."""
+            """The transport refuses what is written after the client hung up, until the protocol hears of that."""
             try:
                 await send(message)
             except RuntimeError:
@@ -385,12 +385,12 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
 
 
 def _malformed(bad: msgspec.ValidationError) -> Malformed:
-    """The error with the path of what is wrong, and a rule where msgspec tells the pattern only."""
+    """The error with the path of what is wrong, and a rule where msgspec names the pattern only."""
     text = readable(str(bad))
     for pattern, (what, rule) in RULES.items():
-        told = f"expected `str` matching regex {pattern!r}"
-        if text.endswith(told):
-            return Malformed(f"{text.removesuffix(told)}it is not {what}", hints=(rule,))
+        expected = f"expected `str` matching regex {pattern!r}"
+        if text.endswith(expected):
+            return Malformed(f"{text.removesuffix(expected)}it is not {what}", hints=(rule,))
     hint = next((hint for part, hint in _HINTS.items() if part in text), None)
     return Malformed(text, hints=_DESCRIBED if hint is None else (hint,))
 
@@ -431,4 +431,4 @@ def _is_list(kind: msgspec.inspect.Type) -> bool:
     return _is_list(kind.type) if isinstance(kind, msgspec.inspect.Metadata) else isinstance(kind, msgspec.inspect.VarTupleType)
 
 
-_KNOWN: dict[Any, Mapping[str, bool]] = {}  # msgspec looks at the annotations anew at each call
+_KNOWN: dict[Any, Mapping[str, bool]] = {}  # msgspec looks at the annotations again at each call

@@ -23,7 +23,7 @@ LINE = entire(LINE_PATTERN)
 DIGEST = entire(DIGEST_PATTERN)
 RUN_ID = entire(RUN_ID_PATTERN)
 SECRET_NAME = r"[A-Za-z_][A-Za-z0-9_]*"  # it becomes the name of a variable
-# What a person is told of a pattern, which few can read: what it is a text of, and how that is written.
+# What errors say of a pattern in place of the pattern itself: what it is a text of, and how that is written.
 RULES = {
     NAME: ("a name", f"a name is made of {NAME_RULE}"),
     TEXT: ("a text without zero bytes", "leave the zero byte out"),

@@ -17,7 +17,7 @@ from hopyard.interfaces.run_store import RunStore
 from hopyard.server.trees import HINT, NAMED
 from hopyard.server.uploads import Uploads
 
-# Of trees whose blobs are remembered: a replica asks for one in many parts, and what it sends is looked for in all checkpoints of its run.
+# Of trees with remembered blobs: a replica asks for one in many parts, and what it sends is looked for in all checkpoints of its run.
 _KEPT_BYTES = 64 * 1024 * 1024
 _RAW = 32
 _ENTRY = 512  # about what a tree takes beside its blobs
@@ -104,7 +104,7 @@ class Reach:
         return {digest for digest in trees if digest}, {digest for digest in single if digest}
 
     async def _readable(self, manifest: Digest) -> bytes:
-        """As `_members`; none of a tree whose manifest is damaged or gone: a run must not lose what it saves for another checkpoint's fault."""
+        """As `_members`; none of a tree with a damaged or lost manifest: a run must not lose what it saves for another checkpoint's fault."""
         try:
             return await self._members(manifest)
         except (IntegrityError, NotFound):

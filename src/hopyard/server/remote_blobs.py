@@ -181,8 +181,8 @@ def _proves(sock: socket.socket, authority: str, key: str) -> bool:
     try:
         asking.request("GET", f"{API}/proof?nonce={nonce}", body=None, headers={})
         answer = asking.getresponse()
-        told = json.loads(answer.read(_ANSWER_BYTES))["shared"]
-        return answer.isclosed() and asking.sock is sock and hmac.compare_digest(str(told).encode(), server_proof(key, nonce).encode())
+        proven = json.loads(answer.read(_ANSWER_BYTES))["shared"]
+        return answer.isclosed() and asking.sock is sock and hmac.compare_digest(str(proven).encode(), server_proof(key, nonce).encode())
     except (ValueError, KeyError, TypeError):
         return False
     finally:

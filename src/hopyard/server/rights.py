@@ -46,7 +46,7 @@ async def check_live_study(caller: Caller, runs: RunStore) -> None:
 
 
 async def user_of(caller: Caller, runs: RunStore) -> str:
-    """Whose storage the caller fills: a run's own token fills that of the run's user."""
+    """The user with the storage that the caller fills: a run's own token fills that of the run's user."""
     return caller.user if caller.run is None else (await runs.get(caller.run)).name.user
 
 

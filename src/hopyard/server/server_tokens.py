@@ -1,5 +1,5 @@
 """What servers of one database show each other. Each makes a key when it starts, and records it in the database: a server that can read
-the key is one of them. Before a token is sent, the other side proves that it is the server whose key that is.
+the key is one of them. Before a token is sent, the other side proves that it is the server with that key.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hopyard.errors import AuthError
 SERVER_TOKEN = "hops_"
 TOKEN_LIFE = timedelta(minutes=5)
 CLOCKS_APART = timedelta(minutes=5)
-_HINT = "the server was started anew, or its clock differs by minutes from this one's"
+_HINT = "the server was restarted, or its clock differs by minutes from this one's"
 
 
 def server_token(key: str, *, sender: str, now: datetime) -> str:

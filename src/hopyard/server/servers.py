@@ -1,4 +1,4 @@
-"""The servers of one database: whose nodes they are, and since when they are away."""
+"""The servers of one database: their nodes, and since when they are away."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Pending:
 
 
 class StorageQuota:
-    """quota_bytes: for each user; 0 sets no limit. A run that goes on saves its checkpoints although its user stores that much: they
+    """quota_bytes: for each user; 0 sets no limit. A live run saves its checkpoints although its user stores that much: they
     are counted, and what comes next is refused; at twice the quota what runs save is refused, too. What users and runs upload counts until something refers to it or it is swept, after a restart too, and with what
     they uploaded to other servers. server: the name of this one among those that share the database."""
 

@@ -105,7 +105,7 @@ class ChangeCases:
         assert {one.kind for one in await stores.runs.events(other.id)} == {RunEventKind.BREACHED, RunEventKind.PROMISED}
 
     async def test_a_plan_from_before_a_change_says_nothing_of_why_the_run_waits(self, stores: ClusterStores) -> None:
-        """Of the run that was changed; others are told as planned. What it was told before is gone with the change."""
+        """Of the run that was changed; the reasons of others are as planned. Its own earlier reason is gone with the change."""
         await see(stores, nodes=[node()])
         changed, other = await submit(stores, now=at(1)), await submit(stores, now=at(2))
         holds = [Hold(GangId(run.id), HoldReason.NO_CAPACITY, "needs 1 CPU", number) for number, run in enumerate((changed, other), 1)]

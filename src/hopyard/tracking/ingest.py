@@ -66,7 +66,7 @@ class Ingest:
         """Append what comes in order; the length of each of the replica's streams afterwards, whether or not all was taken.
 
         over: the run has ended: what is held already is acknowledged, and more raises Conflict. What a superseded attempt still
-        ships is kept, and counts for nothing; its journal is not, since a later attempt goes on from what stood there. Bytes beyond the
+        ships is kept, and counts for nothing; its journal is not, since a later attempt resumes from what stood there. Bytes beyond the
         limit of a stream are acknowledged and not kept, so that no replica waits for ever. Raises NotFound for an attempt that its run
         never had, StorageFull."""
         replica = await self._replica(attempt, rank)

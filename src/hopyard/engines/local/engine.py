@@ -121,7 +121,7 @@ class LocalEngine:
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
         self._leaving: dict[AttemptId, asyncio.Task[None]] = {}
-        self._doubted: set[Path] = set()  # replicas for whose faults the GPUs were asked
+        self._doubted: set[Path] = set()  # replicas with faults for which the GPUs were asked
         self._stopped_since: dict[Path, float] = {}  # replicas that are frozen, by the monotonic clock
         self._overdue_at: dict[AttemptId, float] = {}  # by the monotonic clock
 
@@ -425,7 +425,7 @@ class LocalEngine:
                 for replica in held:
                     replica.signal(signal.SIGKILL)
             if waited_s > 2 * LEAVE_WITHIN_S:
-                return  # `observe` goes on showing it
+                return  # `observe` still shows it
             await asyncio.sleep(0.02)
         groups: list[Path] = []
         for replica in replica_folders(folder):

@@ -83,7 +83,7 @@ class ReplicaFolder:
             os.close(process)
 
     def _lock_holder(self) -> int:
-        """The process that holds the lock's file open, for a replica whose status is not its own: 0 where there is none."""
+        """The process that holds the lock's file open, for a replica with a status that is not its own: 0 where there is none."""
         pids = (int(process.name) for process in Path("/proc").iterdir() if process.name.isdecimal())
         return next((pid for pid in pids if pid != os.getpid() and self._has_lock(pid)), 0)
 

@@ -30,7 +30,7 @@ from hopyard.tracking.ingest import STREAMS
 
 SYNC_LIMIT = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once
 _HEAD_LIMIT = 256 * 1024
-MOST_CHECKPOINTS = 10_000  # of a run whose checkpoints are all kept
+MOST_CHECKPOINTS = 10_000  # of a run that keeps all its checkpoints
 
 
 class SegmentIn(In):
@@ -57,7 +57,7 @@ class VerifiedOut(Struct, frozen=True):
 class SyncOut(Struct, frozen=True):
     """offsets: how long each stream is here: the replica goes on from there. token: a fresh one where the old one has used
     up half of its life. stop: the replica is to end, within `grace_s`; preempt: to make room, after saving a checkpoint. full: the
-    server has no space left for the segments; only one that is to end is told so, others are refused with 507. limits: of the streams, told to users who send a recording."""
+    server has no space left for the segments; only one that is to end gets that answer, others are refused with 507. limits: of the streams, for users with a recording."""
 
     offsets: Mapping[str, int]
     token: str | None

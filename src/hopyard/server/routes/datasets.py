@@ -163,7 +163,7 @@ async def _check_pushed(parts: Parts, user: str, name: str, number: int | None) 
 
 
 async def _check_ranks(parts: Parts, user: str, name: str) -> None:
-    """Raises Forbidden unless the user may say what the dataset's leaderboard ranks by: another metric ranks the runs of everybody anew."""
+    """Raises Forbidden unless the user may say what the dataset's leaderboard ranks by: another metric changes the ranks of all runs."""
     first = await parts.datasets.first_version(name)
     if first is None or user in (first.created_by, parts.queues.owner):
         return

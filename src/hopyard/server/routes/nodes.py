@@ -194,7 +194,7 @@ def node_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
             lost = await parts.controller.give_up_engine(node.engine, f"its node {node.id} was declared gone for good by {ask.caller.user}")
         elif gone and _there(snapshot, node.id):
             raise Conflict(
-                f"a run holds resources of node {node.id}, whose server is away",
+                f"a run holds resources of node {node.id}, and its server is away",
                 hints=(f"if that is gone for good: `hop node rm --force {node.id}`, which puts its runs back to the queue",),
             )
         elif ask.query.force and node.engine != parts.engine:

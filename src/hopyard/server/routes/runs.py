@@ -39,7 +39,7 @@ from hopyard.server.wire import MAX_ROLES, PinnedOut, ProgressOut, RoleIn, RunOu
 PLAN_WAIT_S = 1.0
 log = logging.getLogger("hopyard.server")
 _STOP_WAIT_S = 60.0
-NEWEST = 100  # attempts and events that a run tells by itself
+NEWEST = 100  # attempts and events in the answer of a run
 _MOST_TAGS = 32  # that one listing asks for
 
 
@@ -162,7 +162,7 @@ def run_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         return await submitted(parts, ask, run, spec)
 
     async def record_offline(ask: Ask[Nothing, OfflineIn]) -> RunOut:
-        """Record a run that ended without a server: it counts as running until all of it has come. One whose clock was ahead began now, at the latest."""
+        """Record a run that ended without a server: it counts as running until all of it has come. One with a clock that was ahead began now, at the latest."""
         started_at = min(ask.body.started_at.astimezone(UTC), parts.now())
         if started_at.timestamp() < _EARLIEST:
             raise SpecError("started_at: that is before 1970")
@@ -313,7 +313,7 @@ _EARLIEST = 0.0
 
 
 def _check_not_forked(spec: RunSpec) -> None:
-    """Raises SpecError: the server itself writes down what a run was forked from. A trial goes on from the checkpoint of another, which is checked."""
+    """Raises SpecError: the server itself writes down what a run was forked from. A trial resumes from the checkpoint of another, which is checked."""
     goes_on = spec.parent is not None and spec.resume is not None and spec.resume.run == spec.forked_from
     if spec.forked_from is not None and not goes_on:
         raise SpecError("forked_from: a run is forked by another request", hints=("POST /runs/{id}/fork, or `hop fork RUN`",))

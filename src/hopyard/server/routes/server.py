@@ -141,7 +141,7 @@ def server_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
         except OSError as failed:
             if not is_disk_full(failed):
                 raise
-            raise StorageFull("no space left for a new key; the earlier one goes on signing", hints=("free some space on the disk of the home",)) from failed
+            raise StorageFull("no space left for a new key; the earlier one still signs", hints=("free some space on the disk of the home",)) from failed
         return RotatedOut(parts.now() + RUN_TOKEN_LIFE)
 
     async def shutdown(ask: Ask[Nothing, ShutdownIn]) -> Nothing:

@@ -162,7 +162,7 @@ def stream_endpoints(parts: Parts) -> Sequence[Endpoint[Any, Any]]:
     async def metrics(ask: Ask[MetricsQuery, Nothing]) -> MetricsOut:
         """Read metrics as columns. `max_points` thins: of each stretch the least and the largest value stay.
 
-        Without `rank`, each name is told by the lowest rank that logged it. An answer has at most a million points: where there are more, all
+        Without `rank`, each name is that of the lowest rank that logged it. An answer has at most a million points: where there are more, all
         of its metrics are thinned.
         """
         names = None if ask.query.names is None else [name for name in ask.query.names.split(",") if name]

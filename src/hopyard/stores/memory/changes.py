@@ -108,7 +108,7 @@ class Changes:
         return attempt.placed_at if after.began_at is None else self._told(after.began_at, since=attempt.placed_at)
 
     def _told(self, at: datetime | None, *, since: datetime) -> datetime:
-        """A time of which a replica told; now where it did not. Clocks of other machines may be wrong."""
+        """A time that a replica sent; now where it did not. Clocks of other machines may be wrong."""
         return self._now if at is None else min(max(at, since), self._now)
 
     def _account(self, run: RunRow, attempt: AttemptRow) -> None:

@@ -179,7 +179,7 @@ class State:
     # -- why runs wait ----------------------------------------------------------------------------------------------
 
     def note_holds(self, holds: Sequence[Hold], based_on: Version) -> None:
-        """Kept as they come: the holds of a long queue are told often and read seldom. A gang that was changed after `based_on` keeps
+        """Kept as they come: the holds of a long queue are written often and read seldom. A gang that was changed after `based_on` keeps
         the hold that it has."""
         changed = {gang for gang, since in self.waits_since.items() if since > based_on}
         if changed:

@@ -81,7 +81,7 @@ class SqlAccessStore:
             was = conn.execute(select(former_users).where(former_users.c.user_name == user)).first() is not None
             if was and not returning:
                 hints = ("choose another name: runs and datasets of the removed user still bear this one", f"is it the same person? `hop user add {user} --returning`")
-                raise Conflict(f"there was a user `{user}`, who was removed", hints=hints)
+                raise Conflict(f"user `{user}` was removed", hints=hints)
             if returning and not was:
                 raise NotFound(f"no user `{user}` was removed here", hints=(f"`hop user add {user}` makes a new user",))
             _add_token(conn, user, token_hash, FIRST_TOKEN, ALL_SCOPES, to_us(now), None)

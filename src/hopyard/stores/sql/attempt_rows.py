@@ -169,5 +169,5 @@ class Changes:
         return self._told(after.ended_at, since=found.placed_at if started_at is None else started_at)
 
     def _told(self, at: datetime | None, *, since: int) -> int:
-        """A time of which a replica told; now where it did not. Clocks of other machines may be wrong."""
+        """A time that a replica sent; now where it did not. Clocks of other machines may be wrong."""
         return self._now if at is None else min(max(to_us(at), since), self._now)

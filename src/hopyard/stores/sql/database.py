@@ -92,7 +92,7 @@ class Database:
                 raise told from error
 
     def warm(self) -> None:
-        """Open the connections of all readers now: later there may be no descriptors for them. Raises nothing: what fails is tried anew when
+        """Open the connections of all readers now: later there may be no descriptors for them. Raises nothing: what fails is tried again when
         it is used."""
         together = threading.Barrier(READERS, timeout=_WARM_S)
 

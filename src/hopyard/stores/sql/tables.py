@@ -328,7 +328,7 @@ tokens = Table(
     Column("used_at", BigInteger),
 )
 
-former_users = Table("former_users", metadata, Column("user_name", _Key, primary_key=True))  # who have no token any more
+former_users = Table("former_users", metadata, Column("user_name", _Key, primary_key=True))  # without a token
 
 user_secrets = Table(
     "user_secrets",

@@ -41,7 +41,7 @@ def counts_epochs(spec: StudySpec) -> bool:
 
 
 def shift_of_copy(source: Launched, step: int, epochs: int, *, done: int) -> int:
-    """From the script's epochs to those of a trial with `done` epochs that goes on from another trial's checkpoint: the script counts on
+    """From the script's epochs to those of a trial with `done` epochs that resumes from another trial's checkpoint: the script counts on
     from the epochs of the copied state. source: the run of the checkpoint of this step, saved after `epochs` epochs of its trial. A step
     beyond the last epoch of that run counts batches."""
     return done - (step if step <= source.last else epochs - source.shift)

@@ -34,7 +34,7 @@ class Sources:
 
     def find(self, whose: Launched, done: int, *, trial: TrialId) -> tuple[Saved, Launched] | None:
         """The newest checkpoint of this run after at most `done` epochs of its trial, else the one that it began with, else of the run before;
-        and the run whose script counts its step. None where there is none: what that costs `trial` is said."""
+        and the run with the script that counts its step. None where there is none: what that costs `trial` is said."""
         lost, beyond, at = "", False, whose
         while True:
             saved, gone = self._saved(at.run)

@@ -143,7 +143,7 @@ class TrialRuns:
         return source, counted.shift if own else shift_of_copy(counted, int(source["step"]), epochs, done=work.done)
 
     def _origin(self, work: Work, source_of: TrialId) -> tuple[Launched | None, int]:
-        """The run whose state the work goes on from, and after how many epochs of its trial. A trial that copies another one takes the state
+        """The run with the state that the work resumes from, and after how many epochs of its trial. A trial that copies another one takes the state
         after its own number of epochs, though the other one is ahead by now: so no state is trained for more epochs than the study says."""
         reached = self._reached_in.get(source_of, {})
         if source_of != work.trial and work.done and (ahead := [budget for budget in reached if budget >= work.done]):

@@ -1,4 +1,4 @@
-"""Names of users who were removed: nobody else gets one of them later."""
+"""Names of removed users: no other user gets one of them later."""
 
 from __future__ import annotations
 

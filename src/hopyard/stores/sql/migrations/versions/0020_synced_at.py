@@ -1,4 +1,4 @@
-"""A run whose record is still being brought here runs, instead of having failed until its end is known."""
+"""A run with a record that is still on its way here runs, instead of having failed until its end is known."""
 
 from __future__ import annotations
 
