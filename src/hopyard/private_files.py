@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,14 +48,15 @@ def open_file(path: str | Path, flags: int, *, folder: int | None = None) -> int
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
 
 
-def open_plain(path: str | Path, flags: int) -> int:
-    """A descriptor of a file or folder in whose place other programs may put anything. A link, pipe or device there counts as nothing: the
-    first would lead elsewhere, the others would hold us up. Raises OSError."""
+def open_plain(path: str | Path, flags: int, *, folder: int | None = None) -> int:
+    """A descriptor of a file or folder that other programs may replace by anything. A link, pipe or device there counts as nothing: the first
+    would lead elsewhere, the others would hold us up. folder: as of `open_file`. Raises OSError."""
     missing = FileNotFoundError(errno.ENOENT, "only a link, a pipe or a device is in its place", os.fspath(path))
     try:
-        descriptor = open_file(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = open_file(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, folder=folder)
     except OSError as failed:
-        raise missing if failed.errno in (errno.ELOOP, errno.ENXIO) else failed from None
+        in_its_place = failed.errno in (errno.ELOOP, errno.ENXIO) or (failed.errno == errno.ENOTDIR and os.path.islink(path))
+        raise missing if in_its_place else failed from None
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return descriptor
@@ -78,10 +80,26 @@ def read_inside(folder: Path, path: str, *, most: int = 16 * 2**20) -> bytes:
         return file.read(most)
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = False, below: str | Path = "") -> None:
-    """Replaces `path` by `data` so that a reader sees the old or the new content, never a part. Makes the folder where it is missing; below:
-    as of `make_folder`."""
-    make_folder(path.parent, below=below)
+def write_inside(folder: Path, name: str, data: bytes) -> None:
+    """Replaces the file `name` of a folder that other programs write to, as `write_atomically` does: in that folder itself, wherever it is moved
+    meanwhile, and through no link in its place. Raises OSError; FileNotFoundError where the folder is not there."""
+    inside = open_inside(folder.parent, folder.name, os.O_RDONLY | os.O_DIRECTORY)
+    scratch = f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
+    try:
+        with os.fdopen(open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=inside), "wb") as file:
+            file.write(data)
+        os.replace(scratch, name, src_dir_fd=inside, dst_dir_fd=inside)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(scratch, dir_fd=inside)
+        raise
+    finally:
+        os.close(inside)
+
+
+def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Replaces `path` by `data` so that a reader sees the old or the new content, never a part. Makes the folder where it is missing."""
+    make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
@@ -102,7 +120,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False, below: s
 def overwrite(path: Path, text: bytes) -> None:
     """Writes text (padded with spaces) over a small file that is there, for a disk without room for a second one. A reader may see a
     part of it. Raises OSError."""
-    descriptor = open_file(path, os.O_WRONLY)
+    descriptor = open_plain(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import psutil
 import pytest
 
 from engines.bench import LocalBench
+from hopyard.domain.attempt import ReplicaPhase
 from hopyard.domain.ids import AttemptId
-from hopyard.domain.replica import StopOrder
+from hopyard.domain.replica import ReplicaState, StopOrder
 from hopyard.engines.local.folder import ReplicaFolder, replica_folders
 from hopyard.private_files import open_inside
 from hopyard.replica.folder import Folder
+from hopyard.sdk.report_limit import ReportLimit
 from replica.conftest import Play
 
 _PLANTS = """
@@ -56,6 +59,13 @@ def test_nothing_is_written_to_where_a_link_in_the_place_of_the_folder_leads(tmp
     folder.root.rename(tmp_path / "away")
     folder.root.symlink_to(other)
     folder.write_token("renewed")
+    for write in (
+        lambda: folder.write_state(ReplicaState(ReplicaPhase.RUNNING, 1)),
+        lambda: folder.request_stop(StopOrder(1.0)),
+        lambda: folder.write_study({}, ""),
+    ):
+        with pytest.raises(FileNotFoundError):
+            write()
     assert not folder.is_there()
     assert sorted(path.name for path in other.iterdir()) == ["spec.json"]
 
@@ -88,6 +98,25 @@ time.sleep(600)
 """
 
 
+@pytest.mark.parametrize("linked", ["reports", "reports/metrics.5"])
+def test_no_file_of_others_is_sent_as_what_a_limit_keeps(tmp_path: Path, linked: str) -> None:
+    secret, replica = tmp_path / "secret", tmp_path / "a.1" / "0"
+    (secret if linked == "reports" else secret.parent).mkdir(exist_ok=True)
+    target = secret / "metrics.5" if linked == "reports" else secret
+    target.write_text("SECRET OF ANOTHER")
+    (replica / linked).parent.mkdir(parents=True)
+    (replica / linked).symlink_to(secret)
+    stream = tmp_path / "stream"
+    stream.write_bytes(b"x" * 1000)
+    descriptor = os.open(stream, os.O_RDONLY)
+    try:
+        with pytest.raises(FileNotFoundError):
+            ReportLimit(100, replica / "reports").look("metrics", str(stream), descriptor, 1000, acknowledged=0, now=0.0, ended=True)
+    finally:
+        os.close(descriptor)
+    assert target.read_text() == "SECRET OF ANOTHER"
+
+
 def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engine(play: Play) -> None:
     async def scenario(bench: LocalBench) -> None:
         await bench.launch("a.1", _PIPES)
@@ -112,6 +141,6 @@ def test_the_engine_writes_through_no_link_in_the_place_of_a_folder(tmp_path: Pa
     folder = ReplicaFolder(own)
     own.rename(tmp_path / "a.1" / "away")
     own.symlink_to(other)
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(FileNotFoundError):
         folder.request_stop(StopOrder(1.0))
     assert list(other.iterdir()) == [] and replica_folders(tmp_path / "a.1") == []

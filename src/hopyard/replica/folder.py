@@ -35,8 +35,8 @@ from hopyard.private_files import (
     open_inside,
     overwrite,
     read_inside,
-    write_atomically,
     write_from_spare,
+    write_inside,
 )
 from hopyard.replica.tree import is_gone, is_same
 from hopyard.sdk.safepoint import LEFT_FILE
@@ -128,7 +128,7 @@ class Folder:
 
     def write_study(self, study: Mapping[str, Any], secret: str) -> None:
         """What a replica of a study reads of it: too long for a variable."""
-        write_atomically(self.root / STUDY_FILE, json.dumps({"spec": study, "secret": secret}).encode(), below=self.root)
+        write_inside(self.root, STUDY_FILE, json.dumps({"spec": study, "secret": secret}).encode())
 
     def read_state(self) -> ReplicaState | None:
         try:
@@ -139,7 +139,7 @@ class Folder:
     def write_state(self, state: ReplicaState) -> None:
         text = msgspec.json.encode(state)
         try:
-            write_atomically(self.root / STATUS_FILE, text, below=self.root)
+            write_inside(self.root, STATUS_FILE, text)
         except OSError as failed:
             if not is_disk_full(failed):
                 raise
@@ -164,7 +164,7 @@ class Folder:
             return
         text = msgspec.json.encode(kept)
         try:
-            write_atomically(self.root / STOP_FILE, text, below=self.root)
+            write_inside(self.root, STOP_FILE, text)
         except OSError as failed:
             if not is_disk_full(failed):
                 raise
@@ -186,7 +186,7 @@ class Folder:
 
     def write_token(self, token: str) -> None:
         if self.is_there():
-            write_atomically(self.root / TOKEN_FILE, token.encode(), below=self.root)
+            write_inside(self.root, TOKEN_FILE, token.encode())
 
     def append(self, stream: str, record: bytes) -> None:
         """Add whole records to a stream that others may append to as well: one write, at the end. Raises OSError.

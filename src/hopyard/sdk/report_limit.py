@@ -20,7 +20,7 @@ from hopyard.config.units import format_memory
 from hopyard.domain.points import MAX_RECORD_BYTES, NO_STEP, POINT, pack_definition, pack_point, read_stretches, whole_bytes
 from hopyard.domain.run import UNSTORED, RunEventKind
 from hopyard.errors import IntegrityError
-from hopyard.private_files import make_folder, open_file
+from hopyard.private_files import make_folder, open_inside, open_plain
 from hopyard.sdk.holes import BLOCK, punch
 
 _PIECE_BYTES = 4 * 1024**2
@@ -238,15 +238,23 @@ class ReportLimit:
 
     def _begin(self, name: str, descriptor: int, size: int, acknowledged: int, now: float) -> _Limited:
         make_folder(self._folder, below=self._folder.parent)
-        earlier = sorted(self._folder.glob(f"{name}.*"))
+        earlier = sorted(path for path in self._folder.glob(f"{name}.*") if path.suffix[1:].isdecimal())
         if earlier:  # of a replica that died: what it had not kept is gone with it
-            kept = open_file(earlier[0], os.O_RDWR)
+            kept = self._open(earlier[0].name, os.O_RDWR)
             return _Limited(int(earlier[0].suffix[1:]), kept, _DIGESTS[name](), os.fstat(kept).st_size, read_to=size, given_back=size, since=now, due=now)
         digest = _DIGESTS[name]()
         cut, damaged = self._cut(descriptor, digest)
         cut = max(cut, acknowledged)
-        kept = open_file(self._folder / f"{name}.{cut}", os.O_RDWR | os.O_CREAT)
+        kept = self._open(f"{name}.{cut}", os.O_RDWR | os.O_CREAT)
         return _Limited(cut, kept, digest, read_to=cut, since=now, due=now + _FIRST_S, damaged=damaged)
+
+    def _open(self, name: str, flags: int) -> int:
+        """A file of the folder, which lies where the script writes, too: a link there would lead to what the script may not read."""
+        folder = open_inside(self._folder.parent, self._folder.name, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return open_plain(name, flags, folder=folder)
+        finally:
+            os.close(folder)
 
     def _cut(self, descriptor: int, digest: Digest) -> tuple[int, bool]:
         """The end of the last whole record before the limit, and whether the stream is damaged before it; the digest has read all that."""

@@ -16,7 +16,7 @@ import msgspec
 
 from hopyard.domain.replica import LOCK_FILE, SPEC_FILE, STATUS_FILE, STOP_FILE, ReplicaSpec, ReplicaState, StopOrder
 from hopyard.file_locks import is_locked
-from hopyard.private_files import make_folder, open_file, open_inside, read_inside
+from hopyard.private_files import make_folder, read_inside, write_inside
 
 T = TypeVar("T")
 _NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # something else lies there: a damaged folder
@@ -33,7 +33,7 @@ class ReplicaFolder:
     def write_spec(self, spec: ReplicaSpec) -> None:
         """Make the folder, readable by its owner only: the spec holds the run's token."""
         make_folder(self.root)
-        self._replace(SPEC_FILE, msgspec.json.encode(spec))
+        write_inside(self.root, SPEC_FILE, msgspec.json.encode(spec))
 
     def read_spec(self) -> ReplicaSpec | None:
         return self._read(SPEC_FILE, ReplicaSpec)
@@ -55,7 +55,7 @@ class ReplicaFolder:
         earlier = self._read(STOP_FILE, StopOrder)
         kept = order if earlier is None else earlier.followed_by(order)
         if kept != earlier:
-            self._replace(STOP_FILE, msgspec.json.encode(kept))
+            write_inside(self.root, STOP_FILE, msgspec.json.encode(kept))
         self.signal(signal.SIGTERM)
 
     def has_stop(self) -> bool:
@@ -102,22 +102,6 @@ class ReplicaFolder:
             return msgspec.json.decode(read_inside(self.root.parent, f"{self.root.name}/{name}"), type=kind)
         except (*_NOT_THERE, msgspec.MsgspecError):
             return None
-
-    def _replace(self, name: str, data: bytes) -> None:
-        """In the folder itself, wherever a script may have moved it meanwhile, and through no link in its place."""
-        folder = open_inside(self.root.parent, self.root.name, os.O_RDONLY | os.O_DIRECTORY)
-        scratch = f".{name}.{os.urandom(4).hex()}"
-        try:
-            descriptor = open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=folder)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(scratch, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(scratch, dir_fd=folder)
-            raise
-        finally:
-            os.close(folder)
 
 
 def process_state(pid: int) -> str:
