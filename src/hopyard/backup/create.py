@@ -20,17 +20,16 @@ from hopyard.backup.layout import (
     MARK,
     PACKS,
     BackupMark,
-    database_id_of,
     files_below,
-    read_mark,
     single_files,
 )
 from hopyard.backup.losses import find_losses, is_damaged, keeps_copy
+from hopyard.backup.target import check_database_there, check_same_database, check_same_home, check_target, most_is_lost
 from hopyard.config.home import Home
 from hopyard.config.settings import read_settings
 from hopyard.datasets.progress import SILENT, Progress
 from hopyard.domain.ids import Digest
-from hopyard.errors import Conflict, NotFound, SpecError, StorageFull, is_disk_full
+from hopyard.errors import Conflict, NotFound, StorageFull, is_disk_full
 from hopyard.file_locks import try_lock
 from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.stores.sql.references import References, read_references
@@ -55,11 +54,11 @@ def create_backup(home: Home, folder: Path, *, replace: bool = False, progress: 
     """
     if not home.root.is_dir():
         raise NotFound(f"there is no home at {home.root}", hints=("HOPYARD_HOME names another one",))
-    _check_target(home, folder)
+    check_target(home, folder)
     url = read_settings(home.settings_file).database
     if not replace:
-        _check_same_home(home, folder)
-        _check_database_there(home, folder, url)
+        check_same_home(home, folder)
+        check_database_there(home, folder, url)
     try:
         make_folder(folder)
         folder.chmod(0o700)
@@ -78,12 +77,12 @@ def _create(home: Path, folder: Path, url: str | None, scratch: Path, progress: 
     if used is None:
         used = read_references(staged[DATABASE]) if DATABASE in staged else References("", frozenset(), frozenset(), frozenset())
     if not replace:
-        _check_same_database(folder, used.database_id)
+        check_same_database(folder, used.database_id)
     created_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)  # nothing in the databases is later
     index = staged.get(BLOB_INDEX, home / BLOB_INDEX)
     losses = find_losses(home, None if replace else folder, used, index=index, shared=url is not None)
     if losses.most:
-        raise _most_is_lost(home, folder)
+        raise most_is_lost(home, folder)
     wanted = [*single_files(home), *(path for one in FOLDERS for path in files_below(home, one))]
     fresh, restorable = [], set(losses.kept)
     for path in wanted:
@@ -143,93 +142,6 @@ def _remove_others(folder: Path, wanted: set[Path], *, blobs: bool) -> None:
                 (folder / path).unlink()
         if one is not None and (folder / one).is_dir():
             copying.remove_empty_folders(folder / one)
-
-
-def _check_target(home: Home, folder: Path) -> None:
-    root, target = home.root.resolve(), folder.resolve()
-    if target == root or root in target.parents or target in root.parents:
-        raise SpecError(f"{folder} and the home {home.root} are inside each other", hints=("choose a folder elsewhere, best on another disk",))
-    if folder.exists() and not folder.is_dir():
-        raise SpecError(f"{folder} is not a folder")
-    if folder.is_dir():
-        if folder.stat().st_uid != os.getuid():
-            raise SpecError(f"{folder} belongs to another user", hints=("choose a folder of your own: a backup holds tokens and secrets",))
-        if any(folder.iterdir()) and not _is_backup(folder):
-            raise SpecError(f"{folder} holds other files", hints=("choose an empty folder, or one with an earlier backup",))
-
-
-def _check_same_home(home: Home, folder: Path) -> None:
-    """Raises Conflict where `folder` has the backup of another home: its only one, perhaps, and this home one on a disk that is not mounted."""
-    try:
-        earlier = read_mark(folder).home
-    except NotFound:
-        return
-    kept = folder / home.mark_file.name
-    if earlier == str(home.root) and (not kept.exists() or _is_equal(kept, home.mark_file)):
-        return
-    raise Conflict(
-        f"{folder} holds the backup of the home {earlier}" + (", one before this" if earlier == str(home.root) else ""),
-        hints=(
-            f"is this the right home: {home.root}? HOPYARD_HOME names it; or choose another folder",
-            "where that home was moved here or is gone for good: `hop backup --replace`",
-        ),
-    )
-
-
-def _check_database_there(home: Home, folder: Path, url: str | None) -> None:
-    """Raises Conflict where the backup has a database and the home has none, or one of another kind."""
-    had = DATABASE if (folder / DATABASE).exists() else DUMP
-    if (folder / had).exists() and (url is None) != (had == DATABASE):
-        raise _other_database(folder, "is in another place now: see `database:` in its config.yaml")
-    if url is None and had == DATABASE and (folder / had).exists() and not home.database.exists():
-        raise _other_database(folder, f"is gone: there is no {home.database}")
-
-
-def _check_same_database(folder: Path, now: str) -> None:
-    """Raises Conflict where the backup is of another database than this, as of a home that began with an empty one."""
-    try:
-        before = database_id_of(read_mark(folder), folder)
-    except NotFound:
-        return
-    if before and before != now:
-        raise _other_database(folder, "is another one now, perhaps an empty one")
-
-
-def _other_database(folder: Path, why: str) -> Conflict:
-    return Conflict(
-        f"the database of which {folder} has a backup {why}",
-        hints=(
-            f"give the home its database back: {folder / DATABASE} may have it; or choose another folder",
-            "where that database is gone for good: `hop backup --replace`, which gives up what the backup has",
-        ),
-    )
-
-
-def _most_is_lost(home: Path, folder: Path) -> Conflict:
-    return Conflict(
-        f"{home} has lost most of the blobs or streams that {folder} has, and that its database refers to",
-        hints=(
-            f"are all disks of the home mounted? To copy them back: `cp -an {folder}/blobs/packs {folder}/blobs/large {home}/blobs/`, `cp -an {folder}/streams {home}/`, then `hop doctor --verify`",
-            "where they are to be given up: `hop backup --replace`, or another folder",
-        ),
-    )
-
-
-def _is_equal(kept: Path, now: Path) -> bool:
-    try:
-        return kept.read_bytes() == now.read_bytes()
-    except FileNotFoundError:
-        return False
-
-
-def _is_backup(folder: Path) -> bool:
-    """Whole or broken off."""
-    try:
-        read_mark(folder)
-        return True
-    except NotFound:
-        names = {path.name for path in folder.iterdir()}
-        return bool(names & {str(DATABASE), str(DUMP), copying.SCRATCH})
 
 
 @contextmanager

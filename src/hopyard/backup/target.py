@@ -1,0 +1,98 @@
+"""What a folder must be that a backup goes to: nothing that is there already is lost without the user's word."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hopyard.backup import copying
+from hopyard.backup.layout import DATABASE, DUMP, database_id_of, read_mark
+from hopyard.config.home import Home
+from hopyard.errors import Conflict, NotFound, SpecError
+
+
+def check_target(home: Home, folder: Path) -> None:
+    root, target = home.root.resolve(), folder.resolve()
+    if target == root or root in target.parents or target in root.parents:
+        raise SpecError(f"{folder} and the home {home.root} are inside each other", hints=("choose a folder elsewhere, best on another disk",))
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"{folder} is not a folder")
+    if folder.is_dir():
+        if folder.stat().st_uid != os.getuid():
+            raise SpecError(f"{folder} belongs to another user", hints=("choose a folder of your own: a backup holds tokens and secrets",))
+        if any(folder.iterdir()) and not _is_backup(folder):
+            raise SpecError(f"{folder} holds other files", hints=("choose an empty folder, or one with an earlier backup",))
+
+
+def check_same_home(home: Home, folder: Path) -> None:
+    """Raises Conflict where `folder` has the backup of another home: its only one, perhaps, and this home one on a disk that is not mounted."""
+    try:
+        earlier = read_mark(folder).home
+    except NotFound:
+        return
+    kept = folder / home.mark_file.name
+    if earlier == str(home.root) and (not kept.exists() or _is_equal(kept, home.mark_file)):
+        return
+    raise Conflict(
+        f"{folder} holds the backup of the home {earlier}" + (", one before this" if earlier == str(home.root) else ""),
+        hints=(
+            f"is this the right home: {home.root}? HOPYARD_HOME names it; or choose another folder",
+            "where that home was moved here or is gone for good: `hop backup --replace`",
+        ),
+    )
+
+
+def check_database_there(home: Home, folder: Path, url: str | None) -> None:
+    """Raises Conflict where the backup has a database and the home has none, or one of another kind."""
+    had = DATABASE if (folder / DATABASE).exists() else DUMP
+    if (folder / had).exists() and (url is None) != (had == DATABASE):
+        raise _other_database(folder, "is in another place now: see `database:` in its config.yaml")
+    if url is None and had == DATABASE and (folder / had).exists() and not home.database.exists():
+        raise _other_database(folder, f"is gone: there is no {home.database}")
+
+
+def check_same_database(folder: Path, now: str) -> None:
+    """Raises Conflict where the backup is of another database than this, as of a home that began with an empty one."""
+    try:
+        before = database_id_of(read_mark(folder), folder)
+    except NotFound:
+        return
+    if before and before != now:
+        raise _other_database(folder, "is another one now, perhaps an empty one")
+
+
+def _other_database(folder: Path, why: str) -> Conflict:
+    return Conflict(
+        f"the database of which {folder} has a backup {why}",
+        hints=(
+            f"give the home its database back: {folder / DATABASE} may have it; or choose another folder",
+            "where that database is gone for good: `hop backup --replace`, which gives up what the backup has",
+        ),
+    )
+
+
+def most_is_lost(home: Path, folder: Path) -> Conflict:
+    return Conflict(
+        f"{home} has lost most of the blobs or streams that {folder} has, and that its database refers to",
+        hints=(
+            f"are all disks of the home mounted? To copy them back: `cp -an {folder}/blobs/packs {folder}/blobs/large {home}/blobs/`, `cp -an {folder}/streams {home}/`, then `hop doctor --verify`",
+            "where they are to be given up: `hop backup --replace`, or another folder",
+        ),
+    )
+
+
+def _is_equal(kept: Path, now: Path) -> bool:
+    try:
+        return kept.read_bytes() == now.read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+def _is_backup(folder: Path) -> bool:
+    """Whole or broken off."""
+    try:
+        read_mark(folder)
+        return True
+    except NotFound:
+        names = {path.name for path in folder.iterdir()}
+        return bool(names & {str(DATABASE), str(DUMP), copying.SCRATCH})
