@@ -260,10 +260,9 @@ class Controller:
         now = self._clock.now()
         await self._react(await self._cluster.record(engine, Observation((), ()), now=now, launched=()))
         snapshot = await self._cluster.snapshot(now=now)
-        owned = {node.id for node in snapshot.nodes.values() if node.engine == engine}
         lost: list[RunId] = []
         for running in snapshot.running:
-            if any(one.node in owned for one in running.placement.assignments):
+            if snapshot.engine_of(running) == engine:
                 await self._react(await self._cluster.fail_launch(running.attempt, reason, now=now))
                 lost.append(RunId(running.gang.id))
         return lost

@@ -9,7 +9,7 @@ from hopyard.controller.endings import Endings
 from hopyard.controller.launcher import Launcher
 from hopyard.controller.leader import Leadership
 from hopyard.domain.attempt import AttemptPhase, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Node, Observation, Running, Snapshot
+from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.ids import AttemptId
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, Recorded
@@ -134,7 +134,8 @@ class Watch:
             return
         snapshot = await self._cluster.snapshot(now=self._clock.now())
         running = {running.attempt: running for running in snapshot.running}
-        elsewhere = {attempt for attempt, found in running.items() if self._is_elsewhere(found, snapshot)}
+        # On nodes of another server only that server knows how they end, however long it is away.
+        elsewhere = {attempt for attempt, found in running.items() if snapshot.engine_of(found) not in (self._engine.name, None)}
         unknown, ending = unknown - elsewhere, [attempt for attempt in ending if attempt not in elsewhere]
         for attempt in ending:
             found = running.get(attempt)
@@ -148,11 +149,6 @@ class Watch:
                 self._launcher.launch([(attempt, found.placement)])
             elif live[attempt] == AttemptPhase.STOPPING:
                 await self._launcher.give_up(attempt, "stopped before it was started")
-
-    def _is_elsewhere(self, running: Running, snapshot: Snapshot) -> bool:
-        """Whether an attempt runs on nodes of another server, who alone knows how it ends, however long that server is away."""
-        placed = (snapshot.nodes.get(one.node) for one in running.placement.assignments)
-        return any(node is not None and node.engine != self._engine.name for node in placed)
 
     async def _clear_away(self, seen: Observation, live: Mapping[AttemptId, str]) -> bool:
         """The engine may forget attempts whose end is recorded; those that nobody wants any more are ended first.

@@ -154,6 +154,10 @@ class Snapshot:
     preempt_grace_s: float = PREEMPT_GRACE_S
     delayed: tuple[Gang, ...] = ()
 
+    def engine_of(self, running: Running) -> str | None:
+        """The engine that an attempt runs with: that of its nodes. None where none of them is there any more."""
+        return next((self.nodes[one.node].engine for one in running.placement.assignments if one.node in self.nodes), None)
+
 
 class HoldReason(StrEnum):
     NO_CAPACITY = "no-capacity"  # fits the cluster, not what is free now
