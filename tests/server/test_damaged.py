@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from blake3 import blake3
 
 from hopyard.domain.ids import Digest
@@ -40,6 +41,23 @@ def test_a_damaged_checkpoint_does_not_keep_later_ones_of_the_run_away(tmp_path:
         for _ in range(2):  # found damaged, and set aside; then gone
             assert (await stage.ask("POST", "/blobs/missing", asked, token=token))["missing"] == asked["digests"]
         await saved(stage, run, token, 2)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("spoilt", ["manifest", "chunk"])
+def test_a_rank_that_asks_after_another_found_the_damage_is_answered_alike(tmp_path: Path, spoilt: str) -> None:
+    async def scene(stage: Stage) -> None:
+        run = await stage.started()
+        token = stage.token_of(run)
+        found = await saved(stage, run, token, 1)
+        manifest = Digest(found["manifest"])
+        spoil(tmp_path, await stage.parts.blobs.get(manifest) if spoilt == "manifest" else b"state 1")
+        chunk = blake3(b"state 1").hexdigest()
+        assert (await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints/1/verify", token=token))["damaged"]
+        lost = manifest if spoilt == "manifest" else chunk
+        said = await stage.ask("POST", "/blobs/fetch", {"manifest": manifest, "digests": [lost]}, token=token, status=409)
+        assert (said["error"]["code"], said["error"]["digests"]) == ("missing_blobs", [lost])
 
     play(tmp_path, scene)
 

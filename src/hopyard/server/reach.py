@@ -99,7 +99,8 @@ class Reach:
         trees = {spec.code, run.artifact, *(ref.manifest for ref in spec.datasets if data)}
         if spec.resume is not None:
             trees.add(spec.resume.manifest)
-        trees.update(saved.manifest for saved in await self._runs.checkpoints(run_id))
+        # With damaged ones: of the ranks that resume from one the first finds out, and the others are to be answered alike.
+        trees.update(saved.manifest for saved in await self._runs.checkpoints(run_id, damaged=True))
         single = {environment.requirements, environment.lock, spec.git.diff if spec.git else None}
         return {digest for digest in trees if digest}, {digest for digest in single if digest}
 
