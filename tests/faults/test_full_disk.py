@@ -117,6 +117,7 @@ def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(small: Worl
     run = small.reaches(name, "running")
     small.says(run, "begun")
     until(lambda: len(small.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]) == 3, "the first checkpoints")
+    until(lambda: len(list((small.replica(run) / "checkpoints").iterdir())) == 1, "the removal of the older ones")  # which makes room
     with filled(disk):
         full.touch()
         until(lambda: done.exists() or small.run(name)["phase"] != "running", "the script's work on a full disk")
