@@ -32,7 +32,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test explore lint types contracts docs wheel constraints clean
+.PHONY: help demo test explore lint types contracts reference docs wheel constraints clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -55,15 +55,19 @@ types: $(DONE)/test  ## mypy, strict, over all of hopyard and its benchmarks
 contracts: $(DONE)/test  ## which room may import which
 	$(BIN)/lint-imports
 
-docs: $(DONE)/test  ## write docs/cli.md and docs/openapi.json anew from the program
+reference: $(DONE)/test  ## write docs/cli.md and docs/openapi.json from the program
 	$(BIN)/python scripts/reference.py
+
+docs: $(DONE)/docs  ## build the documentation site in build/site; check the changelog fragments
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/towncrier build --draft --version next >/dev/null
 
 wheel: $(DONE)/test  ## build dist/hopyard-*.whl
 	$(BIN)/uv build --quiet --wheel
 
 constraints: $(DONE)/venv  ## resolve the pinned versions anew (with hashes, without addresses)
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-	  --extra demo --extra plot --extra postgres --extra test pyproject.toml --output-file $(PINS)
+	  --extra demo --extra docs --extra plot --extra postgres --extra test pyproject.toml --output-file $(PINS)
 
 clean:  ## remove what the above made, but not your runs
 	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -85,6 +89,10 @@ $(DONE)/demo: pyproject.toml $(PINS) | $(DONE)/venv
 $(DONE)/test: pyproject.toml $(PINS) | $(DONE)/venv
 	@$(INSTALL) --compile-bytecode --editable '.[demo,postgres,test]'
 	@$(BIN)/python -m compileall -q src
+	@touch $@
+
+$(DONE)/docs: pyproject.toml $(PINS) | $(DONE)/venv
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 # PyTorch is not pinned with the rest: which build is right depends on the machine. Where the packages come from a folder, that

@@ -201,7 +201,7 @@ def main(benchmark: str, parser: Arguments, measure: Callable[[argparse.Namespac
         if peers is None:
             if options.peer:
                 parser.error("no peers: make them with `python -m benchmarks.peers install VENV`, then set HOPYARD_BENCH_PEERS=VENV")
-            say("no peers found: Hopyard is measured alone (docs/benchmarks.md says how to get them)")
+            say("no peers found: Hopyard is measured alone (docs/internals/benchmarks.md says how to get them)")
     say(f"== {benchmark}")
     try:
         report = measure(options, peers).as_json()

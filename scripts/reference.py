@@ -1,4 +1,4 @@
-"""Write the references that are made from the program itself: docs/cli.md and docs/openapi.json (`make docs`).
+"""Write the references that are made from the program itself: docs/cli.md and docs/openapi.json (`make reference`).
 
     python scripts/reference.py [--check]      --check changes nothing and fails where a file is not as it would be written
 """
@@ -17,8 +17,10 @@ import click
 DOCS = Path(__file__).parents[1] / "docs"
 HEAD = """# Command reference
 
-Written by `make docs` from the commands' own help; `hop COMMAND --help` says the same. Every listing takes `--json`. Data goes to stdout,
-everything else to stderr. The exit code of a followed run is its script's; 2 is a wrong command line or value, 1 any other failure.
+`make reference` writes this page from the commands' own help, which `hop COMMAND --help` prints.
+Every listing takes `--json`. Data goes to stdout, everything else to stderr. The exit code of a
+followed run is the exit code of its script. A wrong command line or value exits with 2, any other
+failure with 1.
 """
 
 
@@ -69,7 +71,7 @@ def main(check: bool) -> int:
             if not check:
                 file.write_text(text)
     if stale and check:
-        print(f"error: docs/{', docs/'.join(stale)} are not what the program says\nhint: make docs", file=sys.stderr)
+        print(f"error: docs/{', docs/'.join(stale)} are not what the program says\nhint: make reference", file=sys.stderr)
         return 1
     return 0
 

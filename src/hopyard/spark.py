@@ -6,7 +6,7 @@
     summary = study.fit(frame, features=["age", "height"], labels="ill", validation=0.2)
     summary.best.params, summary.best_model().transform(other_frame)
 
-Needs `pip install 'hopyard[spark]'`; docs/spark.md says which of Spark's settings matter.
+Needs `pip install 'hopyard[spark]'`; docs/guides/spark.md says which of Spark's settings matter.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MopBackend:
 
 
 class Study:
-    """A search by model hopper parallelism. trainable: an object or class with init, train and evaluate (docs/trainables.md), sent to the
+    """A search by model hopper parallelism. trainable: an object or class with init, train and evaluate (docs/guides/trainables.md), sent to the
     executors; or text such as `"digits:Mlp"`, of a module that executors can import (spark.submit.pyFiles).
 
     settings: as of a search.yaml: space, metric, goal, searcher, trials, epochs, concurrent, seed, deterministic, threads, hybrid,

@@ -17,7 +17,7 @@ from hopyard.cli.main import hop
 from .pages import blocks
 from .tree import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "contributing").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
 

@@ -1,4 +1,4 @@
-"""docs/searchers.md: every searcher and option is on it, and its own searcher does what the page says."""
+"""docs/reference/searchers.md: every searcher and option is on it, and its own searcher does what the page says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from hopyard.domain.searchers import SEARCHERS
 
-PAGE = Path(__file__).parents[2] / "docs" / "searchers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "searchers.md"
 
 
 @pytest.mark.parametrize("name", SEARCHERS)

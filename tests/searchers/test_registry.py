@@ -75,7 +75,7 @@ def built(name: str, options: Mapping[str, ParamValue] | None = None, *, trials:
         ("median", {"of": "asha", "eeta": 3}, "searcher.options.eeta: `median` has no such option", "did you mean `eta`?"),
         ("grid", {}, "space.lr: a grid does not know how many points", "points: 5"),
         ("mine.py:Mine", {"bset": 1.0}, "searcher.name: `mine.py:Mine` cannot be made", "by name"),
-        ("mine.py:NoSearcher", {}, "made a NoSearcher, which has no tell", "docs/searchers.md"),
+        ("mine.py:NoSearcher", {}, "made a NoSearcher, which has no tell", "docs/reference/searchers.md"),
     ],
 )
 def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told: str, hint: str) -> None:

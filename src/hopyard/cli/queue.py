@@ -33,7 +33,7 @@ def queue(ctx: click.Context) -> None:
     """Share the cluster between teams: a tree of queues, each with what it is guaranteed and what it may use at most.
 
     A run waits in a queue (`hop run --queue NAME`). What is guaranteed to one and idle, others may borrow until it is wanted
-    back. The rules are told in docs/queues.md.
+    back. The rules are told in docs/guides/queues.md.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

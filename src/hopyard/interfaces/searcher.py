@@ -1,4 +1,4 @@
-"""What a searcher is. `testing.searcher_contract` is the suite that every one passes; docs/searchers.md shows one of one's own."""
+"""What a searcher is. `testing.searcher_contract` is the suite that every one passes; docs/reference/searchers.md shows one of one's own."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | No
 
 
 class Replica:
-    """One replica of one attempt. See `docs/replica.md`."""
+    """One replica of one attempt. See `docs/internals/replica.md`."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ of submission and not by the second.
 
 Service is seconds times the square root of GPUs. The mean gains most when GPU time counts, as in Tiresias; but large gangs are
 also the long ones and hard to place, and the last to end gain when time counts alone. On real and made-up workloads the middle
-was never far from the better of both (docs/benchmarks.md, Philly).
+was never far from the better of both (docs/internals/benchmarks.md, Philly).
 
 A class is a part of the priority: smaller is better, and it counts only between gangs of one queue and equal priority. Hence no
 two gangs that preempt each other in turn for nothing: a class never gets better, so whoever preempted somebody must be served

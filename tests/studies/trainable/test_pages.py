@@ -1,4 +1,4 @@
-"""The trainables that docs/trainables.md shows: each is loaded, trained, evaluated, and hops."""
+"""The trainables that docs/guides/trainables.md shows: each is loaded, trained, evaluated, and hops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.house.pages import blocks
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
-PAGE = Path(__file__).parents[3] / "docs" / "trainables.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "trainables.md"
 SHOWN = {block.word: block.body for block in blocks(PAGE) if block.language == "python" and block.word}
 X: dict[str, tuple[int, ...]] = {"train.py": (784,), "digits.py": (28, 28), "transfer.py": (1, 28, 28), "mlp.py": (100,)}
 NAMES = {"train.py": "", "digits.py": ":digits", "transfer.py": ":heads", "mlp.py": ":mlp"}

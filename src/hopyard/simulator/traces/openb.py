@@ -50,7 +50,7 @@ def resources_of(row: Row) -> Resources:
 
 def read_nodes(file: Path) -> tuple[Node, ...]:
     table = read_table(file)
-    table.need(*NODE_COLUMNS, hint="a .csv is openb's list of nodes; machines of our own are described in YAML (docs/simulator.md)")
+    table.need(*NODE_COLUMNS, hint="a .csv is openb's list of nodes; machines of our own are described in YAML (docs/guides/simulator.md)")
 
     def make(row: Row) -> Node:
         gpus = tuple(Gpu(index, row.text("model")) for index in range(row.whole("gpu")))

@@ -1,0 +1,39 @@
+"""Hooks of the documentation site (mkdocs.yml): code blocks with a file name, and the table of the API's addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+) +(?P<word>[^\n{]+?) *$", re.M)
+API_MARK = "<!-- openapi -->"
+METHODS = ("get", "head", "post", "put", "patch", "delete")
+
+
+def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
+    """Returns the page's Markdown in the form that the site's extensions read."""
+    if API_MARK in markdown:
+        markdown = markdown.replace(API_MARK, api_table(Path(config["docs_dir"]) / "openapi.json"))
+    return FENCE.sub(_titled, markdown)
+
+
+def _titled(fence: re.Match[str]) -> str:
+    """The second word of a fence is a file name, or an instruction to the tests (`shown`, `fails`)."""
+    title = "" if fence["word"] in ("shown", "fails") else f' title="{fence["word"]}"'
+    return f"{fence['indent']}```{fence['language']}{title}"
+
+
+def api_table(file: Path) -> str:
+    """Returns one table per first part of the path: method, address, summary."""
+    described = json.loads(file.read_text())
+    groups: dict[str, list[str]] = {}
+    for path, methods in sorted(described["paths"].items()):
+        name = path.removeprefix("/api/v1").strip("/").partition("/")[0] or "/"
+        for method in METHODS:
+            if method in methods:
+                summary = str(methods[method].get("summary") or methods[method].get("description") or "").replace("|", "\\|").split("\n")[0]
+                groups.setdefault(name, []).append(f"| `{method.upper()}` | `{path}` | {summary} |")
+    parts = [f"## {name}\n\n| method | path | |\n|---|---|---|\n" + "\n".join(rows) + "\n" for name, rows in groups.items()]
+    return "\n".join(parts)
