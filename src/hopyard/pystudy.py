@@ -206,7 +206,7 @@ def search(what: str | type | Callable[..., Any] | None = None, /, *, name: str 
     what: a script (`"train.py"`: every trial is a run of it), or a trainable of a file that can be imported: a class, an instance's
     class, or text such as `"train.py:Digits"` (trials hop between `workers`, each with a part of `dataset`); where `workers` are
     given, `"train.py"` is a file that has init, train and evaluate itself.
-    settings: all that stands in a search.yaml (docs/guides/search.md): space, metric, goal, searcher, trials, epochs, concurrent, workers,
+    settings: all that stands in a search.yaml (docs/reference/search-file.md): space, metric, goal, searcher, trials, epochs, concurrent, workers,
     dataset, partitions, resources, queue … ; a space may hold objects of Optuna and Ray Tune.
     folder: the code that travels with the study, the current one by default. Raises SpecError for whatever would be refused in
     a file, before anything is submitted.

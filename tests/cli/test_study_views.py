@@ -162,7 +162,7 @@ def test_other_words_for_epochs_are_refused(text: str) -> None:
 
 
 def test_every_name_that_programs_read_is_on_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "search.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "search-output.md").read_text()
     whole, chart = as_data(_view()), gantt_data(gantt(_view()))
     names = {*whole, *whole["trials"][0], *chart, *chart["workers"][0], *chart["workers"][0]["units"][0], *whole["counts"]}
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []

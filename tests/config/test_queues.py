@@ -45,7 +45,7 @@ queues:
 """
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "queues.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "queue-file.md"
 
 
 def write(folder: Path, text: str) -> Path:

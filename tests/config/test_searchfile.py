@@ -291,5 +291,5 @@ def test_metrics_that_say_themselves_what_is_good(metric: str, goal: Goal | None
 
 
 def test_every_key_is_on_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "search.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "search-file.md").read_text()
     assert [key for key in KEYS if f"`{key}`" not in page and f"`{key}:" not in page] == []

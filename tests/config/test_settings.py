@@ -37,9 +37,9 @@ def test_a_whole_file(tmp_path: Path) -> None:
 
 
 def test_the_documented_example_is_read(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "operating" / "operations.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "config.md").read_text()
     file = tmp_path / "config.yaml"
-    file.write_text(text.partition("## Settings: `config.yaml`\n```yaml\n")[2].partition("```")[0])
+    file.write_text(text.partition("```yaml\n")[2].partition("```")[0])
     told = read_settings(file)
     assert (told.runs.max_output_bytes, told.runs.max_metrics_bytes) == (2**30, 2**28)
     assert (told.node.id, told.quotas) == ("box", QuotaSettings(500 * 2**30, 16384))

@@ -15,9 +15,10 @@ import pytest
 from hopyard.cli.main import hop
 
 from .pages import blocks
-from .tree import ROOT
+from .tree import ROOT, tracked
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "contributing").glob("*.md"))]
+MAX_LINE = 100
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
 
@@ -67,6 +68,35 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    named = {
+        (str(path.relative_to(ROOT)), page)
+        for path in tracked()
+        if path.suffix in (".py", ".sh", ".toml", ".yml") and path.exists()
+        for page in re.findall(r"\bdocs/[a-z0-9/-]+\.(?:md|svg)\b", path.read_text())
+    }
+    assert not [(file, page) for file, page in named if not (ROOT / page).exists()]
+
+
+def test_lines_of_the_docs_are_short() -> None:
+    """Tables, code and the generated and measured pages may be wider."""
+    wide = []
+    for page in PAGES:
+        if page.name in ("cli.md", "benchmarks.md") or page.parent.name == "designs":
+            continue
+        code = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            code ^= line.lstrip().startswith("```")
+            if len(line) > MAX_LINE and not code and not line.lstrip().startswith(("|", "<")):
+                wide.append(f"{page.relative_to(ROOT)}:{number}")
+    assert not wide
+
+
+def test_the_diagrams_are_as_drawn() -> None:
+    result = subprocess.run([sys.executable, "scripts/diagrams.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_references_are_what_the_program_says() -> None:

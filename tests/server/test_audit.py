@@ -37,7 +37,7 @@ def test_every_endpoint_that_changes_something_is_audited(endpoint: Endpoint[Any
 
 
 def test_the_documentation_names_each_action() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "operating" / "operations.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "operating" / "audit.md").read_text()
     rows = [line for line in text.partition("| action | what |")[2].partition("\n\n")[0].splitlines() if line.startswith("| `")]
     assert {action for row in rows for action in re.findall(r"`([a-z]+\.[a-z_]+)`", row)} == {one.action for one in ENDPOINTS if one.changes}
 

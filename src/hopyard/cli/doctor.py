@@ -247,7 +247,7 @@ def check_privacy(home: Home) -> Iterator[Finding]:
     from hopyard.config.settings import read_settings
     from hopyard.replica.mounts import Protection, find_protection
 
-    hint = "runs of one home can reach each other: give users that do not trust each other separate servers (docs/internals/replica.md)"
+    hint = "runs of one home can reach each other: give users that do not trust each other separate servers (docs/operating/isolation.md)"
     if not read_settings(home.settings_file).runs.namespaces:
         yield Finding("privacy", "warn", "`runs: {namespaces: false}`: runs can read and change the whole home, tokens and caches included", hint)
         return

@@ -211,7 +211,7 @@ def _instead_of(file: Path) -> tuple[str, ...]:
     near = closest(str(file), there)
     if near or there:
         return (f"did you mean `{near}`?" if near else f"there is {', '.join(there[:3])}",)
-    return ("`hop search --help` lists the commands; docs/guides/search.md says what stands in the file",)
+    return ("`hop search --help` lists the commands; docs/reference/search-file.md says what stands in the file",)
 
 
 def _epochs(text: str | None) -> tuple[int, int] | None:

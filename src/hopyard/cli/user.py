@@ -17,7 +17,7 @@ _SHOWN = 5  # runs that are named
 def user(ctx: click.Context) -> None:
     """Let others use this server under their own names. Only its owner may.
 
-    Whoever has a token may look at everything and submit runs where queues let them; what else, docs/operating/operations.md tells.
+    Whoever has a token may look at everything and submit runs where queues let them; what else, docs/operating/users.md tells.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -25,7 +25,7 @@ partitions: {validation: 0.2, stratify: label}
 resources: {cpus: 2}            # of a trial, or of a worker
 queue: research                 # and all else that hop.yaml knows of a run
 ```
-docs/guides/search.md says all of it.
+docs/reference/search-file.md says all of it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def entitlements(capacity: float, wants: Sequence[float], weights: Sequence[floa
 
 class Entitled:
     """At each level of the tree first what the queues right below are sure of, then by weight what is left, to none more than its
-    runs ask for or it may use at most. As the scheduler shares (docs/guides/queues.md), without users and what is kept."""
+    runs ask for or it may use at most. As the scheduler shares (docs/concepts/scheduling.md), without users and what is kept."""
 
     def __init__(self, tree: QueueTree, resource: str) -> None:
         self._tree, self._below = tree, children(tree)

@@ -46,7 +46,7 @@ class Refusal:
 class Accounts:
     """What every queue and user uses, and the questions that are asked of it. Mutable; a copy is cheap.
 
-    The rules (docs/guides/queues.md says them for people), for each resource that a gang asks for, at each level from its queue up:
+    The rules (docs/concepts/scheduling.md says them for people), for each resource that a gang asks for, at each level from its queue up:
     use never exceeds the maximum, nor the guarantee and what may be borrowed; what a queue keeps of its guarantee
     (lend_limit) nobody else uses. Resources that no queue names have no limit.
     """
